@@ -65,7 +65,9 @@ def _install(wanted: str) -> None:
     pins = ["--quiet", "--require-hashes", "-r"]
     _run(python, "-m", "pip", "--disable-pip-version-check", "install", *pins, str(ROOT / "requirements" / "uv.txt"))
     _run(uv, "--no-config", "pip", "install", "--python", python, *pins, str(PINS))
-    _run(uv, "--no-config", "pip", "install", "--python", python, "--quiet", "--no-deps", "--editable", str(ROOT))
+    # Built by the backend among the pins, as one that a build fetches for itself would be neither pinned nor hashed.
+    here = ["--quiet", "--no-deps", "--no-build-isolation", "--editable", str(ROOT)]
+    _run(uv, "--no-config", "pip", "install", "--python", python, *here)
     # As pip would: where Python may keep nothing, each command would compile them anew, which takes as long as it does.
     packages = next((VENV / "lib").glob("python3*/site-packages"))
     _run(python, "-m", "compileall", "-q", str(ROOT / "src"), *(str(packages / name) for name in LOADED))

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fairlead.gateway.canaries import Pairs
-from fairlead.gateway.messages import Response
+from fairlead.gateway.messages import ResponseHead
 from fairlead.gateway.routes import CANARY, CONTROL, CanaryRoute
 from fairlead.policy.serving.canary import Comparison, Verdict, judge_canary
 from fairlead.specs.serving import Canary, CanaryMetric
@@ -36,7 +36,7 @@ CASES = {
 }
 ROUTE = CanaryRoute("trial", RULES.latency_s, b"x-score", None, 0.5)
 GOOD, BAD = (
-    Response(200, b"OK", [(b"x-score", b"X-Score", score)], frozenset(), 0, True) for score in (b"0.9", b"0.1")
+    ResponseHead(200, b"OK", [(b"x-score", b"X-Score", score)], frozenset(), 0, True) for score in (b"0.9", b"0.1")
 )
 LOOK_PAIRS = 10
 

@@ -290,7 +290,7 @@ def gateway(directory: Path, port: int, backend: int, *, services: int = 1) -> l
         }
         for name in names
     }  # fmt: skip
-    (directory / "routes.json").write_text(json.dumps({"version": 1, "services": told}))
+    (directory / "routes.json").write_text(json.dumps({"version": 2, "services": told}))
     return [sys.executable, "-m", "fairlead.gateway", "--directory", str(directory), "--port", str(port)]
 
 

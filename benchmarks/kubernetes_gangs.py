@@ -68,7 +68,7 @@ from fairlead.cluster.kubernetes.api.client import Client, Object
 from fairlead.cluster.kubernetes.devices import DeviceResource
 from fairlead.cluster.kubernetes.manifests.pods import PodSettings, render_pod
 from fairlead.cluster.kubernetes.manifests.runtime_bundle import bundle_name
-from fairlead.cluster.kubernetes.operator.cluster import KubernetesCluster
+from fairlead.cluster.kubernetes.workloads.workload_api import WorkloadApi
 from fairlead.specs.resources import GpuRequest, Resources
 from fairlead.specs.training import Training
 from fairlead.state.plan import CreatePod
@@ -148,7 +148,7 @@ def _ways(
             client.delete(f"{JOBS}/{job['metadata']['name']}", {"propagationPolicy": "Background"})
         delete_pods(client)
 
-    cluster = KubernetesCluster(client, namespace=NAMESPACE)
+    cluster = WorkloadApi(client, namespace=NAMESPACE)
 
     def submit(name: str, size: int) -> None:
         cluster.submit(_training(name, size))

@@ -21,11 +21,11 @@ import psutil
 from fairlead.cluster.kubernetes.api.client import Client
 from fairlead.cluster.kubernetes.api.config import Access
 from fairlead.cluster.kubernetes.api.credentials import Anonymous
+from fairlead.cluster.kubernetes.informers.informers import Informers
 from fairlead.cluster.kubernetes.manifests.pods import PodSettings, render_pod
 from fairlead.cluster.kubernetes.operator.cluster import KubernetesCluster
 from fairlead.cluster.kubernetes.operator.pods.pod_agent import Agent
-from fairlead.cluster.kubernetes.operator.runs.informers import Informers
-from fairlead.cluster.kubernetes.operator.runs.run_record import changed, state_plain
+from fairlead.cluster.kubernetes.workloads.run_record import changed, state_plain
 from fairlead.policy.decide import decide
 from fairlead.state.plan import Change, CreatePod
 from fairlead.state.reasons import Code, Reason

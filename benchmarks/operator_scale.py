@@ -29,8 +29,8 @@ import psutil
 
 from benchmarks.fake_fleet import NAMESPACE, POD_PATH, OperatorProcess, beating, fleet, in_parallel, until
 from fairlead.cluster.kubernetes.api.client import Client
-from fairlead.cluster.kubernetes.operator.cluster import KubernetesCluster
 from fairlead.cluster.kubernetes.operator.leader_election import BEAT_S
+from fairlead.cluster.kubernetes.workloads.workload_api import WorkloadApi
 from fairlead.errors import ClusterError
 from fairlead.specs.resources import GpuRequest, Resources
 from fairlead.specs.training import Training
@@ -94,7 +94,7 @@ def measure(num_nodes: int, num_pods: int, num_losses: int, settle_s: float, idl
 
 
 def _fill(client: Client, num_pods: int) -> None:
-    cluster = KubernetesCluster(client, namespace=NAMESPACE)
+    cluster = WorkloadApi(client, namespace=NAMESPACE)
     one = Resources(cpu_milli=1000, memory_bytes=2**30, gpu=GpuRequest(milli=1000))
 
     def submit(number: int) -> None:

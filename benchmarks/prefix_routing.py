@@ -49,7 +49,7 @@ from benchmarks.data import folder_of
 from benchmarks.text_autoscaling import LLAMA
 from fairlead.gateway.prefix_affinity import PrefixAffinity, Prompt, read_prompt, weight
 from fairlead.gateway.routes import Backend, RevisionRoute, ServiceRoute
-from fairlead.gateway.services import Given, Service
+from fairlead.gateway.services import ReplicaLease, RoutedService
 from fairlead.policy.serving.text_capacity import blocks_of, by_data_sheet
 from fairlead.policy.serving.text_engine import BLOCK, GRAPH, Engine, StepTimes, step_s
 from fairlead.policy.strategy.gpus import find
@@ -245,11 +245,11 @@ class Gateway:
             "m", "/m", (), None, 60.0, False, None, 100, (RevisionRoute("r1", 1, False, backends),), None,
             places=PLACES, by_prefix=rule == "prefix",
         )  # fmt: skip
-        self.service: Service[None] = Service(route)
+        self.service: RoutedService[None] = RoutedService(route)
         self.service.update(route)
         self._known = PrefixAffinity()
 
-    def take(self, request: Request, now: float) -> Given[None]:
+    def take(self, request: Request, now: float) -> ReplicaLease[None]:
         if self.rule in ("least", "prefix"):
             given = self.service.take(now, request.prompt)
         else:
@@ -338,7 +338,7 @@ def simulate(begun: list[Request], rule: str, num_gateways: int) -> dict[str, fl
     rng = random.Random(0)
     coming = [(each.arrived, number, each) for number, each in enumerate(begun)]
     until, number = max(each.arrived for each in begun), len(begun)
-    where: dict[int, tuple[Gateway, Given[None]]] = {}
+    where: dict[int, tuple[Gateway, ReplicaLease[None]]] = {}
     ended: list[Request] = []
     while coming or any(each.is_busy for each in servers.values()):
         now = coming[0][0] if coming else math.inf
@@ -448,7 +448,7 @@ def play(directory: Path, rule: str) -> dict[str, float]:
     replicas = [{"id": f"replica-{at}", "url": f"http://127.0.0.1:{each}"} for at, each in enumerate(ports)]
     revisions = [{"name": "r1", "weight": 1, "shadow": False, "replicas": replicas}]
     told = {"path": "/m", "hosts": [], "timeout_s": 600, "revisions": revisions, "by_prefix": rule == "prefix"}
-    (directory / "routes.json").write_text(json.dumps({"version": 1, "services": {"m": told}}))
+    (directory / "routes.json").write_text(json.dumps({"version": 2, "services": {"m": told}}))
     with ExitStack() as stack:
         argv = [sys.executable, "-m", "benchmarks.prefix_routing", "--serve"]
         servers = [stack.enter_context(doors.started(*argv, str(each), port=each)) for each in ports]

@@ -1,5 +1,7 @@
 """The cost of a simulation: `python -m benchmarks.simulator [--data DIR] [--runs N] [--gpus N] [--load X] [--json]`.
 
+`--backlog N` stands for `--runs N --gpus 8`, which leaves a queue of hundreds of runs throughout.
+
 That many runs, with run times drawn from Microsoft's Philly cluster (philly_runtime.csv in DIR, seconds, one a line),
 arrive at random on nodes of 8 GPUs, through the loop and the decisions of every cluster. Three quarters request one
 GPU, the others up to 16. Load is the requested share of the capacity, in GPU seconds; at 1 and above a queue forms. CPU
@@ -8,6 +10,7 @@ time of this process.
 
 import argparse
 import json
+import math
 import random
 import resource
 import sys
@@ -16,7 +19,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from fairlead.control.outcomes import summary
-from fairlead.control.simulation import World, simulate
+from fairlead.control.simulation import World, declared, simulate
 from fairlead.specs.pool import Hardware, Pool, PoolGpu
 from fairlead.specs.resources import GpuRequest, Resources
 from fairlead.specs.training import Training
@@ -35,15 +38,24 @@ def main(given: Sequence[str] | None = None) -> None:
     parser.add_argument("--data", type=Path, default=Path("../shared/traces"), help="folder with philly_runtime.csv")
     parser.add_argument("--runs", type=int, default=100_000)
     parser.add_argument("--gpus", type=int, default=2_500)
+    parser.add_argument("--backlog", type=int, help="so many runs on a single node of 8 GPUs")
     parser.add_argument("--load", type=float, default=0.95)
+    parser.add_argument("--longest", type=float, help="leave out run times of more hours than these")
+    parser.add_argument("--declare", type=float, help="max_duration of each run, by its duration times this")
     parser.add_argument("--policy", choices=tuple(POLICIES), default="default")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", action="store_true", help="one JSON object instead of words")
     arguments = parser.parse_args(given)
+    if arguments.backlog is not None:
+        arguments.runs, arguments.gpus = arguments.backlog, GPUS_PER_NODE
     path = arguments.data / "philly_runtime.csv"
     if not path.exists():
         parser.error(f"there is no {path}; give the folder of the public traces with --data")
-    arrivals, pools = trace(read_run_times(path), arguments.runs, arguments.gpus, arguments.load, arguments.seed)
+    longest_s = math.inf if arguments.longest is None else 3600.0 * arguments.longest
+    run_times_s = [each for each in read_run_times(path) if each <= longest_s]
+    arrivals, pools = trace(run_times_s, arguments.runs, arguments.gpus, arguments.load, arguments.seed)
+    if arguments.declare is not None:
+        arrivals = declared(arrivals, arguments.declare, World())
     last = time.monotonic()
     began = time.process_time()
 
@@ -66,6 +78,7 @@ def main(given: Sequence[str] | None = None) -> None:
         "decisions": outcome.num_decisions,
         "days": round(outcome.ended_s / 86_400, 2),
         "average_wait_s": round(figures.whole.average_wait_s or 0.0, 1),
+        "p99_wait_s": round(figures.whole.p99_wait_s or 0.0, 1),
         "memory_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024,
     }
     print(json.dumps(row) if arguments.json else row, flush=True)

@@ -24,9 +24,9 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.data import folder_of
+from fairlead.gateway.request_metrics import ServiceMetrics
 from fairlead.gateway.routes import Backend
-from fairlead.gateway.services import Replica as Door
-from fairlead.gateway.tallies import ServiceTally
+from fairlead.gateway.services import UpstreamReplica
 from fairlead.gateway.text_requests import TextRequests, TextRow
 from fairlead.policy.serving.latency_scaling import service_of, shares
 from fairlead.policy.serving.replica_count import wanted_replicas
@@ -59,7 +59,7 @@ class Replica:
     id: str
     times_of: StepTimes
     rank: Rank
-    door: Door[None]
+    door: UpstreamReplica[None]
     step: int = 0
     now: float = 0.0
     end: float = 0.0
@@ -106,14 +106,14 @@ class Outcome:
 
 def simulate(requests: Sequence[Request], spec: Serving, times: StepTimes, engine: Engine, start_s: float) -> Outcome:
     """Serve requests with as many replicas as a spec's rule says."""
-    tally, texts = ServiceTally(), TextRequests()
+    tally, texts = ServiceMetrics(), TextRequests()
     made = 0
 
     def make() -> Replica:
         nonlocal made
         made += 1
         name = f"p{made:04d}"
-        return Replica(name, times, Rank(engine), Door(Backend(name, "", 1)))
+        return Replica(name, times, Rank(engine), UpstreamReplica(Backend(name, "", 1)))
 
     live, leaving = [make()], list[Replica]()
     texts.replica = live[0].id
@@ -166,7 +166,7 @@ def simulate(requests: Sequence[Request], spec: Serving, times: StepTimes, engin
         if now <= requests[-1].arrived_s:
             hours_s += len(live) + len(coming) + len(leaving)
         if now % DECIDE_S == 0 and now:
-            told = {**tally.demand(queued=0, epoch=now), "text": texts.told()}
+            told = {**tally.demand(queued=0, epoch=now), "text": texts.as_json()}
             demand = read_demand({"since": -600.0, "services": {"a": told}}, "gateway", ["a"])["a"]
             wanted = _wanted(spec, demand, wanted, len(live) + len(coming), bool(coming), start_s, float(now))
             while len(live) + len(coming) > wanted and len(live) > 1 and not coming:

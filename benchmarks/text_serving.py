@@ -4,9 +4,10 @@
 
 DIR holds vllm/*.requests.jsonl (input_toks, output_toks, queued_ts, scheduled_ts, first_token_ts, last_token_ts of each
 request, seconds). The time of a step is fitted to the first half of the requests; all are simulated. The time to the
-first token counts from `queued_ts`. Where as many ran at once as allowed (`--max-seqs`), memory is assumed not to limit
-them; where more did, several engines are assumed to have stepped together. The peer is LLMServingSim, by its published
-results for these runs.
+first token counts from `queued_ts`. RUN.engine.json beside a run, if there is one, says how many `engines` there are,
+the `blocks` of 16 tokens in the memory of each, and of a mixture the `experts` of a layer and the `experts_per_token`;
+what it does not say is inferred from the requests (decision 200). `benchmarks.text_reference` makes such runs. The peer
+is LLMServingSim, by its published results for the public ones.
 """
 
 import argparse
@@ -18,7 +19,7 @@ import numpy as np
 
 from benchmarks.data import folder_of
 from fairlead.control.served_requests import read_served
-from fairlead.policy.serving.text_calibration import calibrate, predict
+from fairlead.policy.serving.text_calibration import BLOCKS_WIDTH, calibrate, predict
 from fairlead.policy.serving.text_engine import Engine, Request, Served
 
 
@@ -31,9 +32,11 @@ def main(given: Sequence[str] | None = None) -> None:
     parser.add_argument("--max-tokens", type=int, default=2048, help="tokens a step, as configured (default 2048)")
     parser.add_argument("--max-seqs", type=int, default=128, help="requests at once, as configured (default 128)")
     parser.add_argument("--simulations", type=int, default=400, help="of each of four searches (default 400)")
+    parser.add_argument("--only", default="", help="only runs whose name has this text")
+    parser.add_argument("--unknown", action="store_true", help="do not read RUN.engine.json")
     parser.add_argument("--json", action="store_true", help="one JSON object a line instead of a table")
     arguments = parser.parse_args(given)
-    files = sorted(arguments.data.glob("*.requests.jsonl"))
+    files = [path for path in sorted(arguments.data.glob("*.requests.jsonl")) if arguments.only in path.name]
     if not files:
         parser.error(f"no runs (*.requests.jsonl) in {arguments.data}")
     for path in files:
@@ -41,8 +44,22 @@ def main(given: Sequence[str] | None = None) -> None:
         whole = read_served(path)
         requests, measured = whole.requests, whole.served
         seen = whole.first(len(requests) // 2)
-        limits = Engine(max_tokens=arguments.max_tokens, max_seqs=arguments.max_seqs)
-        found = calibrate(requests, seen.served, seen.engine(limits), simulations=arguments.simulations)
+        facts = {} if arguments.unknown else read_facts(arguments.data / f"{run}.engine.json")
+        share = facts.get("experts_per_token", 0) / facts.get("experts", 1)
+        limits = Engine(
+            max_tokens=arguments.max_tokens,
+            max_seqs=arguments.max_seqs,
+            blocks=facts.get("blocks"),
+            expert_share=share,
+        )
+        engines = seen.engines(limits, num_ranks=facts.get("engines"), is_mixture=share > 0.0 if facts else None)
+        found = calibrate(
+            requests,
+            seen.served,
+            engines,
+            simulations=arguments.simulations,
+            blocks_width=0.0 if "blocks" in facts else BLOCKS_WIDTH,
+        )
         simulated = [metrics(requests, served) for served in predict(requests, found)]
         for metric, value in metrics(requests, measured).items():
             ours = [each[metric] for each in simulated]
@@ -60,6 +77,14 @@ def main(given: Sequence[str] | None = None) -> None:
                 continue
             off = [f"{100.0 * (each / value - 1.0):+.1f} %" for each in (mean, min(ours), max(ours))]
             print(f"{run:<24}{metric:<16}{value:>12.1f}{mean:>12.1f}{off[0]:>10} ({off[1]} to {off[2]})", flush=True)
+
+
+def read_facts(path: Path) -> dict[str, int]:
+    """Return the facts about a run's server: `engines`, `blocks` of each, `experts` of a layer, `experts_per_token`."""
+    if not path.exists():
+        return {}
+    facts = json.loads(path.read_text(encoding="utf-8"))
+    return {str(name): int(value) for name, value in facts.items()}
 
 
 def metrics(requests: Sequence[Request], served: Served) -> dict[str, float]:

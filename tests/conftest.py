@@ -1,6 +1,7 @@
 """What holds for all tests."""
 
 import gc
+import logging
 import os
 import signal
 import sys
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
+from fairlead.policy.kinds.internal_failures import Failures
 from tests.kubernetes.testcluster.errors import Unavailable
 from tests.late import IMPORTED
 
@@ -31,6 +33,29 @@ settings.load_profile("fairlead")
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGQUIT, signal.SIG_DFL)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+
+@pytest.fixture(autouse=True)
+def failures_are_raised(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Raise what a loop would tell of a failure of Fairlead itself, unless the test is about that."""
+    if "failures_are_told" in request.fixturenames:
+        return
+
+    def note(_failures: Failures, _uid: str, error: Exception) -> None:
+        raise error
+
+    monkeypatch.setattr(Failures, "note", note)
+
+
+@pytest.fixture(autouse=True)
+def logging_starts_anew() -> None:
+    """Let clusters log what they log by default: a command that ran within the tests may have set another level."""
+    logging.getLogger("fairlead.cluster").setLevel(logging.NOTSET)
+
+
+@pytest.fixture
+def failures_are_told() -> None:
+    """Let decisions go on after failures, as in a live loop."""
 
 
 @pytest.hookimpl(tryfirst=True)

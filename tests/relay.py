@@ -5,34 +5,59 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import cast
+from typing import Annotated, ClassVar, cast
 
 from fairlead.errors import InvalidSpec
 from fairlead.policy.kinds.parents import advance, failed, finish, running, submit
 from fairlead.policy.kinds.record import Family, ParentKind
-from fairlead.specs.constraints import NAME, Constraints, broken, enforce
+from fairlead.specs.constraints import NAME, enforce
+from fairlead.specs.field_types import Single, Tag
 from fairlead.specs.formats.serialization import from_json, to_json
-from fairlead.specs.tables.field_types import TEXT, Key, Section, Single, Tag, name_key
+from fairlead.specs.key import Key, SameKey, broken
 from fairlead.specs.training import DEFAULT_TEAM, Training
 from fairlead.state.plan import Change
 from fairlead.state.reasons import Code, Reason
 from fairlead.state.snapshot import Phase, Workload
 
 LEGS = ("first", "second", "third")
-RULES: Constraints = {"name": NAME, "team": NAME}
+
+
+def _read_leg(text: str) -> Training:
+    """A command, or a whole run as its JSON, which is what a person would not write."""
+    if not text.startswith("{"):
+        return Training(name="leg", run=text, grace_s=5.0)
+    try:
+        return cast(Training, from_json(text))
+    except InvalidSpec as error:
+        raise ValueError(str(error)) from error
+
+
+def _write_leg(leg: Training) -> str:
+    return leg.run if leg == _read_leg(leg.run) else to_json(leg)
+
+
+_COMMAND = Single(
+    what="a command",
+    tags=frozenset({Tag.TEXT}),
+    parse=_read_leg,
+    render=_write_leg,
+    schema={"type": "string"},
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Relay:
     """Three runs of one command; each knows which one it is by ``LEG``."""
 
-    name: str
-    leg: Training
-    team: str = DEFAULT_TEAM
+    kind: ClassVar[str] = "Relay"
+
+    name: Annotated[str, Key("name", rule=NAME, example="relay", metadata="name"), "Lower-case letters and dashes."]
+    leg: Annotated[Training, Key("leg", _COMMAND, example="echo $LEG"), "The command."]
+    team: Annotated[str, SameKey(Training, "team"), "Whose it is."] = DEFAULT_TEAM
     labels: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        enforce(broken(self, RULES))
+        enforce(broken(self))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,37 +95,5 @@ def progress(relay: Workload[Relay]) -> str:
     ran = relay.status.detail
     return f"{len(ran.legs) if isinstance(ran, Ran) else 0}/{len(LEGS)}"
 
-
-def _read_leg(text: str) -> Training:
-    """A command, or a whole run as its JSON, which is what a person would not write."""
-    if not text.startswith("{"):
-        return Training(name="leg", run=text, grace_s=5.0)
-    try:
-        return cast(Training, from_json(text))
-    except InvalidSpec as error:
-        raise ValueError(str(error)) from error
-
-
-def _write_leg(leg: Training) -> str:
-    return leg.run if leg == _read_leg(leg.run) else to_json(leg)
-
-
-_COMMAND = Single(
-    what="a command",
-    tags=frozenset({Tag.TEXT}),
-    parse=_read_leg,
-    render=_write_leg,
-    schema={"type": "string"},
-)
-
-SECTION = Section(
-    type=Relay,
-    rules=RULES,
-    keys=(
-        name_key(example="relay"),
-        Key(name="team", kind=TEXT, doc="Whose it is.", attributes=("team",), example="research", metadata="namespace"),
-        Key(name="leg", kind=_COMMAND, doc="The command.", attributes=("leg",), example="echo $LEG", required=True),
-    ),
-)
 
 KIND = ParentKind(spec=Relay, detail=Ran, judge=judge, map_runs=map_runs, progress=progress)

@@ -68,7 +68,7 @@ SET_UPS = {
     "real nodes": SetUp(re.compile(r"\bRealCluster\("), 2, 25.0, at_most=True),
     # Five servers, of which the API server alone takes five seconds of a processor to start.
     "control plane": SetUp(
-        re.compile(r"\b(?:plane: ControlPlane|access: Access|cluster: KubernetesCluster|namespace: str)\b"), 3, 40.0
+        re.compile(r"\b(?:plane: ControlPlane|access: Access|cluster: WorkloadApi|namespace: str)\b"), 3, 40.0
     ),
     "torch": SetUp(re.compile(r"torch_or_skip\(\)|from tests\.runtime\.gang import"), 2, 10.0),
 }

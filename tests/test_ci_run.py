@@ -1,4 +1,4 @@
-"""What has to hold before a change lands: both commands of tests are run, and what failed once is told and counted."""
+"""The script that judges a change: the three commands of tests are run, and a failure is told and counted."""
 
 import json
 import re
@@ -17,7 +17,7 @@ with open("calls", "a") as calls:
     print(*argv, file=calls)
 if argv[0] == "pytest":
     case = json.loads(pathlib.Path("case.json").read_text())
-    name = "again" if "-n" in argv else "long" if "long" in argv else "fast"
+    name = "again" if "-n" in argv else "long" if "long" in argv else "slow" if "-m" in argv else "fast"
     code, failed = case.get(name, [0, []])
     cache = pathlib.Path(".pytest_cache/v/cache/lastfailed")
     cache.parent.mkdir(parents=True, exist_ok=True)
@@ -26,7 +26,8 @@ if argv[0] == "pytest":
     sys.exit(code)
 """
 FAST = "pytest"
-LONG = "pytest -m long --budget 27 -o timeout=1200"
+SLOW = "pytest -m slow and not long and not rare and not frameworks and not browser and not gpu"
+LONG = "pytest -m long --budget 20 -o timeout=1200"
 
 
 def run(place: Path, *, path: str = "", **case: tuple[int, list[str]]) -> tuple[int, str, list[str]]:
@@ -43,30 +44,32 @@ def run(place: Path, *, path: str = "", **case: tuple[int, list[str]]) -> tuple[
     return ended.returncode, (ended.stdout + ended.stderr).splitlines()[-1], calls
 
 
-def test_both_commands_are_run(tmp_path: Path) -> None:
-    assert run(tmp_path) == (0, "All tests passed, none was run again.", [FAST, LONG])
+def test_all_three_commands_are_run(tmp_path: Path) -> None:
+    assert run(tmp_path) == (0, "All tests passed, none was run again.", [FAST, SLOW, LONG])
 
 
 def test_what_fails_in_either_is_run_once_more_and_named(tmp_path: Path) -> None:
     status, told, calls = run(tmp_path, fast=(1, ["a.py::b[c d]"]), long=(1, ["e.py::f"]))
     assert status == 0
     assert told == "All tests passed, 2 of them only when run again, alone: the lines above."
-    assert calls == [FAST, LONG, "pytest -n 1 -m  -o timeout=1200 a.py::b[c d] e.py::f"]
+    assert calls == [FAST, SLOW, LONG, "pytest -n 1 -m  -o timeout=1200 a.py::b[c d] e.py::f"]
 
 
 def test_what_fails_twice_has_failed(tmp_path: Path) -> None:
     status, _, calls = run(tmp_path, long=(1, ["e.py::f"]), again=(1, []))
     assert status == 1
-    assert len(calls) == 3
+    assert len(calls) == 4
 
 
 def test_more_failures_than_chance_explains_are_not_tried_again(tmp_path: Path) -> None:
     many = [f"a.py::t{number}" for number in range(8)]
     status, told, calls = run(tmp_path, fast=(1, many), long=(1, many))
-    assert (status, told, calls) == (1, "FAILED: 16 tests; more than 15 are not tried again.", [FAST, LONG])
+    assert (status, told, calls) == (1, "FAILED: 16 tests; more than 15 are not tried again.", [FAST, SLOW, LONG])
 
 
-@pytest.mark.parametrize(("name", "what"), [("fast", "the tests"), ("long", "the long tests")])
+@pytest.mark.parametrize(
+    ("name", "what"), [("fast", "the tests"), ("slow", "the slow tests"), ("long", "the long tests")]
+)
 def test_a_run_that_ends_otherwise_is_not_mended(tmp_path: Path, name: str, what: str) -> None:
     status, told, _ = run(tmp_path, path="", **{name: (7, ["a.py::b"])})
     assert (status, told) == (7, f"FAILED: {what} ended with 7, which no second run can mend.")
@@ -80,10 +83,10 @@ def test_a_failure_without_a_failed_test_is_not_mended(tmp_path: Path) -> None:
 def test_the_limits_of_its_steps_end_it_in_time() -> None:
     script = RUN.read_text()
     (promised,) = map(int, re.findall(r"within (\d+) minutes", script))
-    limits = {name: int(minutes) for name, minutes in re.findall(r"\b(BUILD|TESTS|LONG|AGAIN|ALL)=(\d+)", script)}
-    assert len(limits) == 5
+    limits = {name: int(minutes) for name, minutes in re.findall(r"\b(BUILD|TESTS|SLOW|LONG|AGAIN|ALL)=(\d+)", script)}
+    assert len(limits) == 6
     assert limits["ALL"] < promised, "the last step is killed a minute and a half after its limit"
-    least = limits["ALL"] - limits["BUILD"] - limits["TESTS"] - limits["AGAIN"]
+    least = limits["ALL"] - limits["BUILD"] - limits["TESTS"] - limits["SLOW"] - limits["AGAIN"]
     assert least >= limits["LONG"] + 8, "the last that began have time to end"
 
 
@@ -94,4 +97,4 @@ def test_the_long_tests_have_the_time_that_the_others_leave(tmp_path: Path) -> N
     fake.chmod(0o755)
     run(tmp_path, path=str(fake.parent))
     limits = [int(re.findall(r"(\d+)m ", line)[0]) for line in (tmp_path / "limits").read_text().splitlines()]
-    assert limits == [9, 30, 86 - 12]
+    assert limits == [9, 22, 22, 94 - 12]

@@ -193,7 +193,7 @@ def test_what_a_file_shares_shows_in_its_text(tmp_path: Path) -> None:
     for text, kind in [
         ("with started(lambda: RealCluster(2), request) as made: ...  # namespace: str", "real nodes"),
         ("def test(plane: ControlPlane) -> None: ...", "control plane"),
-        ("def test(namespace: str, cluster: KubernetesCluster) -> None: ...", "control plane"),
+        ("def test(namespace: str, cluster: WorkloadApi) -> None: ...", "control plane"),
         ("torch = torch_or_skip()", "torch"),
         ("def test() -> None: ...", None),
     ]:

@@ -20,7 +20,7 @@ from tests.scheduling import LongestFirst, file_of, set_up_of
 SECONDS = Path(__file__).with_name("seconds.json")
 """How long each file took, where that was seconds; ``FAIRLEAD_WRITE_SECONDS=1`` brings those that ran up to date.
 
-What it took with ``-m long`` stands by itself: a file may have seconds of tests without it and minutes with it.
+What it took with ``-m slow`` or ``-m long`` stands by itself, as a file may have tests of each kind.
 """
 
 NUM_WORKERS, NUM_WORKERS_LONG = 6, 5
@@ -152,4 +152,5 @@ def _recorded() -> dict[str, dict[str, float]]:
 
 
 def _record_of(config: pytest.Config) -> str:
-    return "long" if config.getoption("markexpr") == "long" else "default"
+    expression = config.getoption("markexpr")
+    return "long" if expression == "long" else "slow" if expression.startswith("slow") else "default"

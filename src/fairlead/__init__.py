@@ -17,13 +17,14 @@ if TYPE_CHECKING:
     from fairlead import errors as errors
     from fairlead.api import RunHandle as RunHandle
     from fairlead.api import Training as Training
-    from fairlead.api import find as find
+    from fairlead.finding import find as find
     from fairlead.pipelines import Pipeline as Pipeline
     from fairlead.pipelines import PipelineHandle as PipelineHandle
     from fairlead.runtime.parallelism.plan import ParallelPlan as ParallelPlan
     from fairlead.runtime.session import Stopped as Stopped
     from fairlead.runtime.session import run as run
     from fairlead.runtime.steps import step as step
+    from fairlead.search import Search as Search
     from fairlead.sweeps import Sweep as Sweep
     from fairlead.sweeps import SweepHandle as SweepHandle
 
@@ -37,10 +38,11 @@ _HOMES = {
     "Pipeline": "fairlead.pipelines",
     "PipelineHandle": "fairlead.pipelines",
     "RunHandle": "fairlead.api",
+    "Search": "fairlead.search",
     "Sweep": "fairlead.sweeps",
     "SweepHandle": "fairlead.sweeps",
     "Training": "fairlead.api",
-    "find": "fairlead.api",
+    "find": "fairlead.finding",
     "run": "fairlead.runtime.session",
     "step": "fairlead.runtime.steps",
     "Stopped": "fairlead.runtime.session",
@@ -51,6 +53,7 @@ __all__ = [
     "Pipeline",
     "PipelineHandle",
     "RunHandle",
+    "Search",
     "Stopped",
     "Sweep",
     "SweepHandle",

@@ -14,11 +14,11 @@ from fairlead.cluster.port import EventRecord, LogLine
 from fairlead.cluster.port import Spec as AnySpec
 from fairlead.control.admission import Admission, admit, free_name
 from fairlead.control.opening import open_named
-from fairlead.errors import Conflict, FairleadError, InvalidArgument, InvalidSpec, NotFound
+from fairlead.errors import Conflict, FairleadError, InvalidArgument, InvalidSpec, NameTaken, NotFound
 from fairlead.policy.kinds.lifecycle import check_intent, is_over
 from fairlead.policy.kinds.table import KINDS, leaf
 from fairlead.specs.training import Training as TrainingSpec
-from fairlead.specs.workload import WorkloadSpec, renamed
+from fairlead.specs.workload import Kind, WorkloadSpec, renamed
 from fairlead.state.snapshot import Intent, Progress, Status, Workload
 
 if TYPE_CHECKING:
@@ -45,6 +45,9 @@ class Training:
         self.spec = _only(parsed, "Training")
         self._directory: Path | None = None
 
+    def __repr__(self) -> str:
+        return f"Training(name={self.spec.name!r}, run={self.spec.run!r})"
+
     @classmethod
     def from_file(cls, path: str | os.PathLike[str]) -> "Training":
         """Read the one training run of a file; its ``workdir`` is relative to the file."""
@@ -70,14 +73,13 @@ class Training:
             cluster.close()
 
     def run(self, *, context: str | None = None, namespace: str | None = None) -> "RunHandle":
-        """Submit it and return at once.
+        """Submit it and return at once. If a run has its name, a number is appended.
 
         Args:
             context: Context of the kubeconfig; with neither this nor ``namespace``, this machine is used.
 
         Raises:
             CannotFit: It would not fit even if nothing else ran.
-            NameTaken: An unfinished run has its name.
         """
         cluster = open_named(context, namespace)
         return RunHandle(cluster, submit(cluster, self._admitted(cluster)).uid)
@@ -105,8 +107,8 @@ class WorkloadHandle(Generic[SpecT]):
     @property
     def workload(self) -> Workload[SpecT]:
         """All that is known of it now."""
-        found: Workload[Any] = self._cluster.get(self.uid)
-        return found
+        workload: Workload[Any] = self._cluster.get(self.uid)
+        return workload
 
     @property
     def name(self) -> str:
@@ -218,9 +220,9 @@ class RunHandle(WorkloadHandle[TrainingSpec]):
             from fairlead.control.updates import carry_out, plan_update
             from fairlead.specs.formats.settings import setting_of
 
-            given = [setting for key, value in changes.items() for setting in setting_of(key, value)]
+            settings = [setting for key, value in changes.items() for setting in setting_of(key, value)]
             directory = Path.cwd() if "workdir" in changes else None
-            update = plan_update(self._cluster, self.workload, given, directory=directory, source="resume()")
+            update = plan_update(self._cluster, self.workload, settings, directory=directory, source="resume()")
             carry_out(self._cluster, update)
         self._want(Intent.RUN)
 
@@ -234,28 +236,23 @@ def _unix_time(name: str, moment: str | float | datetime | None) -> float | None
     return moment.timestamp() if isinstance(moment, datetime) else moment
 
 
-def find(name: str, *, team: str | None = None, context: str | None = None, namespace: str | None = None) -> RunHandle:
-    """Find the unfinished, or else the newest, run of a name; a uid or its unique prefix works as well.
+def submit(cluster: ClusterClient, admitted: Admission[AnySpec]) -> Workload[AnySpec]:
+    """Submit an admitted spec and start a supervisor if needed.
 
-    Args:
-        context: Context of the kubeconfig; with neither this nor ``namespace``, this machine is used.
+    A name that another run has gets a number: of a Training any other run, else a finished one.
 
     Raises:
-        NotFound: No run has that name; on Kubernetes without ``team``, none in the namespace of the client.
-        Conflict: No team is given, and unfinished runs of several teams have the name; or it has no pods of its own.
+        NameTaken: An unfinished workload has the name, and this is no Training.
     """
-    cluster = open_named(context, namespace)
-    try:
-        return RunHandle(cluster, leaf(cluster.find(name, team)).uid)
-    except FairleadError:
-        cluster.close()
-        raise
-
-
-def submit(cluster: ClusterClient, admitted: Admission[AnySpec]) -> Workload[AnySpec]:
-    """Submit an admitted spec and start a supervisor if needed. The name of a run that is finished gets a number."""
-    spec = renamed(admitted.spec, free_name(cluster, admitted.spec))
-    return cluster.launch(spec, directory=admitted.directory)
+    name = None
+    while True:
+        before, name = name, free_name(cluster, admitted.spec, beside_unfinished=True)
+        try:
+            return cluster.launch(renamed(admitted.spec, name), directory=admitted.directory)
+        except NameTaken:
+            if name == before or not isinstance(admitted.spec, TrainingSpec):
+                raise
+            # Another command has just taken the name.
 
 
 def read(
@@ -290,13 +287,13 @@ def only_workloads(
     workloads: list[WorkloadSpec] = []
     others = []
     for spec in specs:
-        if type(spec).__name__ == "Pipeline":
+        if spec.kind == Kind.PIPELINE:
             workloads.append(_driven(cast("Pipeline", spec), changed))
         elif type(spec).__name__ in KINDS:
             workloads.append(cast(WorkloadSpec, spec))
         else:
             others.append(f"{type(spec).__name__} {spec.name!r}")
-    fleet = next((spec for spec in specs if type(spec).__name__ == "Fleet"), None)
+    fleet = next((spec for spec in specs if spec.kind == Kind.FLEET), None)
     if fleet is not None:
         raise Conflict(
             f"{source}: Fleet {fleet.name!r}: `fairlead fleet run {source}` carries it out, and `fairlead fleet submit "

@@ -16,6 +16,19 @@ FairleadError
 Each message is complete in itself: what was given, what is allowed, how to fix it. The command line prints it as it is.
 """
 
+EXTRAS = {
+    "aiohttp": "serve",
+    "jinja2": "serve",
+    "numpy": "cluster",
+    "fsspec": "remote",
+    "psycopg": "postgres",
+    "pyarrow": "parquet",
+    "river": "drift",
+    "scipy": "drift",
+    "torch": "torch",
+}
+"""The extra, as in `pip install 'fairlead[EXTRA]'`, of each package that the core leaves out, by its import name."""
+
 
 class FairleadError(Exception):
     """Base of all errors of Fairlead."""
@@ -55,6 +68,11 @@ class Conflict(FairleadError):
 
 class ClusterError(FairleadError):
     """The cluster itself is in trouble: its database, supervisor or control plane."""
+
+    @property
+    def concerns_all(self) -> bool:
+        """Return whether work on other objects would fail too; False for an answer about one object."""
+        return True
 
 
 class NotAllowed(ClusterError):

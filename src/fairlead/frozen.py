@@ -5,6 +5,8 @@ classes, makes objects of a third of them and compares hardly any, so that this 
 submitted. Here frozen classes share all methods that need no text, and each gets its constructor with its first object.
 
 Fields, defaults, errors, equality and pickles are those of the standard library, which makes all other dataclasses.
+
+See decision 107.
 """
 
 import dataclasses
@@ -46,7 +48,15 @@ class _Signature:
     def __get__(self, _: object, cls: Any) -> inspect.Signature:
         of = getattr(cls.__init__, "of", None)
         whole = inspect.signature(cls.__init__ if of is None else _write_init(of))
-        return whole.replace(parameters=list(whole.parameters.values())[1:])
+        parameters = [
+            parameter.replace(annotation=_bare(parameter.annotation)) for parameter in whole.parameters.values()
+        ]
+        return whole.replace(parameters=parameters[1:])
+
+
+def _bare(annotation: Any) -> Any:
+    """Return a type without the metadata of ``Annotated``, which would fill pages."""
+    return annotation.__origin__ if hasattr(annotation, "__metadata__") else annotation
 
 
 def _frozen(cls: type, *, is_kw_only: bool) -> Any:
@@ -56,9 +66,9 @@ def _frozen(cls: type, *, is_kw_only: bool) -> Any:
         "__init__": _first_init(made),
         "__signature__": _Signature(),
         "__repr__": _represent,
-        "__eq__": _equality(_values_of([each.name for each in fields if each.compare])),
+        "__eq__": _equality(_values_of([field.name for field in fields if field.compare])),
         "__hash__": _hashing(
-            _values_of([each.name for each in fields if (each.compare if each.hash is None else each.hash)])
+            _values_of([field.name for field in fields if (field.compare if field.hash is None else field.hash)])
         ),
         "__getstate__": _state,
         "__setstate__": _restore,
@@ -76,7 +86,7 @@ def _values_of(names: Sequence[str]) -> Callable[[Any], tuple[Any, ...]]:
     """Return what reads the values of these fields as a tuple."""
     if len(names) > 1:
         return attrgetter(*names)
-    return lambda each: tuple(getattr(each, name) for name in names)
+    return lambda record: tuple(getattr(record, name) for name in names)
 
 
 def _equality(values_of: Callable[[Any], tuple[Any, ...]]) -> Callable[[Any, Any], Any]:
@@ -95,17 +105,17 @@ def _hashing(values_of: Callable[[Any], tuple[Any, ...]]) -> Callable[[Any], int
 
 @recursive_repr()
 def _represent(self: Any) -> str:
-    shown = (f"{each.name}={getattr(self, each.name)!r}" for each in dataclasses.fields(self) if each.repr)
+    shown = (f"{field.name}={getattr(self, field.name)!r}" for field in dataclasses.fields(self) if field.repr)
     return f"{self.__class__.__qualname__}({', '.join(shown)})"
 
 
 def _state(self: Any) -> list[Any]:
-    return [getattr(self, each.name) for each in dataclasses.fields(self)]
+    return [getattr(self, field.name) for field in dataclasses.fields(self)]
 
 
 def _restore(self: Any, state: Sequence[Any]) -> None:
-    for each, value in zip(dataclasses.fields(self), state, strict=False):
-        _assign(self, each.name, value)
+    for field, value in zip(dataclasses.fields(self), state, strict=False):
+        _assign(self, field.name, value)
 
 
 def _refuse_assignment(self: Any, name: str, value: Any) -> None:
@@ -132,25 +142,27 @@ def _write_init(cls: Any) -> Callable[..., None]:
     fields = dataclasses.fields(cls)
     known: dict[str, Any] = {"_assign": _assign, "_by_factory": _BY_FACTORY}
     positional, named, lines = ["self"], list[str](), list[str]()
-    for each in fields:
-        default, value = "", each.name
-        if each.default_factory is not dataclasses.MISSING:
-            known[f"_make_{each.name}"] = each.default_factory
+    for field in fields:
+        default, value = "", field.name
+        if field.default_factory is not dataclasses.MISSING:
+            known[f"_make_{field.name}"] = field.default_factory
             default = "=_by_factory"
-            value = f"_make_{each.name}()" + (f" if {each.name} is _by_factory else {each.name}" if each.init else "")
-        elif each.default is not dataclasses.MISSING:
-            known[f"_default_{each.name}"] = each.default
-            default = f"=_default_{each.name}"
-            value = each.name if each.init else f"_default_{each.name}"
-        elif not each.init:  # `__post_init__` gives it its value
+            value = f"_make_{field.name}()" + (
+                f" if {field.name} is _by_factory else {field.name}" if field.init else ""
+            )
+        elif field.default is not dataclasses.MISSING:
+            known[f"_default_{field.name}"] = field.default
+            default = f"=_default_{field.name}"
+            value = field.name if field.init else f"_default_{field.name}"
+        elif not field.init:  # `__post_init__` gives it its value
             continue
-        lines.append(f" _assign(self, {each.name!r}, {value})")
-        if each.init:
-            (named if each.kw_only else positional).append(f"{each.name}{default}")
+        lines.append(f" _assign(self, {field.name!r}, {value})")
+        if field.init:
+            (named if field.kw_only else positional).append(f"{field.name}{default}")
     lines.append(" self.__post_init__()" if hasattr(cls, "__post_init__") else " return")
     head = f"def __init__({', '.join([*positional, *['*'][: len(named)], *named])}):"
     exec("\n".join([head, *lines]), known)
     written: Callable[..., None] = known["__init__"]
     written.__qualname__, written.__module__ = f"{cls.__qualname__}.__init__", cls.__module__
-    written.__annotations__ = {**{each.name: each.type for each in fields if each.init}, "return": None}
+    written.__annotations__ = {**{field.name: field.type for field in fields if field.init}, "return": None}
     return written

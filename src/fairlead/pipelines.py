@@ -5,16 +5,20 @@ import json
 import os
 import shlex
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from fairlead.api import WorkloadHandle, submit
 from fairlead.cluster.local.home import Home
+from fairlead.cluster.output import LogQuery
+from fairlead.cluster.port import LogLine
 from fairlead.control.admission import admit
 from fairlead.control.opening import open_local
 from fairlead.control.pipelines.artefacts import Artefacts
-from fairlead.control.pipelines.submission import as_workload, pipeline_of, progress_of, store_of
+from fairlead.control.pipelines.step_output import progress_in, runs_of_steps
+from fairlead.control.pipelines.submission import as_workload, driver_uid, store_of
 from fairlead.errors import Conflict, InvalidSpec, NotFound
 from fairlead.policy.kinds.steps import Task
 from fairlead.runtime.steps import ITEM, KEYS, RESULT, load
@@ -43,10 +47,10 @@ class Pipeline:
         if not steps:
             raise InvalidSpec(("Pipeline: steps: there is no step; give functions with @fairlead.step.",))
         workdir = Path(keys.pop("workdir", None) or os.path.dirname(_file(steps[0]))).absolute()
-        known = {each.__name__: _keys(each) for each in steps}
+        known = {function.__name__: _keys(function) for function in steps}
         if len(known) < len(steps):
             raise InvalidSpec(("Pipeline: steps: two functions have one name; rename one.",))
-        described = {each.__name__: _described(each, known, workdir) for each in steps}
+        described = {function.__name__: _described(function, known, workdir) for function in steps}
         document = {"kind": "Pipeline", "name": name, "workdir": str(workdir), "steps": described, **keys}
         # JSON is YAML, and the reader's errors name keys and values in the same words as for a file.
         (spec,) = parse(json.dumps(document), source="Pipeline")
@@ -77,11 +81,9 @@ class PipelineHandle(WorkloadHandle[WorkloadSpec]):
 
     def tasks(self) -> list[Task]:
         """Return its steps, or the items of fanned-out steps, with their phases and reasons."""
-        workload = self.workload
-        pipeline = pipeline_of(workload.spec)
-        if pipeline is None:
+        progress = progress_in(self._cluster, self.workload)
+        if progress is None:
             raise NotFound(f"{self.name}: what it consists of is no longer kept.")
-        progress = progress_of(pipeline, workload, Path(self._cluster.kept_at(workload)))
         return [task for tasks in progress.steps.values() for task in tasks]
 
     def result(self, step: str) -> Any:
@@ -89,7 +91,13 @@ class PipelineHandle(WorkloadHandle[WorkloadSpec]):
 
         Raises:
             NotFound: It has not returned yet, or there is no such step.
+            Conflict: It ran on a cluster, where its results are.
         """
+        if self._cluster.has_containers:
+            raise Conflict(
+                f"{self.name} ran on a cluster, and its results are at its `checkpoint.to`; `fairlead "
+                f"status {self.name}` has its steps."
+            )
         tasks = [task for task in self.tasks() if task.step == step]
         if not tasks or any(RESULT not in task.outputs for task in tasks):
             why = f"is {tasks[0].phase.value}: {tasks[0].message}" if tasks else "is not a step"
@@ -97,6 +105,23 @@ class PipelineHandle(WorkloadHandle[WorkloadSpec]):
         store = Artefacts(store_of(Home.open()))
         values = [load(store.path(task.outputs[RESULT])) for task in tasks]
         return values[0] if tasks[0].index is None else values
+
+    def logs(self, step: str | None = None) -> Iterator[LogLine]:
+        """Yield the output so far, of a step as its program printed it.
+
+        Args:
+            step: Name of a step, or of an item of it such as ``train[2]``; None for all that its driver printed.
+
+        Raises:
+            InvalidArgument: There is no such step.
+        """
+        if step is None:
+            uid = driver_uid(self._cluster, self.workload)
+            yield from () if uid is None else self._cluster.logs(uid)
+            return
+        for run, prefix in runs_of_steps(self._cluster, self.workload, [step]):
+            for line in self._cluster.logs(run.uid, LogQuery(prefix=prefix)):
+                yield line if prefix is None else replace(line, text=prefix.sub("", line.text, count=1))
 
     def resume(self) -> None:
         """Resume a suspended, stopped or failed pipeline; succeeded steps are not run again."""
@@ -131,10 +156,10 @@ def _described(function: Function, known: dict[str, dict[str, Any]], workdir: Pa
 
 def _list_of(keys: dict[str, Any]) -> str | None:
     """Return the step over whose list a function is fanned out; None for one that is called once."""
-    given = keys.get("each_of")
-    if given is None:
+    source = keys.get("each_of")
+    if source is None:
         return None
-    return given.__name__ if callable(given) else str(given).removesuffix(f".{RESULT}")
+    return source.__name__ if callable(source) else str(source).removesuffix(f".{RESULT}")
 
 
 def _keys(function: Function) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from fairlead.cluster.client import ClusterClient
 from fairlead.control.admission import admit
 from fairlead.control.opening import open_named
 from fairlead.errors import InvalidSpec, NotFound
+from fairlead.policy.kinds.lifecycle import check_intent
 from fairlead.policy.kinds.parents import child_name
 from fairlead.policy.kinds.record import Family
 from fairlead.policy.kinds.sweep import trials_of
@@ -71,9 +72,30 @@ class SweepHandle(WorkloadHandle[SweepSpec]):
         """
         return front_of(self.workload, self.trials())
 
-    def resume(self) -> None:
-        """Resume a suspended, stopped or failed sweep, with the trials that failed or were stopped with it."""
-        self._want(Intent.RUN)
+    def resume(self, **changes: Any) -> None:
+        """Resume a suspended, stopped or failed sweep, with the trials that failed or were stopped with it.
+
+        Args:
+            **changes: New values of ``trials``, ``parallel``, ``stop`` and ``max_failed``, as in ``resume(trials=40)``,
+                with which also a sweep that has succeeded continues.
+
+        Raises:
+            InvalidSpec: A key or value is wrong; nothing was changed.
+            Conflict: Another key is given, or it has succeeded and would end at once.
+        """
+        if not changes:
+            self._want(Intent.RUN)
+            return
+        from fairlead.control.updates import carry_out, plan_sweep_update
+        from fairlead.specs.formats.settings import setting_of
+
+        settings = [setting for key, value in changes.items() for setting in setting_of(key, value)]
+        update = plan_sweep_update(self._cluster, self.workload, settings, source="resume()")
+        if update.is_empty:
+            check_intent(self.workload, Intent.RUN)
+        carry_out(self._cluster, update)
+        self._cluster.set_intent(self.uid, Intent.RUN)
+        self._cluster.nudge()
 
 
 def trials_in(cluster: ClusterClient, sweep: Workload[SweepSpec]) -> list[TrialRecord]:
@@ -94,7 +116,7 @@ def best_of(sweep: Workload[SweepSpec], trials: list[TrialRecord]) -> TrialRecor
         raise NotFound(f"{name} has several objectives, so that many trials may be unbeaten: ask for its front.")
     if objective is None:
         raise NotFound(f"{name} has no objective, so that none of its runs is better than another.")
-    ended = [each for each in ranked(trials, objective.goal) if each.state is TrialState.SUCCEEDED]
+    ended = [trial for trial in ranked(trials, objective.goal) if trial.state is TrialState.SUCCEEDED]
     if not ended:
         raise NotFound(f"No trial of {name} has succeeded yet.")
     return ended[0]
@@ -109,7 +131,7 @@ def front_of(sweep: Workload[SweepSpec], trials: list[TrialRecord]) -> list[Tria
     name = sweep.spec.name
     if not sweep.spec.objectives:
         raise NotFound(f"{name} does not have several objectives; ask for its best trial.")
-    found = front(trials)
-    if not found:
+    unbeaten = front(trials)
+    if not unbeaten:
         raise NotFound(f"No trial of {name} has succeeded yet.")
-    return found
+    return unbeaten

@@ -40,6 +40,20 @@ def test_waits_stay_near_what_is_allowed_and_cost_less_than_waiting_for_nothing(
     assert found.cloud_cost_usd < none.cloud_cost_usd
 
 
+@pytest.mark.parametrize("seed", range(6))
+def test_waits_of_a_crowded_trace_stay_within_what_is_allowed(seed: int) -> None:
+    arrivals = drawn(seed, 300)
+    assert burst.replay(arrivals, 0.1).average_wait_h <= 0.1
+
+
+def test_waits_that_are_booked_count_before_they_are_over() -> None:
+    held = [Held(node=0, until_h=2.0, units=8)]
+    jobs = [Job(name=number, arrived_h=0.0, hours=2.0, units=2) for number in range(4)]
+    rich, poor = (Waits(allowed_h=0.1, num_jobs=num, waited_h=0.0) for num in (4000, 4))
+    assert choose_leaving(jobs, held, 0.0, rich, sizes=(8,)) == []
+    assert len(choose_leaving(jobs, held, 0.0, poor, sizes=(8,))) >= 2
+
+
 def test_a_job_that_is_not_worth_its_wait_leaves_and_one_that_is_stays() -> None:
     waits = Waits(allowed_h=0.05, num_jobs=10, waited_h=0.0)
     held = [Held(node=0, until_h=1.0, units=8)]

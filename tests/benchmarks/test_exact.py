@@ -17,6 +17,7 @@ from tests.policy.fleets import node, shape
 TOLERANCE = 1e-6
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("problem", PROBLEMS)
 def test_no_policy_finds_more_than_there_is(problem: str) -> None:
     for seed in range(1000, 1010):

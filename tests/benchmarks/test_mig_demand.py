@@ -6,8 +6,7 @@ from benchmarks.candidates.mig.demand import profiles_for, wishes_of
 from benchmarks.candidates.mig.layouts import Wish, choose
 from benchmarks.candidates.mig.partitions import Device
 from fairlead.policy.gpu.mig import MODELS
-from fairlead.specs.quantities import parse_gpu
-from fairlead.specs.resources import Resources
+from fairlead.specs.resources import Resources, parse_gpu
 from fairlead.specs.sharing import Sharing
 from fairlead.specs.training import Training
 

@@ -7,6 +7,7 @@ import pytest
 from benchmarks.serving_batches import main
 
 
+@pytest.mark.slow
 def test_each_policy_is_measured(capsys: pytest.CaptureFixture[str]) -> None:
     main(["--seconds", "0.3", "--clients", "4", "--rates", "", "--json"])
     rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]

@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks import text_autoscaling as benchmark
 from fairlead.gateway.routes import Backend
-from fairlead.gateway.services import Replica as Door
+from fairlead.gateway.services import UpstreamReplica
 from fairlead.policy.serving.text_capacity import blocks_of, by_data_sheet
 from fairlead.policy.serving.text_engine import Engine, Rank, Request, simulate
 from fairlead.policy.strategy.gpus import find
@@ -55,7 +55,7 @@ def test_a_replica_that_is_given_requests_as_they_come_answers_as_the_simulation
     times, engine = by_data_sheet(model, gpu, 1), Engine(max_seqs=128)
     requests = drawn(1)
     served = simulate(requests, times, engine)
-    replica = benchmark.Replica("a", times, Rank(engine), Door(Backend("a", "", 1)))
+    replica = benchmark.Replica("a", times, Rank(engine), UpstreamReplica(Backend("a", "", 1)))
     for number, request in enumerate(requests):
         replica.run(request.arrived_s)
         replica.give(number, request, request.arrived_s)

@@ -7,6 +7,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 
 def findings(place: Path, **environ: str) -> dict[str, dict[str, Any]]:
     """What doctor finds with compiled modules in a place."""
@@ -21,6 +23,7 @@ def findings(place: Path, **environ: str) -> dict[str, dict[str, Any]]:
     return {each["what"]: each for each in json.loads(ended.stdout)}
 
 
+@pytest.mark.slow
 def test_doctor_tells_of_modules_that_each_command_compiles_and_is_content_once_they_are_kept(tmp_path: Path) -> None:
     found = findings(tmp_path, PYTHONDONTWRITEBYTECODE="1")["compiled"]
     assert found["ok"]

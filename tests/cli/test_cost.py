@@ -26,20 +26,20 @@ def test_rows_sum_to_the_bill_in_every_grouping_and_form(ran: Call, tmp_path: Pa
         told = json.loads(ran("cost", "--by", by, "--json", "--since", "1h").out)
         assert sum(row["microusd"] for row in told["rows"]) == told["billed_microusd"] > 0
         assert all(sum(row["uses"].values()) == row["microusd"] for row in told["rows"])
-        assert sum(row["node_hours"] for row in told["rows"]) == pytest.approx(1.0, rel=0.1)
-        assert told["billed_microusd"] == pytest.approx(2_500_000, rel=0.1)
+        assert 0 < sum(row["node_hours"] for row in told["rows"]) < 0.5, "nothing is billed before the first run"
+        bill = told["billed_microusd"]
     rows = list(csv.DictReader(io.StringIO(ran("cost", "--csv", "--since", "1h").out)))
-    assert sum(int(row["microusd"]) for row in rows) == pytest.approx(2_500_000, rel=0.1)
+    assert sum(int(row["microusd"]) for row in rows) >= bill
     file = tmp_path / "costs.parquet"
     assert ran("cost", "--parquet", str(file), "--since", "1h").code == 0
     table = parquet.read_table(file)
     assert set(rows[0]) == set(table.column_names)
-    assert sum(table["microusd"].to_pylist()) == pytest.approx(2_500_000, rel=0.1)
+    assert sum(table["microusd"].to_pylist()) >= bill
     assert {"a", None} == set(table["run"].to_pylist())
     refused = ran("cost", "--parquet", str(tmp_path / "nowhere" / "costs.parquet"))
     assert "cannot be written" in refused.err
     focus = list(csv.DictReader(io.StringIO(ran("cost", "--focus", "--since", "1h").out)))
-    assert sum(round(float(row["BilledCost"]) * 10**6) for row in focus) == pytest.approx(2_500_000, rel=0.1)
+    assert sum(round(float(row["BilledCost"]) * 10**6) for row in focus) >= bill
     assert {"default/a on localhost, starting", "localhost, idle"} <= {row["ChargeDescription"] for row in focus}
 
 
@@ -64,6 +64,19 @@ def test_idle_time_is_a_row_of_its_own(ran: Call) -> None:
     table = ran("cost", "--since", "1h").out.splitlines()
     assert table[0].split() == ["RUN", "COST", "SHARE", "NODE-HOURS", "FOR"]
     assert table[-1].startswith("(no run)")
+
+
+def test_a_price_from_the_past_bills_nothing_from_before_the_first_run(call: Call) -> None:
+    assert call("prices", "set", "localhost", "3592", "--from", "30d").code == 0
+    assert "Nothing is billed from" in call("cost").err
+    assert call("run", "--", "true").code == 0
+    assert json.loads(call("cost", "--json").out)["billed_microusd"] < 3592 * 10**6 / 10
+
+
+def test_a_price_that_a_later_one_ends_says_when(call: Call) -> None:
+    call("prices", "set", "localhost", "2", "--from", "2026-03-01")
+    said = call("prices", "set", "localhost", "1", "--from", "2026-01-01").err
+    assert "from 2026-01-01 00:00:00 until 2026-03-01 00:00:00, from when another price is set (as given)" in said
 
 
 def test_without_a_price_that_is_said(call: Call) -> None:

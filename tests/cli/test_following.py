@@ -171,6 +171,7 @@ def test_a_run_that_is_deleted_while_it_is_followed_is_told(process: Call, desk:
     assert "gone was deleted." in ended.err or "gone is Stopped" in ended.err
 
 
+@pytest.mark.slow
 def test_a_whole_terminal_session_shows_a_line_of_progress_and_leaves_no_colour_under_no_color(
     process: Call, desk: Path
 ) -> None:

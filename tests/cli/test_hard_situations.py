@@ -93,6 +93,7 @@ with fairlead.run() as run:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(limits.enforcement().parent is None, reason="memory limits are not enforced for this user")
 def test_out_of_memory_is_named_with_the_limit_and_the_remedy(fairlead: Fairlead, tmp_path: Path) -> None:
     (tmp_path / "oom.py").write_text(EATS)
@@ -148,6 +149,6 @@ def test_every_command_explains_itself(call: Call) -> None:
 def test_plan_changes_nothing(fairlead: Fairlead, tmp_path: Path) -> None:
     (tmp_path / "t.yaml").write_text("name: planned\nrun: echo hi\n")
     ended = fairlead("plan", "t.yaml")
-    assert ended.returncode == 1
+    assert ended.returncode == 0
     assert "planned: it would start at once" in ended.stdout
     assert "No runs yet" in fairlead("status").stdout

@@ -38,6 +38,20 @@ def test_a_key_that_was_revoked_is_gone(call: Call) -> None:
     assert [each["team"] for each in json.loads(call("keys", "list", "--json").out)] == ["ads"]
 
 
+def test_the_last_use_of_a_key_is_listed(call: Call, desk: Path) -> None:
+    text = call("keys", "create", "ci").out.strip()
+    call("keys", "create", "idle")
+    serving = desk / "home" / "serving"
+    serving.mkdir(parents=True, exist_ok=True)
+    (serving / "demand.json").write_text(json.dumps({"keys": {hash_of(text): 1_700_000_040}}))
+    found = {each["name"]: each["last_used_at"] for each in json.loads(call("keys", "list", "--json").out)}
+    assert found == {"ci": 1_700_000_040, "idle": None}
+    head, used, idle = call("keys", "list").out.splitlines()
+    assert head.split() == ["TEAM", "NAME", "CREATED", "EXPIRES", "LAST", "USED"]
+    assert "2023-11-14" in used
+    assert idle.endswith("-")
+
+
 def test_a_name_that_is_none_is_refused(call: Call) -> None:
     for arguments in (("Not one",), ("ci", "--team", "A B")):
         refused = call("keys", "create", *arguments)

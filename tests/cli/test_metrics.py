@@ -113,13 +113,6 @@ def test_what_cannot_be_is_refused(call: Call, arguments: tuple[str, ...]) -> No
     assert call(*arguments).code == 2
 
 
-def test_without_the_package_it_says_what_to_install(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "fairlead.control.metrics.exposition", None)
-    ended = call("metrics")
-    assert ended.code == 6
-    assert "pip install 'fairlead[serve]'" in ended.err
-
-
 def test_a_port_that_is_taken_is_told_as_by_every_command_that_serves(call: Call) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = str(other.getsockname()[1])

@@ -87,7 +87,7 @@ def test_a_run_does_not_say_that_it_is_a_pipeline_without_one(call: Call, comman
 def test_what_may_be_ignored_is_ignored_only_on_request(call: Call) -> None:
     write("it.yaml", "run: echo hi\nimage: python:3.12\nresources: {shm: 1Gi}\n")
     ended = call("plan", "it.yaml", "--ignore", "image", "--ignore", "shm")
-    assert ended.code == 1
+    assert ended.code == 0
     assert "chosen: image: python:3.12 is not used here" in ended.out
     assert "chosen: resources.shm: this machine's own" in ended.out
 
@@ -135,8 +135,9 @@ def test_wrong_usage_is_explained_and_has_exit_code_2(
 
 
 def test_of_several_runs_none_is_submitted_when_one_cannot_be(call: Call) -> None:
-    write("one.yaml", "name: same\nrun: sleep 60\n")
-    write("two.yaml", "name: other\nrun: sleep 60\n---\nname: same\nrun: sleep 60\n")
+    sweep = "name: same\nkind: Sweep\nparameters: {x: 1 | 2}\ntrial: {run: 'sleep 60; echo {{x}}'}\n"
+    write("one.yaml", sweep)
+    write("two.yaml", f"name: other\nrun: sleep 60\n---\n{sweep}")
     for command in ("run", "plan"):
         ended = call(command, "one.yaml", "two.yaml")
         assert ended.code == 2
@@ -224,7 +225,7 @@ def test_without_a_home_directory_the_remedy_is_told(call: Call, monkeypatch: py
 def test_a_file_in_place_of_the_state_directory_is_told(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
     write("file", "")
     for home in ("file", "file/inside"):
-        monkeypatch.setenv("FAIRLEAD_HOME", home)
+        monkeypatch.setenv("FAIRLEAD_HOME", str(Path(home).absolute()))
         ended = call("status")
         assert ended.code == 7
         assert "Set FAIRLEAD_HOME to a directory that you may write to." in ended.err
@@ -353,3 +354,18 @@ def test_a_script_that_is_not_there_is_refused_with_near_names(call: Call, comma
     assert "there is no file 'trian.py'" in ended.err
     assert "did you mean train.py?" in ended.err
     assert "Give `python` before it" in ended.err
+
+
+@pytest.mark.parametrize(
+    ("word", "command"), [("ls", "status"), ("cancel", "stop"), ("kill", "stop"), ("submit", "run"), ("rm", "delete")]
+)
+def test_words_of_other_tools_are_answered_with_ours(call: Call, word: str, command: str) -> None:
+    ended = call(word)
+    assert ended.code == 2
+    assert f"Did you mean `{command}`?" in ended.err
+
+
+def test_a_number_below_0_is_not_called_an_option_that_does_not_exist(call: Call) -> None:
+    ended = call("prices", "set", "localhost", "-1")
+    assert ended.code == 2
+    assert "-1 is read as an option; no number below 0 is allowed here." in ended.err

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.conftest import Call
+from tests.cli.conftest import Call, Past
 from tests.waiting import until
 
 SPEC = """
@@ -163,7 +163,7 @@ def test_stopping_and_deleting_a_pipeline_reaches_its_runs_and_resuming_goes_on_
     told = json.loads(call("status", "p", "--json").out)
     phases = {child["name"]: child["phase"] for child in told["children"]}
     assert phases == {"p-driver": "Stopped", "p-train": "Stopped"}
-    assert {step["name"]: step["phase"] for step in told["steps"]}["train"] == "Running"
+    assert {step["name"]: step["phase"] for step in told["steps"]}["train"] == "Interrupted"
     (desk / "go").touch()
     assert call("resume", "p").code == 0
     assert call("attach", "p").code == 0
@@ -190,3 +190,131 @@ def test_a_driver_that_was_stopped_by_itself_goes_on_with_its_pipeline_and_not_w
     assert call("resume", "p").code == 0
     assert call("attach", "p").code == 0
     assert call("delete", "p", "--yes").code == 0
+
+
+def test_a_pipeline_that_failed_at_a_gate_names_the_command_that_uses_the_fix(call: Call, desk: Path) -> None:
+    text = "kind: Pipeline\nsteps:\n  a: {run: 'echo 0.91 > $FAIRLEAD_OUTPUT_X', outputs: [x], gate: x > 0.95}\n"
+    (desk / "g.yaml").write_text(text)
+    failed = call("run", "g.yaml")
+    assert failed.code == 1
+    assert "`fairlead resume g`. That keeps all succeeded steps; `fairlead run FILE` also runs" in failed.err
+    (desk / "g.yaml").write_text(text.replace("0.91", "0.97"))
+    refused = call("resume", "g", "g.yaml")
+    assert refused.code == 6
+    assert "g is a Pipeline, which is resumed without changes" in refused.err
+    assert call("run", "g.yaml").code == 0
+
+
+def test_a_file_of_a_pipeline_with_runs_does_not_change_it_when_it_is_resumed(call: Call, desk: Path) -> None:
+    (desk / "t.yaml").write_text("kind: Pipeline\nsteps:\n  a: {training: {run: 'true'}}\n")
+    refused = call("resume", "t", "t.yaml")
+    assert refused.code == 6
+    assert "t is a Pipeline, which is resumed without changes" in refused.err
+
+
+def test_a_pipeline_is_shown_as_it_was_written_and_interrupted_steps_as_such(call: Call, desk: Path) -> None:
+    (desk / "p.yaml").write_text(
+        "kind: Pipeline\nenv: {DB_PASSWORD: abc}\nsteps:\n  a: {run: 'true'}\n  b: {needs: [a], run: 'sleep 60'}\n"
+    )
+    assert call("run", "-d", "p.yaml").code == 0
+
+    def phases() -> dict[str, str]:
+        return {step["name"]: step["phase"] for step in json.loads(call("status", "p", "--json").out)["steps"]}
+
+    until(lambda: phases().get("b") == "Running")
+    assert call("stop", "p").code == 0
+    assert phases() == {"a": "Succeeded", "b": "Interrupted"}
+    shown = call("show", "p").out
+    assert "kind: Pipeline\nname: p\nsteps:\n  a:\n" in shown
+    assert "\nenv:\n  DB_PASSWORD: (hidden)\n" in shown
+    assert "pipelines.driver" not in shown
+    for command in (("show", "p", "--json"), ("status", "p", "--json")):
+        assert json.loads(call(*command).out)["spec"]["kind"] == "Pipeline"
+
+
+def test_time_up_to_the_last_succeeded_step_of_a_failed_pipeline_is_not_lost(call: Call, desk: Path) -> None:
+    (desk / "p.yaml").write_text("kind: Pipeline\nsteps:\n  a: {run: 'sleep 1.5'}\n  b: {needs: [a], run: 'exit 1'}\n")
+    assert call("run", "p.yaml").code == 1
+    assert json.loads(call("status", "p", "--json").out)["goodput"]["seconds"]["productive"] > 1
+
+
+PARTS = """
+kind: Pipeline
+name: p
+steps:
+  prepare: {run: "echo loss=1; echo '[train] is no step of mine'; echo x > $FAIRLEAD_OUTPUT_D", outputs: [d]}
+  train: {needs: [prepare], each: [a, b], run: 'echo "item $FAIRLEAD_ITEM"'}
+  fit: {needs: [prepare], training: {run: echo fitting, resources: {cpu: 0.1}}}
+  gate: {needs: [fit], run: 'false'}
+  never: {needs: [gate], training: {run: echo never}}
+"""
+
+
+def test_logs_of_a_step_are_those_of_its_command_or_run_and_no_others(call: Call, desk: Path) -> None:
+    (desk / "p.yaml").write_text(PARTS)
+    call("run", "p.yaml")
+    shown = {
+        ("prepare",): "loss=1\n[train] is no step of mine\n",
+        ("train[1]",): "item b\n",
+        ("fit",): "fitting\n",
+        ("gate",): "",
+    }
+    for steps, output in shown.items():
+        options = [word for step in steps for word in ("--step", step)]
+        assert call("logs", "p", *options).out == output
+    assert sorted(call("logs", "p", "--step", "train").out.splitlines()) == ["[train[0]] item a", "[train[1]] item b"]
+    assert call("logs", "p", "--step", "prepare", "--grep", "^loss").out == "loss=1\n"
+    assert call("logs", "p", "--step", "train", "--grep", "^.train.0").out == "[train[0]] item a\n"
+    both = [
+        json.loads(line) for line in call("logs", "p", "--step", "train[0]", "--step", "fit", "--json").out.splitlines()
+    ]
+    assert sorted((line["run"], line["text"]) for line in both) == [
+        ("p-driver", "[train[0]] item a"),
+        ("p-fit", "fitting"),
+    ]
+    assert "None of these steps has begun; `fairlead status p` shows all." in call("logs", "p", "--step", "never").err
+    followed = call("logs", "p", "--step", "train[1]", "--follow", "--tail", "1")
+    assert followed.out == "item b\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "step", "problem"),
+    [
+        ("p", "trian", "step 'trian': p has no such step; steps: prepare, train, fit, gate, never."),
+        ("p", "train[x]", "step 'train[x]': p has no such step"),
+        ("p", "fit[0]", "step 'fit[0]': fit runs once; give `fit`."),
+        ("fox", "train", "step: fox has no steps: it is a Training."),
+    ],
+)
+def test_a_step_that_is_not_there_is_refused_by_logs(
+    call: Call, past: Past, desk: Path, name: str, step: str, problem: str
+) -> None:
+    (desk / "p.yaml").write_text(PARTS)
+    call("run", "-d", "p.yaml")
+    past.submit("fox")
+    said = call("logs", name, "--step", step)
+    assert (said.code, said.out) == (2, "")
+    assert problem in said.err
+
+
+def test_a_handle_in_another_thread_says_what_is_wrong(call: Call, desk: Path) -> None:
+    import threading
+
+    import fairlead
+    from fairlead.errors import ClusterError
+
+    assert call("run", "--name", "r", "--", "true").code == 0
+    handle, problems = fairlead.find("r"), []
+
+    def look() -> None:
+        try:
+            handle.status  # noqa: B018 (the property reads the database)
+        except ClusterError as error:
+            problems.append(str(error))
+
+    thread = threading.Thread(target=look)
+    thread.start()
+    thread.join()
+    assert problems == [
+        "This handle belongs to the thread that made it. Make one in each, as with `fairlead.find(NAME)`."
+    ]

@@ -1,7 +1,6 @@
 """Reaching into runs of this machine: a command beside a rank, what pods use, and what makes no sense here."""
 
 import json
-import os
 import sys
 import time
 from collections.abc import Iterator
@@ -39,7 +38,10 @@ def test_a_command_gets_the_environment_and_the_directory_of_its_rank(busy: str,
         "import os; print(os.environ['RANK'], os.environ['WORLD_SIZE'], os.getcwd(), 'FAIRLEAD_POD_DIR' in os.environ)"
     )
     said = process("exec", busy, "--rank", "1", "--", sys.executable, "-c", code)
-    assert said.out.split() == ["1", "2", os.path.realpath(desk), "False"]
+    number, size, place, has_pod = said.out.split()
+    assert (number, size, has_pod) == ("1", "2", "False")
+    # The directory that stands for the working directory, with the code as submitted.
+    assert "trees" in Path(place).parts
     assert process("exec", busy, "--", "bash", "-c", "exit 9").code == 9
     assert process("exec", busy, "--", "bash", "-c", "kill -TERM $$").code == 128 + 15
 

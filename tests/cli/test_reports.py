@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import time
 from pathlib import Path
 
@@ -11,10 +12,10 @@ from tests.cli.conftest import Call, Past
 from tests.waiting import until
 
 
-def test_plan_shows_what_is_inferred_and_exits_with_1(call: Call) -> None:
+def test_plan_shows_what_is_inferred_and_exits_with_0_as_run_would_take_it(call: Call) -> None:
     Path("t.yaml").write_text("run: echo hi\n")
     ended = call("plan", "t.yaml")
-    assert ended.code == 1
+    assert ended.code == 0
     for note in ("ranks_per_node: 1 (no GPU asked for)", "resources.cpu: 1 CPU", "checkpoint.to: the run's own"):
         assert f"chosen: {note}" in ended.out
     assert "t: it would start at once" in ended.out
@@ -22,14 +23,15 @@ def test_plan_shows_what_is_inferred_and_exits_with_1(call: Call) -> None:
     assert parse(shown)[0].name == "t"
 
 
-def test_plan_of_what_is_under_way_has_nothing_to_do_and_exits_with_0(call: Call) -> None:
+def test_plan_of_what_is_under_way_says_so_and_under_which_name_run_would_submit_it(call: Call) -> None:
     Path("t.yaml").write_text("run: sleep 60\n")
     assert call("run", "-d", "t.yaml").code == 0
     ended = call("plan", "t.yaml")
     assert ended.code == 0
-    assert "t: nothing to do: it is " in ended.out
+    assert re.search(r"chosen: name: t-2 \(t is \w+ with the same spec\)", ended.out)
     told = json.loads(call("plan", "--json", "t.yaml").out)
-    assert (told["name"], told["change"]) == ("t", "none")
+    assert (told["name"], told["change"]) == ("t-2", "submit")
+    assert "Submitted t-2 (another run is named t)." in call("run", "-d", "t.yaml").err
 
 
 def test_plan_of_another_spec_under_a_name_that_is_under_way_says_what_differs(call: Call) -> None:
@@ -37,10 +39,8 @@ def test_plan_of_another_spec_under_a_name_that_is_under_way_says_what_differs(c
     call("run", "-d", "t.yaml")
     Path("t.yaml").write_text("run: sleep 60\npriority: 7\n")
     ended = call("plan", "t.yaml")
-    assert ended.code == 6
-    assert "priority: 0 -> 7" in ended.err
-    assert "`fairlead suspend t`, then `fairlead resume t` with the file" in ended.err
-    assert call("run", "t.yaml").code == 6
+    assert ended.code == 0
+    assert "with another spec: priority: 0 -> 7)" in ended.out
 
 
 def test_plan_takes_the_documents_of_a_file_one_after_the_other(call: Call) -> None:

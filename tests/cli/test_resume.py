@@ -7,9 +7,15 @@ from pathlib import Path
 import pytest
 
 import fairlead
+from fairlead.control.admission import admit
 from fairlead.errors import CannotFit, Conflict, InvalidSpec
+from fairlead.policy.kinds.sweep import SweepDetail
+from fairlead.specs.formats.reading import parse
 from fairlead.specs.resources import Resources
-from fairlead.state.snapshot import Intent, Phase, Workload
+from fairlead.specs.sweep import Sweep
+from fairlead.state.plan import Change
+from fairlead.state.reasons import Code, Reason
+from fairlead.state.snapshot import Intent, Phase, Status, Workload
 from tests.cli.conftest import Call, Past
 
 GIB = 2**30
@@ -57,6 +63,10 @@ def test_a_file_gives_the_spec_of_that_name(call: Call, past: Past, failed: Work
     assert (after.run, after.priority, after.resources.memory_bytes) == ("echo anew", 3, None)
     assert "  run: sleep 60 -> echo anew\n" in answer.err
     assert "  resources.memory: 1Gi -> none\n  priority: 0 -> 3\n" in answer.err
+
+
+def test_a_failed_run_that_is_resumed_alone_says_that_it_keeps_its_spec(call: Call, failed: Workload) -> None:
+    assert "fox continues with the spec that it had (give its FILE to change it)." in call("resume", "fox").err
 
 
 def test_a_file_without_that_name_is_refused(call: Call, past: Past, failed: Workload, desk: Path) -> None:
@@ -135,3 +145,74 @@ def test_a_run_changed_in_python_keeps_what_is_not_named(past: Past, failed: Wor
     running = past.submit("elk", phase=Phase.RUNNING)
     with pytest.raises(Conflict, match="Suspend it first"):
         fairlead.find(running.spec.name).resume(priority=3)
+
+
+@pytest.fixture
+def searched(past: Past, idle: None) -> Workload[Sweep]:
+    """A sweep that succeeded with its four trials."""
+    parsed = parse(
+        "kind: Sweep\nname: rates\nparameters: {x: 0.0..1.0}\nobjective: loss\ntrials: 4\ntrial: {run: 'true'}"
+    )
+    (spec,) = (spec for spec in parsed if isinstance(spec, Sweep))
+    spec = admit(past.cluster, spec, Path("/")).spec
+    run = past.cluster.store.submit("5eed", spec, 1_700_000_000.0)
+    past.cluster.home.run(run.uid).mkdir(parents=True)
+    reason = Reason(code=Code.COMPLETED, message="4 of 4 trials are over")
+    detail = SweepDetail(submitted=4, over=4)
+    status = Status(phase=Phase.SUCCEEDED, reason=reason, since=1_700_000_100.0, detail=detail)
+    change = Change(workload_uid=run.uid, version=run.version, status=status, intent=Intent.STOP)
+    assert past.cluster.store.apply(change, 1_700_000_100.0)
+    return past.cluster.get(run.uid)
+
+
+def test_a_sweep_that_succeeded_continues_with_more_trials_given_as_an_option_or_in_a_file(
+    call: Call, past: Past, searched: Workload[Sweep], desk: Path
+) -> None:
+    refused = call("resume", "rates")
+    assert refused.code == 6
+    assert "`fairlead resume rates --set trials=8` tries more of the same search." in refused.err
+    dry = call("resume", "rates", "--set", "trials=8", "--dry-run")
+    assert dry.out == "rates: trials: 4 -> 8\nrates: it would start at once: 4 of 8 trials are over\n"
+    assert past.cluster.get(searched.uid) == searched
+    answer = call("resume", "rates", "--set", "trials=8")
+    assert answer.code == 0, answer.err
+    assert "rates changes:\n  trials: 4 -> 8\nrates continues." in answer.err
+    after = past.cluster.get(searched.uid)
+    assert (after.spec.trials, after.intent) == (8, Intent.RUN)
+    assert past.cluster.events(searched.uid)[-1].reason.message == "trials: 4 -> 8"
+    (desk / "rates.yaml").write_text(
+        "kind: Sweep\nname: rates\nparameters: {x: 0.0..1.0}\nobjective: loss\ntrials: 9\nparallel: 3\n"
+        "trial: {run: 'true', workdir: /}\n"
+    )
+    answer = call("resume", "rates", "rates.yaml")
+    assert answer.code == 0, answer.err
+    assert "  trials: 8 -> 9\n  parallel: none -> 3\n" in answer.err
+
+
+@pytest.mark.parametrize(
+    ("setting", "code", "says"),
+    [
+        ("trials=3", 6, "rates: trials: 3 is fewer than it has had, 4 trials."),
+        ("max_failed=20", 6, "rates has succeeded: it has had 4 trials; give more `trials`, such as 8."),
+        ("seed=1", 6, "rates: seed cannot change (0 -> 1)"),
+        ("trial.run=train", 6, "rates: trial.run cannot change (true -> train)"),
+        ("trails=9", 2, "trails: unknown key; did you mean `trials`?"),
+        ("trials=many", 2, "trials"),
+    ],
+)
+def test_a_sweep_changes_in_nothing_by_which_its_trials_are_compared(
+    call: Call, past: Past, searched: Workload[Sweep], setting: str, code: int, says: str
+) -> None:
+    answer = call("resume", "rates", "--set", setting)
+    assert (answer.code, says in answer.err) == (code, True), answer.err
+    assert past.cluster.get(searched.uid) == searched
+
+
+def test_a_run_and_a_sweep_of_one_name_are_not_taken_for_each_other(
+    call: Call, past: Past, failed: Workload, searched: Workload[Sweep], desk: Path
+) -> None:
+    (desk / "other.yaml").write_text("name: rates\nrun: echo\n")
+    assert "rates is a Sweep" in call("resume", "rates", "other.yaml").err
+    (desk / "fox.yaml").write_text("kind: Sweep\nname: fox\nparameters: {x: 1 | 2}\ntrial: {run: echo}\n")
+    assert "fox is a Training, and fox.yaml has a Sweep of that name." in call("resume", "fox", "fox.yaml").err
+    assert (seen(past, failed), past.cluster.get(searched.uid)) == (failed, searched)

@@ -50,7 +50,7 @@ def test_several_documents_are_planned_in_the_current_directory(
     (desk / "sub").mkdir()
     pipe(monkeypatch, "run: echo one\n---\nname: two\nrun: echo two\nworkdir: sub\n")
     ended = call("plan", "-", "--json")
-    assert ended.code == 1
+    assert ended.code == 0
     planned = [json.loads(line) for line in ended.out.splitlines()]
     assert [(each["name"], each["spec"]["spec"]["workdir"]) for each in planned] == [
         ("run", str(desk)),
@@ -58,11 +58,12 @@ def test_several_documents_are_planned_in_the_current_directory(
     ]
 
 
-def test_what_is_piped_in_runs_beside_a_file(process: Call, desk: Path) -> None:
+def test_what_is_piped_in_runs_beside_a_file(process: Call) -> None:
     Path("three.yaml").write_text("run: echo three")
-    ended = process(shell="printf 'run: pwd\\n---\\nname: two\\nrun: echo 2' | {fairlead} run - three.yaml")
+    Path("beside.txt").write_text("beside\n")
+    ended = process(shell="printf 'run: cat beside.txt\\n---\\nname: two\\nrun: echo 2' | {fairlead} run - three.yaml")
     assert ended.code == 0, ended.err
-    assert sorted(line.split(" | ")[-1] for line in ended.out.splitlines()) == sorted([str(desk), "2", "three"])
+    assert sorted(line.split(" | ")[-1] for line in ended.out.splitlines()) == sorted(["beside", "2", "three"])
 
 
 def test_the_standard_input_is_given_once(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,6 +20,7 @@ WITHOUT_JSON = {
     "image",
     "metrics",
     "model",
+    "data",
     "fleet",
     "fleet run",
     "metrics rules",

@@ -249,6 +249,7 @@ def test_who_was_killed_before_it_kept_what_was_found_still_runs_for_what_comes_
     assert len(cluster.workloads()) == 2
 
 
+@pytest.mark.slow
 def test_data_that_differs_from_the_reference_is_run_for_once_until_it_changes(
     cluster: LocalCluster, tmp_path: Path
 ) -> None:

@@ -175,6 +175,7 @@ def test_a_model_that_is_not_there_is_refused(desk: Desk, model: str, error: typ
         admit(desk.cluster, desk.spec(model=model), desk.workdir)
 
 
+@pytest.mark.slow
 def test_a_revision_keeps_its_code_also_when_it_comes_back(desk: Desk) -> None:
     def write(word: str) -> None:
         (desk.workdir / "server.py").write_text(SERVER.replace('os.environ["FAIRLEAD_REVISION"]', repr(word)))
@@ -187,7 +188,7 @@ def test_a_revision_keeps_its_code_also_when_it_comes_back(desk: Desk) -> None:
     until(lambda: desk.num_ready(serving) == 1)
     assert says() == ["old"]
     (desk.workdir / "notes.txt").write_text("no code")
-    (desk.workdir / "serve.yaml").write_text("replicas: 1")
+    (desk.workdir / "serve.yaml").write_text("kind: Serving\nname: s\nrun: serve\nreplicas: 1\n")
     assert desk.cluster.launch(desk.spec()).version == desk.now(serving).version, "nothing of its code has changed"
     write("new")
     desk.cluster.launch(desk.spec())

@@ -46,7 +46,7 @@ def in_pods(spec: Training, rank: int = 0) -> dict[str, str]:
     """The environment of a rank on Kubernetes."""
     index, local = divmod(rank, spec.ranks_on_each_node)
     create = CreatePod(attempt=0, index=index, node="n", grant=Grant(cpu_milli=1000))
-    given = pod_environment.instructions(run_of(spec), create, checkpoint_to=None, has_parts=False)
+    given = pod_environment.instructions(run_of(spec), create, checkpoint_to=None, parts=None)
     env: dict[str, str] = json.loads(given["FAIRLEAD_INSTRUCTIONS"])["env"]
     return env | rank_environment(rank, local, env)
 

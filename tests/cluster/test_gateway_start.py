@@ -20,6 +20,7 @@ from fairlead.cluster.local.home import Home
 from fairlead.control import supervisor
 from fairlead.control.pass_counts import PassCounts
 from fairlead.gateway import handover
+from fairlead.policy.queue.team_debts import TeamDebts
 from fairlead.runtime.podfiles import write_json
 from fairlead.specs.serving import Serving
 from fairlead.state.snapshot import Intent, Phase, Snapshot, Workload
@@ -110,6 +111,50 @@ def test_a_port_that_is_none_is_told_and_keeps_nothing_else_from_being_done(
     assert gateway_url(home) is None
 
 
+@pytest.mark.parametrize(
+    ("name", "given", "told"),
+    [
+        (
+            "HOSTS",
+            "models.example:80",
+            "has to be host names without ports, separated by commas; one is 'models.example:80'",
+        ),
+        ("HOSTS", "a, http://b", "one is 'http://b'"),
+        ("TRUSTED_PROXIES", "10.0.0.1/8", "10.0.0.1/8 has host bits set"),
+        ("TRUSTED_PROXIES", "10.0.0.0/8,proxy", "'proxy' does not appear to be an IPv4 or IPv6 network"),
+    ],
+)
+def test_a_setting_that_is_none_is_told(
+    name: str,
+    given: str,
+    told: str,
+    endpoints: Endpoints,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setenv(f"FAIRLEAD_GATEWAY_{name}", given)
+    with caplog.at_level(logging.ERROR):
+        endpoints.update(ENDPOINT)
+    assert f"FAIRLEAD_GATEWAY_{name}" in caplog.text
+    assert told in caplog.text
+
+
+def test_settings_of_the_environment_reach_the_gateway(endpoints: Endpoints, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FAIRLEAD_GATEWAY_HOSTS", "Models.example, other.example,")
+    monkeypatch.setenv("FAIRLEAD_GATEWAY_TRUSTED_PROXIES", "10.0.0.0/8,fd00::/8")
+    endpoints.update(ENDPOINT)
+    assert endpoints._gateway is not None
+    given = endpoints._gateway.args
+    assert isinstance(given, list)
+    wanted = {
+        "--allow-host=models.example",
+        "--allow-host=other.example",
+        "--trusted-proxy=10.0.0.0/8",
+        "--trusted-proxy=fd00::/8",
+    }
+    assert {each for each in given if str(each).startswith(("--allow-host", "--trusted-proxy"))} == wanted
+
+
 def test_the_door_moves_where_it_is_asked_to_be_and_else_stays_where_it_was(
     endpoints: Endpoints, home: Home, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -130,11 +175,11 @@ def test_the_door_moves_where_it_is_asked_to_be_and_else_stays_where_it_was(
 
 
 def test_runs_start_and_stop_also_where_the_gateway_cannot_be_told(tmp_path: Path) -> None:
-    agent, untold = Mock(), Mock(is_open=True)
+    agent, untold = Mock(unreadable={}), Mock(is_open=True)
     agent.observe.return_value = 0
     untold.update.side_effect = OSError(28, "No space left on device")
     with closing(LocalCluster.open(tmp_path)) as cluster, pytest.raises(OSError, match="No space left"):
-        supervisor._step(cluster, agent, untold, PassCounts())
+        supervisor._step(cluster, agent, untold, PassCounts(), TeamDebts())
     agent.act.assert_called_once()
 
 

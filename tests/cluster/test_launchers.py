@@ -149,3 +149,19 @@ def test_a_launcher_that_died_over_a_request_is_let_go(tmp_path: Path) -> None:
     assert not launchers.start(RUN, _spec(tmp_path), tmp_path / "pod")
     launchers.reap(set())
     launchers.close()
+
+
+@pytest.mark.parametrize(
+    ("env", "num"),
+    [
+        ({"LC_ALL": "C"}, 1),
+        ({"LANG": "de_DE.UTF-8", "PYTHONUTF8": "0"}, 1),
+        ({"LC_ALL": "C", "PYTHONUTF8": "0"}, 0),
+        ({"LC_CTYPE": "de_DE.ISO-8859-1"}, 0),
+    ],
+)
+def test_a_program_that_may_decode_paths_otherwise_than_fairlead_is_not_forked(
+    launchers: Spawned, tmp_path: Path, env: dict[str, str], num: int
+) -> None:
+    assert launchers.start(RUN, _spec(tmp_path, **env), tmp_path / "pod")
+    assert len(launchers.made) == num

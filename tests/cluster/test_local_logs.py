@@ -1,5 +1,6 @@
 """Reading the logs of pods on this machine: from both ends, through rotation, and nothing vanishes without a word."""
 
+import json
 import os
 import re
 import time
@@ -182,3 +183,27 @@ def test_no_file_stays_open(pods: Pods) -> None:
     next(lines)
     lines.close()  # type: ignore[attr-defined] # of a generator
     assert len(os.listdir("/proc/self/fd")) == before
+
+
+@pytest.mark.parametrize("query", [EVERYTHING, LogQuery(tail=2)])
+def test_output_that_a_full_disk_took_is_told_at_the_end_and_counted(pods: Pods, query: LogQuery) -> None:
+    pods.write("first\nsecond\n", at=1000.0)
+    ((_, directory),) = pods.directories()
+    lost = {"lines": 36_330, "bytes": 2048, "why": "No space left on device"}
+    (directory / "exit.json").write_text(json.dumps({"at": 1001.0, "lost_output": lost}))
+    pods.is_over = True
+    assert pods.texts(query)[-2:] == [
+        "second",
+        "... in all 36,330 lines (2 KiB) were dropped: No space left on device",
+    ]
+    (dropped,) = dropped_output(pods.directories(), MIB)
+    assert (dropped.lines, dropped.why) == (36_330, "No space left on device")
+
+
+def test_a_program_that_writes_nonsense_about_lost_output_is_not_believed(pods: Pods) -> None:
+    pods.write("first\n", at=1000.0)
+    ((_, directory),) = pods.directories()
+    for lost in ("x", {"lines": -1}, {"lines": "many", "bytes": []}, {"lines": 10**400}):
+        (directory / "exit.json").write_text(json.dumps({"at": 1001.0, "lost_output": lost}))
+        assert pods.texts() == ["first"]
+        assert dropped_output(pods.directories(), MIB) == ()

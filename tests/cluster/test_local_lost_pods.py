@@ -72,6 +72,7 @@ class Desk:
         os.kill(int((read_json(path / "claimed.json") or {})["pid"]), signal.SIGKILL)
 
 
+@pytest.mark.slow
 def test_the_other_pods_train_on_and_the_lost_one_alone_is_started_again(tmp_path: Path) -> None:
     with Desk(tmp_path) as desk:
         desk.until(lambda: len(desk.losses()) >= 5, "the first steps")
@@ -95,6 +96,7 @@ def test_the_other_pods_train_on_and_the_lost_one_alone_is_started_again(tmp_pat
         assert max(abs(found[step][0] / expected[step][0] - 1) for step in expected) < TOLERANCE
 
 
+@pytest.mark.slow
 def test_supervisors_that_are_killed_start_the_lost_pod_once_and_a_suspended_run_saves(tmp_path: Path) -> None:
     with Desk(tmp_path, steps=10_000) as desk:
         desk.until(lambda: len(desk.losses()) >= 3, "the first steps")

@@ -2,6 +2,7 @@
 
 import json
 import sqlite3
+import time
 from contextlib import closing
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 
 from fairlead.cluster.local.cluster import LocalCluster
 from fairlead.cluster.local.tables import SCHEMA_VERSION
+from fairlead.control.loop import run_pass
 from fairlead.errors import ClusterError, InvalidSpec
 from fairlead.specs.formats.serialization import from_json, to_json
 from fairlead.state.snapshot import Intent, Phase
@@ -55,17 +57,32 @@ def test_what_another_version_stored_besides_that_says_nothing_is_left_aside() -
         from_json(json.dumps(stored))
 
 
-def test_a_spec_that_this_version_refuses_is_told_with_whose_it_is_and_what_to_do(tmp_path: Path) -> None:
+def test_a_spec_that_this_version_refuses_is_named_once_and_left_aside(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     with closing(LocalCluster.open(tmp_path)) as cluster:
-        cluster.submit(training("good"))
+        good = cluster.submit(training("good"))
         other = cluster.submit(training("other"))
+        while run_pass(cluster, time.time()):
+            pass
+        assert {pod.workload_uid for pod in cluster.snapshot().pods} == {good.uid, other.uid}
         with sqlite3.connect(tmp_path / "fairlead.db") as database:
             changed = "UPDATE workloads SET spec = json_set(spec, '$.of_another_version', 1) WHERE uid = ?"
             database.execute(changed, (other.uid,))
-        with pytest.raises(ClusterError) as refused:
-            cluster.snapshot()
-        assert str(refused.value) == (
+        problem = (
             f"The Training other ({other.uid}) was kept by another version of Fairlead, and this one refuses its spec: "
             "Training: unknown attribute of_another_version. Delete it with the version that kept it, "
             "or go on with that version."
         )
+        for _ in range(2):
+            snapshot = cluster.snapshot()
+            assert [run.uid for run in snapshot.workloads] == [good.uid]
+            assert {pod.workload_uid for pod in snapshot.pods} == {good.uid, other.uid}, "its pods hold what they hold"
+            assert [run.uid for run in cluster.workloads()] == [good.uid]
+        assert caplog.messages.count(problem) == 1
+        with pytest.raises(ClusterError, match="was kept by another version"):
+            cluster.get(other.uid)
+        cluster.set_intent(good.uid, Intent.STOP)
+        while run_pass(cluster, time.time()):
+            pass
+        assert {pod.workload_uid for pod in cluster.snapshot().pods if pod.terminating_since is None} == {other.uid}

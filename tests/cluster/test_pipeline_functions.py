@@ -48,6 +48,7 @@ def read(written: Path) -> str:
     return written.read_text()
 
 
+@pytest.mark.slow
 def test_each_function_gets_what_those_that_it_names_returned(tmp_path: Path) -> None:
     pipeline = fairlead.Pipeline("p", [numbers, doubled, named, total, written, read])
     here = Path(__file__).parents[2]

@@ -12,6 +12,8 @@ import pytest
 
 from fairlead.cli.commands.lineage import _lines
 from fairlead.cluster.local.cluster import LocalCluster
+from fairlead.cluster.local.code.keeping import CodeStore
+from fairlead.cluster.local.home import Home
 from fairlead.control.pipelines import journal, lineage
 from fairlead.control.pipelines.artefacts import Artefacts, content_digest, read_value
 from fairlead.control.pipelines.children import Children
@@ -22,6 +24,7 @@ from fairlead.runtime.podfiles import held
 from fairlead.specs.formats.reading import parse
 from fairlead.specs.formats.serialization import from_json, to_json
 from fairlead.specs.pipeline import Pipeline, Step, StepTraining
+from fairlead.state.snapshot import Grant, Pod, PodPhase
 from tests.builders import training
 from tests.waiting import until
 
@@ -50,7 +53,7 @@ class Place:
         self.work.mkdir()
         self.store = path / "store"
 
-    def start(self, text: str, run: str, **env: str) -> "subprocess.Popen[str]":
+    def start(self, text: str, run: str, cwd: Path | None = None, /, **env: str) -> "subprocess.Popen[str]":
         spec = self._spec(text)
         files = self.path / run
         files.mkdir(exist_ok=True)
@@ -58,7 +61,7 @@ class Place:
         given = {"FAIRLEAD_RUN_DIR": str(files), "FAIRLEAD_POD_DIR": str(files), "FAIRLEAD_RUN_UID": run, **env}
         return subprocess.Popen(
             [sys.executable, "-m", "fairlead.control.pipelines.driver", str(self.path / "spec.json"), str(self.store)],
-            cwd=self.work,
+            cwd=self.work if cwd is None else cwd,
             env={**os.environ, **given},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -141,7 +144,7 @@ def test_a_failed_step_is_told_once_at_the_end(place: Place) -> None:
     ran = place.run("kind: Pipeline\nsteps:\n  a: exit 3\n  b: echo well\n", "r1")
     (said,) = [line for line in ran.out.splitlines() if "step a failed" in line]
     assert said.startswith("fairlead: step a failed: its program ended with exit code 3")
-    assert (ran.code, said.endswith("; 1 run, 1 failed")) == (1, True)
+    assert (ran.code, said.endswith("; 1 step ran, 1 failed")) == (1, True)
 
 
 def test_outputs_are_handed_on_and_what_is_unchanged_is_not_run(place: Place) -> None:
@@ -229,7 +232,39 @@ def test_failures_say_why_and_hold_up_only_what_needs_them(place: Place) -> None
     assert ran.why("gated") == "gate: `score > 0.9` does not hold: score is 0.5"
     assert ran.why("lazy") == "it wrote no output model ($FAIRLEAD_OUTPUT_MODEL)"
     assert ran.why("slow") == "it ran for longer than timeout, 0.2s"
-    assert ran.out.rstrip().endswith("1 run, 1 skipped, 4 failed")
+    assert ran.out.rstrip().endswith("1 step ran, 1 skipped, 4 failed")
+
+
+LONG = """
+kind: Pipeline
+steps:
+  list:
+    run: python3 -c 'import json; print(json.dumps(["x" * 100_000, "y" * 132_000, [1]]))' > $FAIRLEAD_OUTPUT_SHARDS
+    outputs: [shards]
+  work:
+    needs: [list]
+    each_of: list.shards
+    run: python3 -c 'import os; print(len(os.environ["FAIRLEAD_ITEM"]) * "z", end="")' > $FAIRLEAD_OUTPUT_R
+    outputs: [r]
+  again:
+    needs: [work]
+    each_of: work.r
+    run: test ${#FAIRLEAD_ITEM} = 100000 -o ${#FAIRLEAD_ITEM} = 3
+"""
+
+
+def test_a_long_list_is_fanned_out_and_not_kept_as_a_value(place: Place) -> None:
+    ran = place.run(LONG, "one")
+    assert ran.phases() == {
+        "list": "Succeeded", "work[0]": "Succeeded", "work[1]": "Failed", "work[2]": "Succeeded", "again": "Skipped",
+    }  # fmt: skip
+    assert "an item has at most 131057 bytes: write it to a file" in ran.why("work[1]")
+    shorter = LONG.replace(', "y" * 132_000', "")
+    again = place.run(shorter, "two")
+    assert again.phases()["again[0]"] == again.phases()["again[1]"] == "Succeeded", again.out
+    # The list comes from the stored output, also when its step is unchanged.
+    cached = place.run(shorter.replace("-o $", "-o  $"), "three")
+    assert (cached.phases()["list"], cached.phases()["again[1]"]) == ("Cached", "Succeeded")
 
 
 UNSTARTABLE = r"""
@@ -382,3 +417,123 @@ def test_a_run_of_its_own_waits_for_another_of_its_name_in_its_team_only(tmp_pat
         cluster.submit(training(name="p-other", team="vision"))
         assert children.submit(Task(step="other"), {}) == "another unfinished run is named p-other"
     cluster.close()
+
+
+EDITED = """
+kind: Pipeline
+steps:
+  prepare:
+    run: touch $AT/began; while [ ! -e $AT/go ]; do sleep 0.02; done; echo 1 > $FAIRLEAD_OUTPUT_D
+    outputs: [d]
+  train: {needs: [prepare], run: 'sh train.sh > $FAIRLEAD_OUTPUT_M; echo seen > beside.txt', outputs: [m]}
+"""
+
+
+def _submit(place: Place, run: str) -> Path:
+    """Keep the code of the working directory for a run, as its submission does; return where its driver starts."""
+    home, spec = Home(path=place.path), training(workdir=str(place.work))
+    home.run(run).mkdir(parents=True)
+    code = CodeStore(home)
+    code.keep(run, spec, 0.0)
+    pod = Pod(
+        uid=run, workload_uid=run, attempt=0, index=0, node="n", phase=PodPhase.CREATED, grant=Grant(), created_at=0
+    )
+    tree = code.place(run, run, pod, spec).tree
+    assert tree is not None
+    return tree
+
+
+def _end(place: Place) -> None:
+    """Move what the steps wrote to the working directory, as at the end of the driver."""
+    for _ in CodeStore(Home(path=place.path)).close((), ()):
+        pass
+
+
+def test_a_later_step_runs_the_code_as_submitted_and_is_found_again_as_that(place: Place) -> None:
+    source = place.work / "train.sh"
+    source.write_text("echo code A")
+    with place.start(EDITED, "r1", _submit(place, "r1"), AT=str(place.path)) as driver:
+        until(lambda: (place.path / "began").exists())
+        source.write_text("echo code B")
+        (place.path / "go").touch()
+        driver.communicate(timeout=60)
+    _end(place)
+    (trained,) = place.steps(EDITED, "r1")["train"]
+    assert Artefacts(place.store).path(trained.outputs["m"]).read_text() == "code A\n"
+    # What it wrote beside sources lies where it always does.
+    assert (place.work / "beside.txt").read_text() == "seen\n"
+    assert source.read_text() == "echo code B"
+    (place.work / "beside.txt").unlink()
+    source.write_text("echo code A")
+    assert place.run(EDITED, "r2", AT=str(place.path)).phases() == {"prepare": "Cached", "train": "Cached"}
+    source.write_text("echo code B")
+    again = place.run(EDITED, "r3", AT=str(place.path))
+    assert again.phases()["train"] == "Succeeded"
+    (trained,) = again.steps["train"]
+    assert Artefacts(place.store).path(trained.outputs["m"]).read_text() == "code B\n"
+
+
+def test_inputs_and_code_have_the_same_hash_in_a_tree_as_in_the_working_directory(place: Place) -> None:
+    text = """
+kind: Pipeline
+steps:
+  one: {run: 'cat conf/a.ini > $FAIRLEAD_OUTPUT_M', outputs: [m], inputs: [conf, data, table.bin, ../outside]}
+"""
+    for name in ("conf/a.ini", "data/deep/x", "table.bin", "../outside"):
+        (place.work / name).parent.mkdir(parents=True, exist_ok=True)
+        (place.work / name).write_text("1")
+    assert place.run(text, "r0").phases() == {"one": "Succeeded"}
+    with place.start(text, "r1", _submit(place, "r1")) as driver:
+        driver.communicate(timeout=60)
+    assert [task.phase for task in place.steps(text, "r1")["one"]] == [TaskPhase.CACHED]
+    for name in ("data/deep/x", "table.bin", "../outside", "conf/a.ini"):
+        (place.work / name).write_text("2")
+        run = name.replace("/", "_")
+        with place.start(text, run, _submit(place, run)) as driver:
+            driver.communicate(timeout=60)
+        assert [task.phase for task in place.steps(text, run)["one"]] == [TaskPhase.SUCCEEDED]
+
+
+def test_a_step_that_runs_code_written_by_an_earlier_one_is_not_taken_for_later_runs(place: Place) -> None:
+    text = """
+kind: Pipeline
+steps:
+  make: {run: 'echo echo made > train.sh; echo 1 > $FAIRLEAD_OUTPUT_D', outputs: [d], code: [none]}
+  train: {needs: [make], run: 'sh train.sh > $FAIRLEAD_OUTPUT_M', outputs: [m]}
+"""
+    (place.work / "train.sh").write_text("echo submitted")
+    with place.start(text, "r1", _submit(place, "r1")) as driver:
+        driver.communicate(timeout=60)
+    (trained,) = place.steps(text, "r1")["train"]
+    assert Artefacts(place.store).path(trained.outputs["m"]).read_text() == "made\n"
+    results = Results(place.store / "results.db")
+    assert results.origins(trained.outputs["m"][:12]) == ()
+    results.close()
+    _end(place)
+    assert (place.work / "train.sh").read_text() == "echo made\n"
+
+
+@pytest.mark.parametrize("is_put_back", [False, True])
+def test_a_step_whose_code_was_edited_while_it_ran_is_not_taken_for_later_runs(place: Place, is_put_back: bool) -> None:
+    text = """
+kind: Pipeline
+steps:
+  train:
+    run: touch $AT/began; while [ ! -e $AT/go ]; do sleep 0.02; done; sh train.sh > $FAIRLEAD_OUTPUT_M
+    outputs: [m]
+"""
+    source = place.work / "train.sh"
+    source.write_text("echo code A")
+    # Without a snapshot, such as in a directory of too many files.
+    with place.start(text, "r1", AT=str(place.path)) as driver:
+        until(lambda: (place.path / "began").exists())
+        source.write_text("echo code B")
+        if is_put_back:
+            source.write_text("echo code A")
+        (place.path / "go").touch()
+        driver.communicate(timeout=60)
+        assert driver.returncode == 0
+    source.write_text("echo code A")
+    again = place.run(text, "r2", AT=str(place.path))
+    assert again.phases() == {"train": "Succeeded"}
+    assert place.run(text, "r3", AT=str(place.path)).phases() == {"train": "Cached"}

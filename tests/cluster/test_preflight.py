@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from fairlead.cluster.preflight import command_problem, workdir_problem
+from fairlead.cluster.client import Probing
+from fairlead.cluster.preflight import command_problem, place_problem, workdir_problem
 from fairlead.specs.serving import PREDICTOR_SERVER, Replica
+from fairlead.specs.training import Checkpoint
 from tests.builders import training
 
 ENV = {"PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin", "HOME": "/root"}
@@ -121,3 +123,61 @@ def test_no_directory_is_told_with_near_names(project: Path) -> None:
     assert workdir_problem(project) is None
     assert str(workdir_problem(project / "pkgs")).endswith("/pkgs (did you mean pkg?)")
     assert str(workdir_problem(project / "train.py")).endswith("is not a directory")
+
+
+def leaving_a_mark(path: Path, mark: Path) -> Path:
+    """Write a program that passes for Python and leaves a mark when it runs."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(f'#!/bin/sh\ntouch {mark}\nexec {sys.executable} "$@"\n')
+    path.chmod(0o755)
+    return path
+
+
+RUNS = "{program} -m surely_absent"
+TRIES: dict[str, tuple[str, dict[str, str]]] = {
+    "of the directory": ("./python3", {}),
+    "of its environment": (".venv/bin/python", {}),
+    "by the spec's PATH": ("python3", {"PATH": "bin:/usr/bin"}),
+    "by an absolute path": ("{project}/python3", {}),
+    "of the machine, with a module to load first": (sys.executable, {"PYTHONPATH": ".", "PYTHONSTARTUP": "x.py"}),
+    "of the machine, with a library to load first": (sys.executable, {"LD_PRELOAD": "./evil.so"}),
+}
+
+
+@pytest.mark.parametrize("name", sorted(TRIES))
+def test_a_plan_starts_no_program_that_the_spec_brings(name: str, project: Path) -> None:
+    mark = project / "ran"
+    for place in ("python3", ".venv/bin/python", "bin/python3"):
+        leaving_a_mark(project / place, mark)
+    (project / "sitecustomize.py").write_text(f"open({str(mark)!r}, 'w')")
+    program, env = TRIES[name]
+    spec = training(run=RUNS.format(program=program.format(project=project)), env=env)
+    for probing in (Probing.INSTALLED, Probing.NONE):
+        assert command_problem(spec, project, ENV, probing) is None
+        assert not mark.exists()
+    if "library" not in name:
+        command_problem(spec, project, ENV, Probing.ANY)
+        assert mark.exists()
+
+
+def test_a_plan_asks_an_interpreter_of_the_machine_but_not_in_ci(project: Path) -> None:
+    spec = training(run=f"{sys.executable} -m surely_absent")
+    assert "has no module 'surely_absent'" in (command_problem(spec, project, ENV, Probing.INSTALLED) or "")
+    assert command_problem(spec, project, ENV, Probing.NONE) is None
+
+
+def test_a_module_of_the_directory_is_not_imported_by_the_check(project: Path) -> None:
+    mark = project / "ran"
+    (project / "importlib").mkdir()
+    for name in ("importlib/__init__.py", "importlib/util.py", "sys.py", "surely.py"):
+        (project / name).write_text(f"open({str(mark)!r}, 'w')")
+    for probing in Probing:
+        command_problem(training(run=f"{sys.executable} -m surely_absent"), project, ENV, probing)
+    assert not mark.exists()
+
+
+def test_without_programs_nothing_is_written_to_the_place_of_checkpoints(project: Path) -> None:
+    for to in (str(project / "made"), f"local://{project}/made"):
+        spec = training(run="true", checkpoint=Checkpoint(to=to))
+        assert place_problem(spec, project, ENV, Probing.NONE) is None
+        assert not (project / "made").exists()

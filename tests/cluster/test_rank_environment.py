@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,10 @@ from fairlead.policy.kinds.defaults import complete
 from fairlead.runtime.ranks import rank_environment
 from fairlead.specs.constraints import BrokenRules
 from fairlead.specs.overlay import SET_BY_FAIRLEAD
+from fairlead.specs.resources import GpuRequest, Resources
 from fairlead.specs.training import Launch, Training
 from fairlead.state.plan import CreatePod
-from fairlead.state.snapshot import Grant, Intent, Pod, PodPhase, Workload
+from fairlead.state.snapshot import Grant, Intent, Pod, PodPhase, Progress, Workload
 from tests.builders import status, training
 
 OF_TORCHRUN = {
@@ -48,7 +50,7 @@ def on_this_machine(spec: Training) -> dict[str, str]:
 
 def on_kubernetes(spec: Training) -> dict[str, str]:
     create = CreatePod(attempt=0, index=0, node="n", grant=Grant(cpu_milli=1000))
-    given = contract.instructions(run_of(spec), create, checkpoint_to="/checkpoints", has_parts=False)
+    given = contract.instructions(run_of(spec), create, checkpoint_to="/checkpoints", parts=None)
     env: dict[str, str] = json.loads(given["FAIRLEAD_INSTRUCTIONS"])["env"]
     return env | rank_environment(0, 0, env)
 
@@ -110,3 +112,30 @@ def test_the_plan_says_which_it_is(changes: dict[str, Any], said: str) -> None:
     notes = complete(training(**changes), ()).notes
     assert [note for note in notes if note.startswith("launch:")] == [f"launch: {said}"]
     assert not re.search(r"\s\s", said)
+
+
+@CLUSTERS
+def test_torchrun_in_the_command_of_several_nodes_finds_the_others(environment: Any) -> None:
+    gpus = Resources(gpu=GpuRequest(milli=4000))
+    env = environment(training(run="torchrun train.py", nodes=2, resources=gpus, ranks_per_node=1))
+    assert {name: value for name, value in env.items() if name.startswith("PET_")} == {
+        "PET_NNODES": "2",
+        "PET_NODE_RANK": "0",
+        "PET_MASTER_ADDR": env["MASTER_ADDR"],
+        "PET_MASTER_PORT": env["MASTER_PORT"],
+        "PET_NPROC_PER_NODE": "4",
+    }
+    several = environment(training(run="python train.py", nodes=2, ranks_per_node=2))
+    assert not [name for name in several if name.startswith("PET_")], "a rank that starts torchrun starts it for itself"
+    own = environment(training(run="torchrun train.py", nodes=2, env={"PET_NNODES": "1"}))
+    assert own.get("PET_NNODES") != "2"
+
+
+@pytest.mark.parametrize(("attempt", "saved", "told"), [(0, 7, None), (1, None, None), (1, 0, None), (1, 7, "7")])
+def test_a_later_attempt_is_told_the_step_of_the_newest_checkpoint(
+    attempt: int, saved: int | None, told: str | None
+) -> None:
+    run = replace(run_of(training()), progress=Progress(updated_at=0.0, checkpoint_step=saved))
+    create = CreatePod(attempt=attempt, index=0, node="n", grant=Grant(cpu_milli=1000))
+    given = contract.instructions(run, create, checkpoint_to="/checkpoints", parts=None)
+    assert json.loads(given["FAIRLEAD_INSTRUCTIONS"])["env"].get("FAIRLEAD_CHECKPOINT_STEP") == told

@@ -76,6 +76,7 @@ def probing_run(desk: Desk, program: str, **changes: Any) -> Workload:
     return desk.submit(script(desk, program), **given)
 
 
+@pytest.mark.slow
 def test_splits_are_tried_and_the_run_trains_with_the_fastest(desk: Desk) -> None:
     run = desk.until(probing_run(desk, PROGRAM), lambda w: w.status.phase.is_final, 120.0)
     assert run.status.phase is Phase.SUCCEEDED, run.status

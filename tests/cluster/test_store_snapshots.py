@@ -4,6 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -68,6 +69,7 @@ def take(store: Store, parent: AnyWorkload, what: str, number: int, now: float) 
         store.apply(Change(workload_uid=parent.uid, version=store.get(parent.uid).version, children=asked), now)
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(steps=st.lists(STEPS, max_size=14))
 def test_looking_again_shows_what_a_first_look_shows(steps: list[tuple[str, int, bool]]) -> None:

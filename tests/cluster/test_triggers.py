@@ -13,6 +13,7 @@ from fairlead.control.pipelines.submission import as_training
 from fairlead.control.pipelines.triggers import Applied, Triggers, all_applied, check, keep, remove
 from fairlead.errors import ClusterError, Conflict
 from fairlead.runtime.podfiles import write_json
+from fairlead.specs import pipeline
 from fairlead.specs.pipeline import On, Pipeline, Schedule, Step
 from fairlead.state.plan import Change
 from fairlead.state.snapshot import Phase, Workload
@@ -151,15 +152,15 @@ def test_one_that_cannot_be_read_is_told_once_and_holds_up_no_other(
     assert len(list(all_applied(cluster.home))) == 2
 
 
-@pytest.mark.parametrize(
-    ("schedule", "on", "told"),
-    [
-        (Schedule(cron="0 3 * * *", timezone="Mars/Olympus"), None, "knows no time zone 'Mars/Olympus'"),
-        (None, On(data=("missing.csv",)), "missing.csv is not there"),
-    ],
-)
-def test_what_could_never_run_is_refused(
-    cluster: LocalCluster, tmp_path: Path, schedule: Schedule | None, on: On | None, told: str
+def test_data_that_are_not_there_are_refused(cluster: LocalCluster, tmp_path: Path) -> None:
+    with pytest.raises(Conflict, match=r"missing\.csv is not there"):
+        check(applied(cluster, tmp_path / "work", schedule=None, on=On(data=("missing.csv",))))
+
+
+def test_a_time_zone_is_refused_on_a_machine_that_knows_none(
+    cluster: LocalCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises(Conflict, match=told):
-        check(applied(cluster, tmp_path / "work", schedule=schedule, on=on))
+    monkeypatch.setattr(pipeline, "timezone_problem", lambda name: None)
+    schedule = Schedule(cron="0 3 * * *", timezone="Mars/Olympus")
+    with pytest.raises(Conflict, match="knows no time zone 'Mars/Olympus'"):
+        check(applied(cluster, tmp_path / "work", schedule=schedule))

@@ -1,7 +1,8 @@
 """The fenced examples of a Markdown page, and how each kind is carried out.
 
 yaml is validated, json is read, csv is read as a trace, python is run, console is run and its output compared, bash is
-for a cluster and run by tests/kubernetes/test_quickstart.py, text is what a person reads. A first line `# NAME` keeps
+for a cluster and run by tests/kubernetes/test_quickstart.py, lua is Argo CD's and run by test_gitops.py there, text is
+what a person reads. A first line `# NAME` keeps
 csv, yaml and python as a file for the examples after it; such python is only compiled.
 `<!-- before: CODE -->` just ahead of a python example is run before it, for what a reader has already.
 """
@@ -20,7 +21,7 @@ from fairlead.traces.reading import read_trace
 ROOT = Path(__file__).parents[2]
 TIMEOUT_S = 180.0
 MARK = "\x1e"
-KINDS = ("yaml", "json", "csv", "python", "console", "bash", "text")
+KINDS = ("yaml", "json", "csv", "python", "console", "bash", "lua", "text")
 _FENCE = re.compile(
     r"(?:<!-- before:\n(?P<before>.*?)-->\n)?^```(?P<kind>\w*)\n(?P<body>.*?)^```$", re.DOTALL | re.MULTILINE
 )

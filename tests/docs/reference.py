@@ -14,23 +14,16 @@ from pathlib import Path
 import click
 
 from fairlead.cli.main import COMMANDS, group
+from fairlead.specs.field_types import ListField, MapField, OverlayField, Section, SectionKey, SectionMap
 from fairlead.specs.formats.rendering import default_of
 from fairlead.specs.keys import KINDS
-from fairlead.specs.tables.field_types import Key, ListField, MapField, OverlayField, Section, SectionMap
-from fairlead.specs.tables.fleet_keys import FLEET
-from fairlead.specs.tables.pipeline_keys import PIPELINE
-from fairlead.specs.tables.pool_keys import POOL
-from fairlead.specs.tables.serving_keys import SERVING
-from fairlead.specs.tables.simulation_keys import SIMULATION
-from fairlead.specs.tables.sweep_keys import SWEEP
-from fairlead.specs.tables.team_keys import TEAM
-from fairlead.specs.tables.training_keys import TRAINING
+from tests.docs import decisions
 
 DOCS = Path(__file__).parents[2] / "docs"
 SOURCE = DOCS.parent / "src" / "fairlead"
 
 
-def keys_of(section: Section, prefix: str = "") -> Iterator[tuple[str, Key, Section]]:
+def keys_of(section: Section, prefix: str = "") -> Iterator[tuple[str, SectionKey, Section]]:
     """Dotted name, key and section of every key, those of a mapping just after it."""
     for key in section.keys:
         yield prefix + key.name, key, section
@@ -57,7 +50,7 @@ def table(section: Section, *, told_elsewhere: tuple[str, ...] = (), within: tup
     return "\n".join(lines)
 
 
-def describe_type(key: Key) -> str:
+def describe_type(key: SectionKey) -> str:
     """What may be given, as a person says it."""
     if isinstance(key.kind, Section):
         lone = key.kind.key(key.kind.shorthand) if key.kind.shorthand else None
@@ -71,7 +64,7 @@ def describe_type(key: Key) -> str:
     return f"list; each {key.kind.item.what}" if isinstance(key.kind, ListField) else key.kind.what
 
 
-def describe_default(key: Key, owner: Section) -> str:
+def describe_default(key: SectionKey, owner: Section) -> str:
     """The default as it would be written; what an absent value means is in the key's sentence."""
     if key.required:
         return "required"
@@ -124,18 +117,19 @@ def first_sentence(file: Path) -> str:
 PIPELINE_PARTS = ("steps.NAME.training", "steps.NAME.sweep", "schedule", "on")
 PARTS: dict[str, dict[str, Callable[[], str]]] = {
     "specs.md": {
-        "Training": lambda: table(TRAINING),
-        "Team": lambda: table(TEAM),
-        "Pool": lambda: table(POOL),
-        "Simulation": lambda: table(SIMULATION),
+        "Training": lambda: table(KINDS["Training"]),
+        "Team": lambda: table(KINDS["Team"]),
+        "Pool": lambda: table(KINDS["Pool"]),
+        "Simulation": lambda: table(KINDS["Simulation"]),
     },
-    "pipelines.md": {"Pipeline": lambda: table(PIPELINE, told_elsewhere=PIPELINE_PARTS)},
-    "retraining.md": {"on": lambda: table(PIPELINE, within=("schedule", "on"))},
-    "tuning.md": {"Sweep": lambda: table(SWEEP, told_elsewhere=("trial",))},
-    "serving.md": {"Serving": lambda: table(SERVING)},
-    "fleets.md": {"Fleet": lambda: table(FLEET)},
+    "pipelines.md": {"Pipeline": lambda: table(KINDS["Pipeline"], told_elsewhere=PIPELINE_PARTS)},
+    "retraining.md": {"on": lambda: table(KINDS["Pipeline"], within=("schedule", "on"))},
+    "tuning.md": {"Sweep": lambda: table(KINDS["Sweep"], told_elsewhere=("trial",))},
+    "serving.md": {"Serving": lambda: table(KINDS["Serving"])},
+    "fleets.md": {"Fleet": lambda: table(KINDS["Fleet"])},
     "commands.md": {"commands": commands},
     "files.md": {"files": files},
+    "decisions/README.md": {"decisions": decisions.index},
 }
 OF_KINDS = ("specs.md", "pipelines.md", "tuning.md", "serving.md", "fleets.md")
 assert {kind for page in OF_KINDS for kind in PARTS[page]} == set(KINDS)

@@ -10,11 +10,17 @@ from tests.docs.examples import ROOT, carry_out, examples_of, first_missing
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 # They train for real, for a minute and more.
 LONG = {"checkpoints.md", "torchrun.md"}
+# They wait for many seconds.
+SLOW = {"README.md", "early-stopping.md", "memory-checkpoints.md", "models.md", "pipelines.md", "retraining.md"}
+SLOW |= {"serving.md", "sharing.md", "simulating.md", "steps.md", "troubleshooting.md", "tuning.md"}
 
 
-@pytest.mark.parametrize(
-    "page", [pytest.param(page, marks=[pytest.mark.long] if page.name in LONG else [], id=page.name) for page in PAGES]
-)
+def marks_of(page: Path) -> list[pytest.MarkDecorator]:
+    """Return the mark of a page whose examples take long."""
+    return [pytest.mark.long] if page.name in LONG else [pytest.mark.slow] if page.name in SLOW else []
+
+
+@pytest.mark.parametrize("page", [pytest.param(page, marks=marks_of(page), id=page.name) for page in PAGES])
 def test_every_example_of_the_page_holds(page: Path, desk: Path) -> None:
     for example in examples_of(page):
         carry_out(example, desk)

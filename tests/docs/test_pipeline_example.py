@@ -21,5 +21,5 @@ def test_the_example_of_a_pipeline_passes_its_gate_and_is_not_run_again(desk: Pa
     first = run()
     assert first.count("[tune] rate=") == 6
     assert "[report] accuracy 0.9" in first
-    assert "5 run" in first
-    assert "5 unchanged" in run()
+    assert "5 steps ran" in first
+    assert "5 steps unchanged" in run()

@@ -9,9 +9,9 @@ import pytest
 
 from fairlead.cli.main import EPILOG, EXIT_CODES
 from fairlead.specs.constraints import Text
+from fairlead.specs.field_types import Section, SectionKey, SectionMap
 from fairlead.specs.formats.reading import parse
 from fairlead.specs.keys import KINDS
-from fairlead.specs.tables.field_types import Key, Section, SectionMap
 from fairlead.state.reasons import Code
 from tests.docs.reference import DOCS, PARTS, keys_of, up_to_date
 
@@ -92,7 +92,7 @@ def test_the_generated_parts_are_up_to_date(page: str) -> None:
         if not name.startswith(("trial.", "steps.NAME.training.", "steps.NAME.sweep."))
     ],
 )
-def test_the_example_of_every_key_is_a_right_spec(kind: str, name: str, key: Key) -> None:
+def test_the_example_of_every_key_is_a_right_spec(kind: str, name: str, key: SectionKey) -> None:
     value = key.example
     path = ["train" if part == "NAME" else part for part in name.split(".")]
     for place in range(len(path) - 1, 0, -1):
@@ -116,8 +116,12 @@ def _others_required(whole: Section, path: list[str], without: str) -> list[str]
         return []
     if path == ["scale"] and without in OF_AUTOSCALERS:
         return OF_AUTOSCALERS[without]
+    if path == ["data", "train"]:
+        return (
+            [] if without == "from" else [f"from: {'pvc://claim' if without in ('at', 'write') else 's3://bucket/a'}"]
+        )
     if isinstance(section, SectionMap):
-        if path in (["peaks"], ["project_budgets"], ["parallel", "candidates"]):
+        if path in (["data"], ["peaks"], ["project_budgets"], ["parallel", "candidates"]):
             return []
         if path == ["partitions", "layouts"]:
             return ["all-disabled: {}"]
@@ -182,6 +186,7 @@ def codes_used() -> set[str]:
     return {code.value for code in Code if any(f"Code.{code.name}" in text for text in texts)}
 
 
+@pytest.mark.slow
 def test_every_explained_sentence_is_one_that_the_code_says() -> None:
     """A quoted sentence is made of pieces between `...`; each piece must stand in a text of the sources."""
     said, used = sentences(), codes_used()

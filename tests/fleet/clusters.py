@@ -7,13 +7,14 @@ from pathlib import Path
 from random import Random
 from typing import Any, cast
 
-from fairlead.cluster.client import ClusterClient, Prepared
+from fairlead.cluster.client import ClusterClient, Prepared, Probing
 from fairlead.cluster.local.home import Home
 from fairlead.cluster.selection import Selection
 from fairlead.control.fleets.controller import LABEL, FleetController
 from fairlead.control.fleets.journal import FleetJournal
 from fairlead.errors import ClusterError, Conflict, NameTaken, NotAllowed, NotFound
 from fairlead.specs.fleet import Fleet, Member
+from fairlead.specs.team import Team
 from fairlead.specs.training import Checkpoint, Training
 from fairlead.state.fleets import FleetRun, Stage
 from fairlead.state.snapshot import Grant, Intent, Node, Phase, Pod, PodPhase, Progress, Snapshot, Workload
@@ -132,6 +133,10 @@ class FakeClient:
     def trouble(self) -> str | None:
         return "nobody answers" if self._name in self._world.out_of_reach else None
 
+    def teams(self) -> tuple[Team, ...]:
+        """Return no team: none of these clusters limits any."""
+        return ()
+
     def select(self, selection: Selection) -> tuple[Workload, ...]:
         self._call()
         return tuple(self._seen(each) for each in reversed(self._runs) if selection.matches(each))
@@ -156,7 +161,7 @@ class FakeClient:
         self._runs[self._runs.index(found)] = replace(found, intent=intent, version=found.version + 1)
         self._call()
 
-    def prepare(self, spec: Training, directory: Path | None) -> Prepared:
+    def prepare(self, spec: Training, directory: Path | None, *, probing: Probing = Probing.ANY) -> Prepared:
         return Prepared(spec=spec)
 
     def finished_names(self, team: str) -> frozenset[str]:

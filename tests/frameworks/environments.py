@@ -19,6 +19,7 @@ WANTED = {
     "openai": ("openai==3.54.0",),
     "kserve": ("kserve==0.21.0",),
     "accelerate": ("accelerate==1.15.0",),
+    "atheris": ("atheris==3.0.0",),
     "deepspeed": ("deepspeed==0.19.8",),
     "jax": ("jax[cpu]==0.10.2",),
     "lightgbm": ("lightgbm==4.7.0",),

@@ -18,7 +18,7 @@ import pytest
 from fairlead.cluster.contract import environment
 from fairlead.cluster.kubernetes.manifests.runtime_bundle import bundle
 from fairlead.cluster.local.cluster import LocalCluster
-from fairlead.runtime import processes
+from fairlead.runtime import processes, run_key
 from fairlead.runtime.podfiles import read_json
 from fairlead.runtime.ranks import rank_environment
 from fairlead.specs.resources import Resources
@@ -215,6 +215,7 @@ def test_ranks_meet_by_the_runtime_that_goes_into_pods_and_by_a_name(
     (body,) = (e.body for e in examples_of(ROOT / "docs" / "distributed.md") if e.file == f"with_{framework}.py")
     (tmp_path / "train.py").write_text(body)
     (tmp_path / "runtime.pyz").write_bytes(bundle())
+    run_key.create(tmp_path / "key")
     python, port = str(interpreter_with(framework)), free_port()
     ranks = []
     for rank in range(2):
@@ -222,6 +223,7 @@ def test_ranks_meet_by_the_runtime_that_goes_into_pods_and_by_a_name(
         common = environment(
             run_of(training(framework=framework, nodes=2)), attempt=0, index=rank, pod_uid=f"uid-0-{rank}",
             pod_dir="", run_dir="", checkpoint_to=None, master=("localhost", port), hosts="localhost",
+            data_dir="/data", key_file=str(tmp_path / "key"),
         )  # fmt: skip
         begin = [python, "runtime.pyz", verb] if verb == "mpi" or rank == 0 else []
         ranks.append(

@@ -4,16 +4,16 @@ import asyncio
 import socket
 import threading
 from collections.abc import Callable, Iterator
+from ipaddress import ip_network
 from pathlib import Path
 from queue import Queue
 from typing import Any
 
 import pytest
 
-from fairlead.gateway import door as door_module
-from fairlead.gateway import server
-from fairlead.gateway.door import Settings
-from fairlead.gateway.server import serve
+from fairlead.gateway import gateway_server, lifecycle
+from fairlead.gateway.gateway_server import GatewaySettings
+from fairlead.gateway.lifecycle import serve
 from tests.debian import haproxy
 from tests.gateway.parts import LIMIT_S, Door, Replica
 
@@ -37,7 +37,7 @@ def replicas() -> Iterator[Callable[..., Replica]]:
 @pytest.fixture(params=["python", "haproxy"])
 def open_door(tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Opener]:
     """Starts gateways of both kinds in threads of their own; each has to end in order when the test is over."""
-    for module in (door_module, server):
+    for module in (gateway_server, lifecycle):
         monkeypatch.setattr(module, "LAME_DUCK_S", 0.02)
     yield from _opened(tmp_path, haproxy() if request.param == "haproxy" else None)
 
@@ -57,7 +57,7 @@ def _opened(tmp_path: Path, proxy: Path | None) -> Iterator[Opener]:
         door = Door(directory)
         door.write_routes(routes, wake=wake)
         listening, admin = _listener(), _listener()
-        given = Settings(
+        given = GatewaySettings(
             directory=directory,
             access_log=directory / "access.log",
             access_log_bytes=int(settings.get("access_log_bytes", 1_000_000)),
@@ -65,6 +65,9 @@ def _opened(tmp_path: Path, proxy: Path | None) -> Iterator[Opener]:
             most_connections=int(settings.get("most_connections", 100)),
             grace_s=settings.get("grace_s", 10.0),
             haproxy=proxy,
+            is_guarded=bool(settings.get("is_guarded", False)),
+            names=frozenset({"models.example"}),
+            trusted=(ip_network("127.0.0.0/8"),) if settings.get("trusts_loopback") else (),
         )
         begun: Queue[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = Queue()
 

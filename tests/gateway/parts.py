@@ -10,6 +10,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+from fairlead.gateway.routes import VERSION
 from tests.waiting import until
 
 LIMIT_S = 60.0
@@ -17,7 +18,7 @@ LIMIT_S = 60.0
 
 
 def service(
-    *replicas: "Replica | tuple[str, int]", revisions: list[dict[str, Any]] | None = None, **more: Any
+    *replicas: "Replica | RawReplica | tuple[str, int]", revisions: list[dict[str, Any]] | None = None, **more: Any
 ) -> dict[str, Any]:
     """A service of routes.json with one revision, r1, of these replicas, unless revisions are given."""
     told = revisions if revisions is not None else [revision("r1", *replicas)]
@@ -28,7 +29,7 @@ def service(
 
 
 def revision(
-    name: str, *replicas: "Replica | tuple[str, int]", weight: int = 1, shadow: bool = False
+    name: str, *replicas: "Replica | RawReplica | tuple[str, int]", weight: int = 1, shadow: bool = False
 ) -> dict[str, Any]:
     """A revision of a service."""
     told = [each if isinstance(each, tuple) else (each.name, each.port) for each in replicas]
@@ -38,6 +39,18 @@ def revision(
         "shadow": shadow,
         "replicas": [{"id": id_, "url": f"http://127.0.0.1:{port}"} for id_, port in told],
     }
+
+
+def document(services: dict[str, Any]) -> dict[str, Any]:
+    """A routes.json of these services, of which each may have the keys of its teams in itself."""
+    keys: dict[str, dict[str, float | None]] = {}
+    told = {}
+    for name, each in services.items():
+        own = each["keys"]
+        for key in own or ():
+            keys.setdefault(key["team"], {})[key["sha256"]] = key.get("expires_at")
+        told[name] = {**each, "keys": None if own is None else sorted({key["team"] for key in own})}
+    return {"version": VERSION, "services": told, "keys": keys}
 
 
 @dataclass
@@ -61,7 +74,7 @@ class Door:
 
     def write_routes(self, routes: dict[str, Any], *, wake: Path | None = None) -> None:
         draft = self.directory / "routes.draft"
-        draft.write_text(json.dumps({"version": 1, "wake": wake and str(wake), "services": routes}))
+        draft.write_text(json.dumps({"wake": wake and str(wake), **document(routes)}))
         draft.replace(self.directory / "routes.json")
 
     def wait_until_open(self) -> None:
@@ -263,12 +276,14 @@ class Replica:
 
 
 class RawReplica:
-    """A server that answers each connection's first bytes with the same ones, then ends it."""
+    """A server that answers each connection's first bytes with the same ones, then ends it, or stays silent."""
 
-    def __init__(self, answer: bytes, *, name: str = "raw") -> None:
+    def __init__(self, answer: bytes, *, name: str = "raw", stays: bool = False) -> None:
         self.name = name
         self.read: list[bytes] = []
         self._answer = answer
+        self._stays = stays
+        self._open: list[socket.socket] = []
         self._listening = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._listening.getsockname()[1]
         self._thread = threading.Thread(target=self._serve, daemon=True)
@@ -280,10 +295,12 @@ class RawReplica:
                 connection, _ = self._listening.accept()
             except OSError:
                 return
-            with connection:
-                connection.settimeout(LIMIT_S)
-                self.read.append(connection.recv(65536))
-                connection.sendall(self._answer)
+            self._open.append(connection)
+            connection.settimeout(LIMIT_S)
+            self.read.append(connection.recv(65536))
+            connection.sendall(self._answer)
+            if not self._stays:
+                connection.close()
 
     def __enter__(self) -> "RawReplica":
         return self
@@ -292,3 +309,5 @@ class RawReplica:
         self._listening.shutdown(socket.SHUT_RDWR)
         self._listening.close()
         self._thread.join(timeout=LIMIT_S)
+        for connection in self._open:
+            connection.close()

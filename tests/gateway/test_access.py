@@ -3,14 +3,19 @@
 import hashlib
 import random
 import re
+import time
 from collections.abc import Callable
 from itertools import product
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from fairlead.gateway.access import MINUTE_S, MinuteCount
-from fairlead.gateway.messages import Response
+from fairlead.gateway import access
+from fairlead.gateway.access import MINUTE_S, KeyUses, MinuteCount, is_valid
+from fairlead.gateway.demand import read_key_uses
+from fairlead.gateway.messages import ResponseHead
+from fairlead.gateway.routes import RouteKey
 from fairlead.gateway.token_usage import TokenUsage
 from tests.gateway.conftest import Opener
 from tests.gateway.parts import Replica, service
@@ -48,6 +53,36 @@ def test_a_key_opens_its_service(
     assert answer.status == status
     assert len(replica.asked) == (status == 200)
     assert (answer.headers["WWW-Authenticate"] == "Bearer") == (status == 401)
+
+
+def test_the_use_of_a_key_is_told_to_the_minute_and_known_to_the_next_gateway(
+    open_python_door: Opener, replicas: Make
+) -> None:
+    first, other = key("secret"), key("another", team="ads")
+    door = open_python_door({"m": service(replicas(), keys=[first, other])})
+    began = time.time()
+    for secret in ("secret", "wrong"):
+        door.ask(headers={"X-API-Key": secret})
+    until(lambda: door.demand().get("keys"), "use of a key")
+    told = door.demand()["keys"]
+    assert set(told) == {first["sha256"]}
+    assert told[first["sha256"]] in range(int(began) - MINUTE_S, int(time.time()) + 1, 1)
+    assert told[first["sha256"]] % MINUTE_S == 0
+    assert KeyUses(read_key_uses(door.directory / "demand.json")).all() == told
+
+
+def test_of_more_keys_than_are_kept_the_latest_used_are_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(access, "MOST_USES", 2)
+    uses = KeyUses({})
+    for number in (1, 2, 1, 3):
+        uses.note(RouteKey(sha256=str(number), team="t"), 60.0 * number)
+    assert dict(uses.all()) == {"1": 60, "3": 180}
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"keys": 5}', '{"keys": {"a": "soon"}}', '{"keys": {"a": []}}'])
+def test_a_file_without_uses_of_keys_is_of_an_older_gateway(tmp_path: Path, text: str) -> None:
+    (tmp_path / "demand.json").write_text(text)
+    assert read_key_uses(tmp_path / "demand.json") == {}
 
 
 @pytest.mark.parametrize("path", ["/m", "/m/", "/m/x", "/m?x", "http://127.0.0.1/m/x"])
@@ -206,7 +241,7 @@ def test_no_minute_has_more_than_is_allowed() -> None:
 
 
 def usage_of(body: bytes, kind: bytes = b"application/json", bytes_in: int = 40, piece: int = 7) -> int:
-    response = Response(200, b"OK", [(b"content-type", b"Content-Type", kind)], frozenset(), -1, True)
+    response = ResponseHead(200, b"OK", [(b"content-type", b"Content-Type", kind)], frozenset(), -1, True)
     usage = TokenUsage(response)
     for at in range(0, len(body), piece):
         usage.add(body[at : at + piece])
@@ -222,3 +257,13 @@ def test_tokens_are_those_that_an_answer_tells_or_else_a_guess() -> None:
     assert usage_of(stream, b"text/event-stream; charset=utf-8") == 40
     assert usage_of(stream, b"text/event-stream", piece=1) == 40
     assert usage_of(stream + b"data: {" + told + b"}\n\ndata: [DONE]\n\n", b"text/event-stream") == 17
+
+
+def test_a_key_is_refused_from_when_it_expires(open_python_door: Opener, replicas: Make) -> None:
+    over, open_ = {**key("over"), "expires_at": time.time() - 1}, {**key("open"), "expires_at": time.time() + 3600}
+    door = open_python_door({"m": service(replicas(), keys=[over, open_])})
+    assert door.ask("/m/x", headers={"X-API-Key": "open"}).status == 200
+    refused = door.ask("/m/x", headers={"X-API-Key": "over"})
+    assert (refused.status, refused.json()["error"]) == (403, "this key has expired; ask your team for a new one")
+    assert is_valid(open_["sha256"], (RouteKey(open_["sha256"], "t", open_["expires_at"]),))
+    assert not is_valid(over["sha256"], (RouteKey(over["sha256"], "t", over["expires_at"]),))

@@ -7,9 +7,9 @@ import pytest
 
 from fairlead.errors import InvalidSpec
 from fairlead.gateway.canaries import MOST_AHEAD, Pairs
-from fairlead.gateway.messages import Response
+from fairlead.gateway.messages import ResponseHead
 from fairlead.gateway.routes import Backend, CanaryRoute, RevisionRoute, ServiceRoute, read_routes
-from fairlead.gateway.services import Service
+from fairlead.gateway.services import RoutedService
 from tests.gateway.conftest import Opener
 from tests.gateway.parts import Replica, revision, service
 from tests.waiting import until
@@ -19,8 +19,8 @@ Make = Callable[..., Replica]
 TRIAL = CanaryRoute("r2@1", 0.25, b"x-score", None, 0.5)
 
 
-def scored(value: bytes) -> Response:
-    return Response(200, b"OK", [(b"x-score", b"X-Score", value)], frozenset(), 0, True)
+def scored(value: bytes) -> ResponseHead:
+    return ResponseHead(200, b"OK", [(b"x-score", b"X-Score", value)], frozenset(), 0, True)
 
 
 def add(pairs: Pairs, arm: str, *, failed: bool = False, took_s: float = 0.1, score: bytes = b"0.9") -> None:
@@ -41,7 +41,7 @@ def test_a_pair_counts_by_what_only_one_of_it_did() -> None:
     add(pairs, "control", took_s=0.3)
     add(pairs, "control", score=b"0.2")
     add(pairs, "canary")
-    assert pairs.told() == {"trial": "r2@1", "pairs": 2, "worse": {"failed": 1}, "better": {"metric": 1}}
+    assert pairs.as_json() == {"trial": "r2@1", "pairs": 2, "worse": {"failed": 1}, "better": {"metric": 1}}
 
 
 def test_the_first_of_one_side_is_compared_with_the_first_of_the_other() -> None:
@@ -49,7 +49,7 @@ def test_the_first_of_one_side_is_compared_with_the_first_of_the_other() -> None
     for number in range(3):
         add(pairs, "control", failed=number == 0)
     add(pairs, "canary", failed=True)
-    assert pairs.told() == {"trial": "r2@1", "pairs": 1, "worse": {}, "better": {}}
+    assert pairs.as_json() == {"trial": "r2@1", "pairs": 1, "worse": {}, "better": {}}
 
 
 def test_a_side_that_is_far_ahead_is_compared_by_its_latest() -> None:
@@ -70,7 +70,7 @@ def test_a_score_is_bad_beyond_its_bound_and_what_is_no_number_is_not(score: byt
 
 
 def test_the_slices_are_equal_and_the_rest_goes_to_the_old_one() -> None:
-    made: Service[None] = Service(tried())
+    made: RoutedService[None] = RoutedService(tried())
     made.update(
         tried(
             RevisionRoute("r1", 800, False, backends("a", "b")),
@@ -88,7 +88,7 @@ def test_the_slices_are_equal_and_the_rest_goes_to_the_old_one() -> None:
 
 
 def test_a_replica_on_both_sides_of_its_revision_is_one_replica() -> None:
-    made: Service[None] = Service(tried())
+    made: RoutedService[None] = RoutedService(tried())
     made.update(
         tried(
             RevisionRoute("r1", 500, False, backends("a")),
@@ -101,7 +101,7 @@ def test_a_replica_on_both_sides_of_its_revision_is_one_replica() -> None:
 
 
 def test_another_trial_begins_to_count_anew_and_its_end_ends_it() -> None:
-    made: Service[None] = Service(tried())
+    made: RoutedService[None] = RoutedService(tried())
     made.update(tried())
     assert made.pairs is not None
     add(made.pairs, "canary")
@@ -115,7 +115,7 @@ def test_another_trial_begins_to_count_anew_and_its_end_ends_it() -> None:
 
 
 def test_what_a_client_did_not_wait_for_counts_as_slow_where_it_was() -> None:
-    made: Service[None] = Service(tried())
+    made: RoutedService[None] = RoutedService(tried())
     made.update(tried(RevisionRoute("r2", 1, False, backends("b"), "canary")))
     given = made.take(0.0)
     assert given is not None
@@ -123,8 +123,8 @@ def test_what_a_client_did_not_wait_for_counts_as_slow_where_it_was() -> None:
     made.count(given, failed=True, duration_s=0.1, response=None, now=1.0, epoch=1.0, abandoned=True)
     made.count(given, failed=True, duration_s=0.3, response=None, now=1.0, epoch=1.0, abandoned=True)
     add(made.pairs, "control")
-    assert made.pairs.told()["worse"] == {"slow": 1}
-    assert made.tally.revision("r2").requests == 0
+    assert made.pairs.as_json()["worse"] == {"slow": 1}
+    assert made.metrics.revision("r2").requests == 0
 
 
 @pytest.mark.parametrize(
@@ -138,7 +138,7 @@ def test_what_a_client_did_not_wait_for_counts_as_slow_where_it_was() -> None:
 )
 def test_a_trial_that_is_wrong_is_refused(canary: str, says: str) -> None:
     with pytest.raises(InvalidSpec, match=says):
-        read_routes(f'{{"version": 1, "services": {{"m": {{"canary": {canary}}}}}}}')
+        read_routes(f'{{"version": 2, "services": {{"m": {{"canary": {canary}}}}}}}')
 
 
 def test_a_door_tells_what_became_of_both_sides_and_counts_them_by_revision(

@@ -5,14 +5,14 @@ from collections import Counter
 
 import pytest
 
-from fairlead.gateway.messages import Refused, read_request
+from fairlead.gateway.messages import HttpError, read_request
 from fairlead.gateway.routes import Backend, RevisionRoute, ServiceRoute
 from fairlead.gateway.services import (
     FIRST_BACK_OFF_S,
     LONGEST_BACK_OFF_S,
-    Given,
-    Service,
-    Table,
+    ReplicaLease,
+    RoutedService,
+    ServiceTable,
 )
 
 
@@ -26,13 +26,13 @@ def revision(name: str, *ids: str, weight: int = 1, shadow: bool = False) -> Rev
     return RevisionRoute(name, weight, shadow, tuple(Backend(each, "127.0.0.1", 80) for each in ids))
 
 
-def service(*revisions: RevisionRoute, most: int | None = None, queue: int = 10) -> Service[None]:
-    made: Service[None] = Service(route(*revisions, most=most, queue=queue))
+def service(*revisions: RevisionRoute, most: int | None = None, queue: int = 10) -> RoutedService[None]:
+    made: RoutedService[None] = RoutedService(route(*revisions, most=most, queue=queue))
     made.update(made.route)
     return made
 
 
-def taken(of: Service[None], now: float = 0.0) -> Given[None]:
+def taken(of: RoutedService[None], now: float = 0.0) -> ReplicaLease[None]:
     given = of.take(now)
     assert given is not None
     return given
@@ -147,7 +147,7 @@ def test_as_many_wait_as_may() -> None:
             made.join_queue(asyncio.get_running_loop().create_future())
         made.waiting[0].cancel()
         made.join_queue(asyncio.get_running_loop().create_future())
-        with pytest.raises(Refused, match="no replica is ready yet and 2 requests wait already") as refused:
+        with pytest.raises(HttpError, match="no replica is ready yet and 2 requests wait already") as refused:
             made.join_queue(asyncio.get_running_loop().create_future())
         assert (refused.value.status, refused.value.retry_after_s) == (429, 1)
 
@@ -176,9 +176,9 @@ def test_those_who_wait_for_a_service_that_fails_are_told_why() -> None:
         made.join_queue(waiter)
         made.update(route(revision("a"), failure="no GPU is left"))
         made.admit_waiting(0.0)
-        with pytest.raises(Refused, match="no GPU is left"):
+        with pytest.raises(HttpError, match="no GPU is left"):
             waiter.result()
-        with pytest.raises(Refused, match="no GPU is left"):
+        with pytest.raises(HttpError, match="no GPU is left"):
             made.join_queue(asyncio.get_running_loop().create_future())
 
     asyncio.run(wait())
@@ -186,12 +186,12 @@ def test_those_who_wait_for_a_service_that_fails_are_told_why() -> None:
 
 def test_those_who_wait_for_a_service_that_is_taken_away_are_told_so() -> None:
     async def wait() -> None:
-        table: Table[None] = Table()
+        table: ServiceTable[None] = ServiceTable()
         table.update({"m": route(revision("a"))})
         waiter = asyncio.get_running_loop().create_future()
         table.services["m"].join_queue(waiter)
         table.update({})
-        with pytest.raises(Refused, match="m is no longer served"):
+        with pytest.raises(HttpError, match="m is no longer served"):
             waiter.result()
         assert table.find(read_request(b"GET /m/x HTTP/1.1\r\nHost: x\r\n\r\n")) is None
 

@@ -13,12 +13,11 @@ from typing import Any
 import psutil
 import pytest
 
-from fairlead.gateway.access_log import Entry
+from fairlead.gateway.access_log import AccessLogEntry
 from fairlead.gateway.proxying.eligibility import ASLEEP, held_because
-from fairlead.gateway.proxying.proxy_log import PassedRequests, Server
-from fairlead.gateway.routes import Backend, CanaryRoute, Key, RevisionRoute, ServiceRoute
-from fairlead.gateway.services import Replica as Known
-from fairlead.gateway.services import Service
+from fairlead.gateway.proxying.proxy_log import ProxiedReplica, ProxiedRequests
+from fairlead.gateway.routes import Backend, CanaryRoute, RevisionRoute, RouteKey, ServiceRoute
+from fairlead.gateway.services import RoutedService, UpstreamReplica
 from tests.debian import haproxy
 from tests.gateway.parts import LIMIT_S, Door, Replica, revision, service
 from tests.waiting import until
@@ -32,7 +31,7 @@ ROUTE = ServiceRoute("m", "/m", (), None, 60.0, False, None, 100, (ONE,), None)
     ("route", "why"),
     [
         (ROUTE, None),
-        (replace(ROUTE, keys=(Key("0" * 64, "t"),)), "`access`"),
+        (replace(ROUTE, keys=(RouteKey("0" * 64, "t"),)), "`access`"),
         (replace(ROUTE, keys=()), "`access`"),
         (replace(ROUTE, idempotent=True), "`idempotent`"),
         (replace(ROUTE, by_prefix=True), "`routing: prefix`"),
@@ -53,16 +52,16 @@ def test_what_needs_a_decision_for_each_request_is_held_and_says_why(route: Serv
 
 
 def test_lines_of_its_log_are_counted_as_requests_however_they_are_cut() -> None:
-    entries: list[Entry] = []
+    entries: list[AccessLogEntry] = []
     unread: list[int] = []
-    counted = PassedRequests(entries.append, unread.append)
-    m: Service[Any] = Service(ROUTE)
-    servers = {"s1": Server(Known(ONE.replicas[0]), "r1")}
+    counted = ProxiedRequests(entries.append, unread.append)
+    m: RoutedService[Any] = RoutedService(ROUTE)
+    servers = {"s1": ProxiedReplica(UpstreamReplica(ONE.replicas[0]), "r1")}
     lines = (
         b"b1 s1 200 1700000000000000 1700000000004000 5 22 300 2 0 ---- 1.2.3.4 POST id-1 /m/a#22b\n"
         b"b1 s1 502 1700000001000000 1700000001001000 - - 90 1 +2 SH-- 1.2.3.4 GET id-2 /m/x\n"
         b"b1 s1 -1 1700000002000000 1700000002001000 - - 0 1 0 CH-- 1.2.3.4 GET id-3 /m/x\n"
-        b"b1 door 200 1700000002000000 1700000002001000 - - 0 1 0 ---- 1.2.3.4 GET id-4 /m/x\n"
+        b"b1 gateway 200 1700000002000000 1700000002001000 - - 0 1 0 ---- 1.2.3.4 GET id-4 /m/x\n"
         b"f <NOSRV> 400 - 1700000002001000 - - 0 0 0 PR-- 1.2.3.4 <BADREQ> - <BADREQ>\n"
         b"half a line\n"
     )
@@ -73,9 +72,9 @@ def test_lines_of_its_log_are_counted_as_requests_however_they_are_cut() -> None
     assert (second.status, second.tries) == (502, 3)
     assert second.error == "replica u-0 ended the connection without an answer"
     assert (third.status, third.error, unknown.status, unread) == (499, "the client went away", 400, [400])
-    assert m.tally.codes == {("r1", 200): 1, ("r1", 502): 1, ("r1", 499): 1}
-    assert (m.tally.revision("r1").requests, m.tally.revision("r1").errors) == (2, 1)
-    assert [interval[3] for interval in m.tally.intervals] == [pytest.approx(0.002 + 0.001 + 0.001)]
+    assert m.metrics.codes == {("r1", 200): 1, ("r1", 502): 1, ("r1", 499): 1}
+    assert (m.metrics.revision("r1").requests, m.metrics.revision("r1").errors) == (2, 1)
+    assert [interval[3] for interval in m.metrics.intervals] == [pytest.approx(0.002 + 0.001 + 0.001)]
     assert (counted.ended["m"], counted.malformed) == (3, 1)
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from fairlead.gateway.in_cluster import Gateways
+from fairlead.gateway.in_cluster import GatewaySupervisor
 from tests.debian import haproxy
 from tests.gateway.parts import LIMIT_S, Door, Replica, service
 from tests.ports import free_ports
@@ -18,7 +18,7 @@ def test_metrics_are_for_the_cluster_at_the_port_that_is_given(tmp_path: Path) -
     door, (port,) = Door(tmp_path), free_ports(1)
     door.write_routes({"m": service()})
     with socket.create_server(("127.0.0.1", 0)) as listening:
-        gateways = Gateways(tmp_path, listening, LIMIT_S, metrics_port=port)
+        gateways = GatewaySupervisor(tmp_path, listening, LIMIT_S, metrics_port=port)
         running = threading.Thread(target=gateways.run)
         running.start()
         try:
@@ -52,7 +52,7 @@ def test_connections_are_refused_while_a_gateway_that_ends_finishes_its_requests
     program = proxy()
     codes: list[int] = []
     with socket.create_server(("127.0.0.1", 0)) as listening:
-        gateways = Gateways(tmp_path, listening, LIMIT_S, program)
+        gateways = GatewaySupervisor(tmp_path, listening, LIMIT_S, program)
         running = threading.Thread(target=lambda: codes.append(gateways.run()))
         running.start()
         try:

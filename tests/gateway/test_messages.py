@@ -8,17 +8,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fairlead.gateway.byte_stream import ByteStream
 from fairlead.gateway.messages import (
     CHUNKED,
     UNTIL_CLOSE,
     Body,
+    HttpError,
     Malformed,
-    Refused,
     chunk,
     read_request,
     read_response,
 )
-from fairlead.gateway.wire import Wire
 
 HOST = b"Host: x\r\n"
 
@@ -79,7 +79,7 @@ def head(*fields: bytes, line: bytes = b"POST /m HTTP/1.1") -> bytes:
     ],
 )
 def test_a_head_that_could_be_misunderstood_is_refused(told: bytes, status: int, why: str) -> None:
-    with pytest.raises(Refused, match=why) as refused:
+    with pytest.raises(HttpError, match=why) as refused:
         read_request(told)
     assert refused.value.status == status
 
@@ -132,12 +132,12 @@ def read_chunks(*pieces: bytes) -> tuple[bytes, bool, bytes]:
     """The body of what comes in these pieces, whether it is at its end, and what is left."""
 
     async def read() -> tuple[bytes, bool, bytes]:
-        wire = Wire(asyncio.get_running_loop())
+        wire = ByteStream(asyncio.get_running_loop())
         body = Body(wire, CHUNKED)
         got = b""
         for piece in pieces:
             wire.buffer += piece
-            got += body.at_hand()
+            got += body.available()
         return got, body.done, bytes(wire.buffer)
 
     return asyncio.run(read())
@@ -186,6 +186,6 @@ def test_any_bytes_are_read_or_refused(told: bytes) -> None:
     for made in (told + b"\r\n\r\n", b"GET / HTTP/1.1\r\n" + HOST + told + b"\r\n\r\n"):
         try:
             request = read_request(made)
-        except Refused:
+        except HttpError:
             continue
         assert all(re.fullmatch(rb"[^\r\n\x00]*", value) for _, _, value in request.fields)

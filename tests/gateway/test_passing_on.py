@@ -2,8 +2,11 @@
 
 import hashlib
 import json
+import shutil
 import socket
+import subprocess
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
@@ -13,7 +16,10 @@ from tests.waiting import until
 
 Make = Callable[..., Replica]
 
+KEY = {"sha256": hashlib.sha256(b"secret").hexdigest(), "team": "vision"}
 
+
+@pytest.mark.slow
 def test_a_path_below_the_services_is_asked_for_without_it(open_door: Opener, replicas: Make) -> None:
     door = open_door({"m": service(replicas())})
     assert [door.ask(path).json()["path"] for path in ("/m/a/b?c=d", "/m", "/m?x=1", "/m/")] == [
@@ -116,6 +122,35 @@ def test_a_replica_learns_who_asked_and_how(open_door: Opener, replicas: Make) -
     assert told["x-forwarded-proto"] == "http"
 
 
+@pytest.mark.parametrize("lines", [[b"1.1.1.1", b"2.2.2.2"], [b"1.1.1.1, 2.2.2.2"], [b"", b"1.1.1.1", b"2.2.2.2"]])
+def test_addresses_of_all_lines_are_passed_on(open_door: Opener, replicas: Make, lines: list[bytes]) -> None:
+    """A proxy in front may add a line of its own, with the true address, to the client's."""
+    replica = replicas()
+    door = open_door({"m": service(replica)})
+    told = b"".join(b"X-Forwarded-For: %b\r\n" % line for line in lines)
+    door.raw(b"GET /m/echo HTTP/1.1\r\nHost: x\r\n" + told + b"Connection: close\r\n\r\n")
+    assert replica.headers[0]["x-forwarded-for"] == "1.1.1.1, 2.2.2.2, 127.0.0.1"
+
+
+@pytest.mark.parametrize("trusts", [True, False])
+def test_only_a_trusted_proxy_says_under_which_name_and_scheme_it_was_asked(
+    open_door: Opener, replicas: Make, trusts: bool
+) -> None:
+    door = open_door({"m": service(replicas())}, trusts_loopback=trusts)
+    headers = {"Host": "m.localhost", "X-Forwarded-Host": "models.example", "X-Forwarded-Proto": "https"}
+    told = door.ask("/echo", headers=headers).json()["headers"]
+    seen = told["x-forwarded-host"], told["x-forwarded-proto"]
+    assert seen == (("models.example", "https") if trusts else ("m.localhost", "http"))
+    told = door.ask("/echo", headers={"Host": "m.localhost"}).json()["headers"]
+    assert (told["x-forwarded-host"], told["x-forwarded-proto"]) == ("m.localhost", "http")
+
+
+def test_a_field_with_an_underscore_is_dropped(open_door: Opener, replicas: Make) -> None:
+    headers = {"X_Forwarded_Proto": "https", "X_A": "1"}
+    told = open_door({"m": service(replicas())}).ask(headers=headers).json()["headers"]
+    assert not {"x_forwarded_proto", "x_a"} & told.keys()
+
+
 def test_a_sound_request_id_is_kept_and_another_is_replaced(open_door: Opener, replicas: Make) -> None:
     door = open_door({"m": service(replicas())})
     kept = door.ask(headers={"X-Request-Id": "abc-1"})
@@ -149,6 +184,7 @@ def test_an_expected_100_comes_before_the_body(open_door: Opener, replicas: Make
     assert b"expect" not in answer.lower()
 
 
+@pytest.mark.slow
 def test_a_websocket_is_passed_through(open_door: Opener) -> None:
     listening = socket.create_server(("127.0.0.1", 0))
     listening.settimeout(LIMIT_S)
@@ -176,6 +212,74 @@ def test_a_websocket_is_passed_through(open_door: Opener) -> None:
                 client.sendall(b"\x81\x80abcd")
                 assert replica.recv(100) == b"\x81\x80abcd"
             assert received(client) == b""
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        b"Upgrade: websocket\r\n",
+        b"Upgrade: h2c\r\nConnection: Upgrade, HTTP2-Settings\r\nHTTP2-Settings: AAMAAABkAAQAAP__\r\n",
+        b"Upgrade: TLS/1.2\r\nConnection: upgrade\r\n",
+        b"Upgrade: websocket\r\nConnection: keep-alive\r\n",
+    ],
+)
+@pytest.mark.parametrize("more", [{}, {"keys": [KEY], "tokens_per_minute": 100}])
+def test_an_upgrade_that_is_not_asked_for_in_full_or_not_known_is_ignored(
+    open_door: Opener, replicas: Make, fields: bytes, more: dict[str, Any]
+) -> None:
+    """RFC 9110, 7.8: `Upgrade` counts with its name in `Connection`, and a server may ignore it."""
+    replica = replicas()
+    door = open_door({"m": service(replica, **more)})
+    with door.connect() as client:
+        client.sendall(b"GET /m/echo HTTP/1.1\r\nHost: x\r\nX-API-Key: secret\r\n" + fields + b"\r\n")
+        assert client.recv(65536).startswith(b"HTTP/1.1 200 ")
+    assert not {"upgrade", "http2-settings"} & replica.headers[0].keys()
+
+
+def test_an_upgrade_of_http_1_0_is_ignored(open_python_door: Opener, replicas: Make) -> None:
+    """haproxy refuses a handshake without a key by itself."""
+    replica = replicas()
+    door = open_python_door({"m": service(replica)})
+    answer = door.raw(b"GET /m/echo HTTP/1.0\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n")
+    assert answer.startswith(b"HTTP/1.1 200 ")
+    assert "upgrade" not in replica.headers[0]
+
+
+@pytest.mark.parametrize("cut", [0, 20, 26, 40])
+def test_a_client_of_http_2_is_answered_in_its_own_words(open_python_door: Opener, cut: int) -> None:
+    asked = (
+        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\x06\x04\0\0\0\0\0\0\x03\0\0\0d"
+        b"\0\0\x06\x01\x05\0\0\0\x01\x82\x86\x84\x41\x01a"
+    )
+    door = open_python_door({})
+    with door.connect() as client:
+        client.sendall(asked[:cut])
+        client.sendall(asked[cut:])
+        answer = received(client)
+    assert answer[:9] == b"\0\0\0\x04\0\0\0\0\0", "settings"
+    assert answer[12:18] == b"\x01\x04\0\0\0\x01", "the head of the answer to request 1"
+    assert b"\x08\x03505" in answer
+    assert b"use HTTP/1.1" in answer
+    until(lambda: [line["status"] for line in door.log()] == [505], "its line")
+
+
+@pytest.mark.skipif(shutil.which("curl") is None, reason="needs curl")
+def test_curl_with_http_2_shows_why_it_is_not_served(open_python_door: Opener) -> None:
+    door = open_python_door({})
+    url = f"http://127.0.0.1:{door.port}/m"
+    asked = subprocess.run(["curl", "-si", "--http2-prior-knowledge", url], capture_output=True, text=True, check=False)
+    if asked.returncode in (1, 2, 4):
+        pytest.skip("this curl has no HTTP/2")
+    assert asked.stdout.startswith("HTTP/2 505")
+    assert "use HTTP/1.1" in asked.stdout
+
+
+@pytest.mark.parametrize(
+    "sent", [b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\xff" * 100, b"PRI * HTTP/2.0\r\n\r\nno\r\n\r\n"]
+)
+def test_what_only_begins_as_http_2_is_closed(open_python_door: Opener, sent: bytes) -> None:
+    door = open_python_door({})
+    assert door.raw(sent) == b""
 
 
 def test_a_request_that_no_replica_has_seen_goes_to_another(open_door: Opener, replicas: Make) -> None:
@@ -257,6 +361,20 @@ def test_copies_go_to_shadows_and_their_answers_to_nobody(open_door: Opener, rep
     assert shadow.headers[0]["x-fairlead-shadow"] == "1"
     assert "x-fairlead-shadow" not in real.headers[0]
     until(lambda: door.counted("m", "r2") == 3, "count of copies")
+
+
+@pytest.mark.slow
+def test_a_websocket_is_not_copied(open_python_door: Opener, replicas: Make) -> None:
+    shadow = replicas("shadow")
+    switched = b"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n"
+    with RawReplica(switched) as replica:
+        told = [revision("r1", replica), revision("r2", shadow, shadow=True)]
+        door = open_python_door({"m": service(revisions=told)})
+        asked = b"GET /m/ws HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n"
+        assert door.raw(asked).startswith(b"HTTP/1.1 101 ")
+    assert door.counted("m", "r2") == 0
+    assert b'fairlead_gateway_shadows_total{outcome="sent"' not in door.ask("/metrics", admin=True).body
+    assert shadow.asked == []
 
 
 def test_a_shadow_that_refuses_is_nobodys_trouble(open_door: Opener, replicas: Make) -> None:

@@ -11,7 +11,7 @@ import pytest
 from fairlead.gateway import prefix_affinity
 from fairlead.gateway.prefix_affinity import BLOCK, MOST_KNOWN, PrefixAffinity, Prompt, read_prompt
 from fairlead.gateway.routes import Backend, RevisionRoute, ServiceRoute
-from fairlead.gateway.services import Given, Service
+from fairlead.gateway.services import ReplicaLease, RoutedService
 from tests.gateway.conftest import Opener
 from tests.gateway.parts import Replica, service
 
@@ -29,24 +29,24 @@ def chat(*texts: str, model: str = "m", system: str = SYSTEM) -> Prompt:
     return found
 
 
-def made(*ids: str, most: int | None = None, places: float = 4.0) -> Service[None]:
+def made(*ids: str, most: int | None = None, places: float = 4.0) -> RoutedService[None]:
     replicas = tuple(Backend(each, "127.0.0.1", 80) for each in ids)
     route = ServiceRoute(
         "m", "/m", (), None, 60.0, False, most, 100, (RevisionRoute("r1", 1, False, replicas),), None, places=places,
         by_prefix=True,
     )  # fmt: skip
-    found: Service[None] = Service(route)
+    found: RoutedService[None] = RoutedService(route)
     found.update(route)
     return found
 
 
-def sent(of: Service[None], prompt: Prompt) -> Given[None]:
+def sent(of: RoutedService[None], prompt: Prompt) -> ReplicaLease[None]:
     given = of.take(0.0, prompt)
     assert given is not None
     return given
 
 
-def answered(of: Service[None], prompt: Prompt) -> str:
+def answered(of: RoutedService[None], prompt: Prompt) -> str:
     """The replica of a request that is over before the next one comes."""
     given = sent(of, prompt)
     of.release(given, 0.0)
@@ -177,7 +177,9 @@ def test_a_full_replica_gets_none_and_who_waits_goes_where_its_prefix_is() -> No
         given = {each.replica.id: each for each in (sent(gateway, chat(text)), sent(gateway, chat(text)))}
         assert gateway.take(0.0, chat(text)) is None
         longer = chat(text, "answer " * 300, "more")
-        futures: list[asyncio.Future[Given[None]]] = [asyncio.get_running_loop().create_future() for _ in range(2)]
+        futures: list[asyncio.Future[ReplicaLease[None]]] = [
+            asyncio.get_running_loop().create_future() for _ in range(2)
+        ]
         gateway.join_queue(futures[0], longer)
         gateway.join_queue(futures[1], longer)
         gateway.leave_queue(futures[1], 0.0)

@@ -5,10 +5,10 @@ import json
 import pytest
 
 from fairlead.errors import InvalidSpec
-from fairlead.gateway.routes import Backend, Key, RevisionRoute, Routes, ServiceRoute, read_routes
+from fairlead.gateway.routes import Backend, RevisionRoute, RouteKey, Routes, ServiceRoute, read_routes
 
 WHOLE = {
-    "path": "/m", "hosts": ["m.localhost"], "keys": [{"sha256": "a" * 64, "team": "t"}],
+    "path": "/m", "hosts": ["m.localhost"], "keys": ["t", "nobody"],
     "timeout_s": 30, "idempotent": True, "max_concurrency": 4, "max_queue": 7, "failure": None, "later": "unknown",
     "revisions": [
         {"name": "r3", "weight": 2, "shadow": False, "replicas": [{"id": "u-0", "url": "http://127.0.0.1:8001"}]}
@@ -18,10 +18,10 @@ WHOLE = {
 
 def test_all_of_it_is_read() -> None:
     route = ServiceRoute(
-        "m", "/m", ("m.localhost",), (Key("a" * 64, "t"),), 30.0, True, 4, 7,
+        "m", "/m", ("m.localhost",), (RouteKey("a" * 64, "t"),), 30.0, True, 4, 7,
         (RevisionRoute("r3", 2, False, (Backend("u-0", "127.0.0.1", 8001),)),), None,
     )  # fmt: skip
-    told = {"version": 1, "wake": "/run/wake", "services": {"m": WHOLE}}
+    told = {"version": 2, "wake": "/run/wake", "services": {"m": WHOLE}, "keys": {"t": {"a" * 64: None}}}
     assert read_routes(json.dumps(told)) == Routes({"m": route}, "/run/wake")
 
 
@@ -33,7 +33,7 @@ def test_all_of_it_is_read() -> None:
         ({"path": "/m m"}, "m: `path` has to be a path; it is '/m m'"),
         ({"hosts": "m"}, "m: `hosts` has to be a list of texts; it is 'm'"),
         ({"hosts": ["M"]}, "m: `hosts` has to be small letters; it is 'M'"),
-        ({"keys": [{"sha256": "A" * 64}]}, f"m: `sha256` has to be 64 hex digits; it is {'A' * 64!r}"),
+        ({"keys": [{"sha256": "a" * 64}]}, f"m: `keys` has to be a list of teams; it is {{'sha256': '{'a' * 64}'}}"),
         ({"requests_per_minute": 0}, "m: `requests_per_minute` has to be null or a positive number; it is 0"),
         ({"tokens_per_minute": 1.5}, "m: `tokens_per_minute` has to be null or a positive number; it is 1.5"),
         ({"timeout_s": "5"}, "m: `timeout_s` has to be a positive number of seconds; it is '5'"),
@@ -55,7 +55,7 @@ def test_all_of_it_is_read() -> None:
     ],
 )
 def test_what_is_wrong_is_named(change: dict[str, object], problem: str | None) -> None:
-    told = json.dumps({"version": 1, "services": {"m": {**WHOLE, **change}}})
+    told = json.dumps({"version": 2, "services": {"m": {**WHOLE, **change}}})
     if problem is None:
         read_routes(told)  # it is matched as it stands, and no request has such a path
         return
@@ -69,11 +69,11 @@ def test_what_is_wrong_is_named(change: dict[str, object], problem: str | None) 
     ("told", "problem"),
     [
         ("{", "routes.json is not JSON"),
-        ("[]", "routes.json has version 'list'; this gateway reads version 1"),
-        ('{"version": 2}', "routes.json has version 2; this gateway reads version 1"),
-        ('{"version": 1, "services": []}', "routes.json has no mapping `services`"),
-        ('{"version": 1, "services": {"m": 1}}', "m: has to be a mapping; it is 1"),
-        ('{"version": 1, "wake": 1, "services": {}}', "`wake` has to be null or the path of a socket; it is 1"),
+        ("[]", "routes.json has version 'list'; this gateway reads version 2"),
+        ('{"version": 1}', "routes.json has version 1; this gateway reads version 2"),
+        ('{"version": 2, "services": []}', "routes.json has no mapping `services`"),
+        ('{"version": 2, "services": {"m": 1}}', "m: has to be a mapping; it is 1"),
+        ('{"version": 2, "wake": 1, "services": {}}', "`wake` has to be null or the path of a socket; it is 1"),
     ],
 )
 def test_what_is_no_routes_file_is_refused(told: str, problem: str) -> None:
@@ -81,7 +81,25 @@ def test_what_is_no_routes_file_is_refused(told: str, problem: str) -> None:
         read_routes(told)
 
 
+@pytest.mark.parametrize(
+    ("keys", "problem"),
+    [
+        ([], "`keys` has to be a mapping of teams to hashes; it is []"),
+        ({"t": ["a" * 64]}, f"`keys` of t have to be a mapping of hashes to times; it is ['{'a' * 64}']"),
+        ({"t": {"a": None}}, "`keys` of t have to be 64 hex digits with null or a time; one is 'a'"),
+        (
+            {"t": {"a" * 64: "soon"}},
+            f"`keys` of t have to be 64 hex digits with null or a time; one is '{'a' * 64}'",
+        ),
+    ],
+)
+def test_keys_that_are_wrong_are_named(keys: object, problem: str) -> None:
+    with pytest.raises(InvalidSpec) as error:
+        read_routes(json.dumps({"version": 2, "services": {}, "keys": keys}))
+    assert error.value.problems == (problem,)
+
+
 def test_two_services_cannot_share_a_place() -> None:
     with pytest.raises(InvalidSpec) as error:
-        read_routes(json.dumps({"version": 1, "services": {"m": WHOLE, "n": WHOLE}}))
+        read_routes(json.dumps({"version": 2, "services": {"m": WHOLE, "n": WHOLE}}))
     assert error.value.problems == ("n: m.localhost belongs to m already", "n: /m belongs to m already")

@@ -4,10 +4,10 @@ from collections.abc import Callable
 
 import pytest
 
-from fairlead.gateway.messages import Refused
+from fairlead.gateway.messages import HttpError
+from fairlead.gateway.request_metrics import INTERVAL_S, INTERVALS_KEPT, ServiceMetrics
 from fairlead.gateway.routes import Backend, RevisionRoute, ServiceRoute
-from fairlead.gateway.services import Given, Service
-from fairlead.gateway.tallies import INTERVAL_S, INTERVALS_KEPT, ServiceTally
+from fairlead.gateway.services import ReplicaLease, RoutedService
 from tests.gateway.conftest import Opener
 from tests.gateway.parts import Replica, service
 from tests.waiting import until
@@ -15,22 +15,22 @@ from tests.waiting import until
 Make = Callable[..., Replica]
 
 
-def made(*, places: float = 1.0, most: int | None = None, replicas: int = 1) -> Service[None]:
+def made(*, places: float = 1.0, most: int | None = None, replicas: int = 1) -> RoutedService[None]:
     backends = tuple(Backend(str(number), "127.0.0.1", 80) for number in range(replicas))
     revisions = (RevisionRoute("r1", 1, False, backends),)
     route = ServiceRoute("m", "/m", (), (), 60.0, False, None, 10, revisions, None, None, places, most)
-    found: Service[None] = Service(route)
+    found: RoutedService[None] = RoutedService(route)
     found.update(route)
     return found
 
 
-def given(by: Service[None], now: float) -> Given[None]:
+def given(by: RoutedService[None], now: float) -> ReplicaLease[None]:
     found = by.take(now)
     assert found is not None
     return found
 
 
-def end(of: Service[None], each: Given[None], began: float, now: float) -> None:
+def end(of: RoutedService[None], each: ReplicaLease[None], began: float, now: float) -> None:
     of.count(each, failed=False, duration_s=now - began, response=None, now=now, epoch=now)
     of.release(each, now)
 
@@ -41,10 +41,10 @@ def test_one_more_than_end_in_time_is_refused_and_is_counted_as_asked_for() -> N
         busy.arrive(1.0)
         busy.shed()
     busy.arrive(1.0)
-    with pytest.raises(Refused, match="2 requests are here already, more would be late") as refused:
+    with pytest.raises(HttpError, match="2 requests are here already, more would be late") as refused:
         busy.shed()
     assert (refused.value.status, refused.value.retry_after_s) == (503, 1)
-    assert busy.tally.intervals[-1][1] == 3
+    assert busy.metrics.intervals[-1][1] == 3
 
 
 def test_nobody_is_refused_while_a_service_starts() -> None:
@@ -61,12 +61,12 @@ def test_the_time_for_which_places_are_taken_is_not_that_of_requests_that_queue(
     end(one, first, 0.0, 2.0)
     end(one, second, 1.0, 3.0)
     end(one, third, 1.0, 4.0)
-    (found,) = one.tally.intervals
+    (found,) = one.metrics.intervals
     assert found == [0, 0, 3, busy_s, 7.0, 17.0]
 
 
 def test_intervals_of_the_last_quarter_of_an_hour_are_kept() -> None:
-    tally = ServiceTally()
+    tally = ServiceMetrics()
     for second in range(0, 20 * 60, INTERVAL_S):
         tally.arrive(float(second))
     told = tally.demand(queued=0, epoch=20 * 60.0)["intervals"]

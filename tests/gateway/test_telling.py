@@ -4,8 +4,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from fairlead.gateway.access_log import AccessLog, Entry
-from fairlead.gateway.tallies import BOUNDS_MS, SECONDS_KEPT, Latencies, ServiceTally
+from fairlead.gateway.access_log import AccessLog, AccessLogEntry
+from fairlead.gateway.request_metrics import BOUNDS_MS, SECONDS_KEPT, LatencyHistogram, ServiceMetrics
 from tests.gateway.conftest import Opener
 from tests.gateway.parts import Replica, revision, service
 from tests.waiting import until
@@ -51,7 +51,7 @@ def test_a_line_of_the_log_says_what_became_of_a_request(open_door: Opener, repl
 def test_the_log_is_rotated_by_size_and_keeps_three_files(tmp_path: Path) -> None:
     log = AccessLog(tmp_path / "access.log", most_bytes=1000)
     for number in range(30):
-        log.add(Entry(float(number), path=f"/{number}"))
+        log.add(AccessLogEntry(float(number), path=f"/{number}"))
         log.flush()
     log.close()
     files = sorted(tmp_path.iterdir())
@@ -62,11 +62,11 @@ def test_the_log_is_rotated_by_size_and_keeps_three_files(tmp_path: Path) -> Non
 
 def test_a_log_that_cannot_be_written_loses_lines_and_counts_them(tmp_path: Path) -> None:
     log = AccessLog(tmp_path / "missing" / "access.log", most_bytes=1000)
-    log.add(Entry(0.0))
+    log.add(AccessLogEntry(0.0))
     log.flush()
     assert log.lost == 1
     (tmp_path / "missing").mkdir()
-    log.add(Entry(0.0))
+    log.add(AccessLogEntry(0.0))
     log.flush()
     log.close()
     assert (tmp_path / "missing" / "access.log").read_text().count("\n") == 1
@@ -121,7 +121,7 @@ def test_the_door_says_that_it_is_open(open_door: Opener) -> None:
 
 
 def test_buckets_are_cumulative() -> None:
-    latencies = Latencies()
+    latencies = LatencyHistogram()
     for duration_ms in (0.5, 1.0, 1.1, 1e9):
         latencies.add(duration_ms)
     told = latencies.cumulative()
@@ -131,7 +131,7 @@ def test_buckets_are_cumulative() -> None:
 
 
 def test_each_second_has_its_arrivals_and_the_most_at_a_time() -> None:
-    tally = ServiceTally()
+    tally = ServiceMetrics()
     tally.arrive(10.1)
     tally.arrive(10.2)
     tally.in_flight -= 1

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
-from fairlead.gateway.messages import Response
+from fairlead.gateway.messages import ResponseHead
 from fairlead.gateway.routes import Backend, RevisionRoute
 from fairlead.gateway.text_requests import EVERY_S, FEWEST, KEPT, TextRequests
 from fairlead.gateway.token_usage import TokenUsage
@@ -42,24 +42,24 @@ def test_all_gateways_keep_requests_of_the_same_replica() -> None:
 def test_what_is_told_stays_until_twice_as_much_is_known() -> None:
     texts = following("b")
     serve(texts, FEWEST - 1, at=1000.0)
-    assert texts.told() == {"latest": [], "busiest": []}
+    assert texts.as_json() == {"latest": [], "busiest": []}
     serve(texts, 1, at=1020.0)
-    first = texts.told()
+    first = texts.as_json()
     assert len(first["latest"]) == FEWEST
     serve(texts, FEWEST, at=1030.0)
-    assert texts.told() == first
+    assert texts.as_json() == first
     serve(texts, FEWEST, at=1045.0)
-    assert len(texts.told()["latest"]) == 3 * FEWEST
+    assert len(texts.as_json()["latest"]) == 3 * FEWEST
     assert first["latest"][0] == ["b", 1000.0, 10, 5, 1000.1, 1001.0]
 
 
 def test_many_are_told_anew_every_so_often_and_the_busiest_stay() -> None:
     texts = following("b")
     serve(texts, KEPT, at=10 * EVERY_S, took_s=8.0)
-    busy = texts.told()["busiest"]
+    busy = texts.as_json()["busiest"]
     serve(texts, KEPT, at=12 * EVERY_S, took_s=1.0)
     serve(texts, KEPT, at=14 * EVERY_S, took_s=1.0)
-    told = texts.told()
+    told = texts.as_json()
     assert len(told["latest"]) == KEPT
     assert min(row[1] for row in told["latest"]) >= 12 * EVERY_S
     assert {row[5] - row[1] for row in told["busiest"]} == {8.0}
@@ -70,9 +70,9 @@ def test_a_revision_that_is_gone_tells_nothing() -> None:
     texts = following("b")
     serve(texts, FEWEST, at=1000.0)
     texts.follow([routed("b"), routed("c", revision="r2")])
-    assert len(texts.told()["latest"]) == FEWEST
+    assert len(texts.as_json()["latest"]) == FEWEST
     texts.follow([routed("c", revision="r2")])
-    assert texts.told() == {"latest": [], "busiest": []}
+    assert texts.as_json() == {"latest": [], "busiest": []}
 
 
 def test_a_request_that_nobody_answered_is_none() -> None:
@@ -81,7 +81,7 @@ def test_a_request_that_nobody_answered_is_none() -> None:
     assert row is not None
     texts.drop(row)
     serve(texts, FEWEST, at=1000.0)
-    assert len(texts.told()["latest"]) == FEWEST
+    assert len(texts.as_json()["latest"]) == FEWEST
 
 
 def test_of_several_gateways_the_time_counts_of_which_all_tell() -> None:
@@ -115,7 +115,7 @@ def test_tokens_of_a_stream_begin_with_the_first_that_says_something(
     events: list[bytes], begun: list[bool], parts: tuple[int, int]
 ) -> None:
     kind = (b"content-type", b"Content-Type", b"text/event-stream")
-    usage = TokenUsage(Response(200, b"OK", [kind], frozenset(), -1, True))
+    usage = TokenUsage(ResponseHead(200, b"OK", [kind], frozenset(), -1, True))
     seen = []
     for event in events:
         usage.add(event)

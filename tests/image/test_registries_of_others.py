@@ -13,7 +13,7 @@ import pytest
 from fairlead.control.image.building import pull_base
 from fairlead.control.image.content import MANIFEST
 from fairlead.control.image.references import read_reference
-from fairlead.control.image.registry import Registry
+from fairlead.control.image.registry import Registry, _challenges
 from fairlead.control.image.registry_logins import Login
 from fairlead.errors import ClusterError, NotAllowed
 
@@ -61,6 +61,39 @@ def test_a_host_that_a_download_is_sent_to_may_not_ask_for_the_login(tmp_path: P
                 with Registry(base, LOGIN) as there, pytest.raises(NotAllowed):
                     there.fetch(base.repository, DIGEST, tmp_path / "blob")
         assert seen == []
+
+
+@pytest.mark.parametrize(
+    ("header", "challenges"),
+    [
+        ("", []),
+        ("Negotiate", [("negotiate", {})]),
+        ("Negotiate YWJj==", [("negotiate", {})]),
+        ('Basic realm="r"', [("basic", {"realm": "r"})]),
+        (
+            'Bearer realm="https://r/token",service="s, Basic realm=x" , Basic realm="r"',
+            [("bearer", {"realm": "https://r/token", "service": "s, Basic realm=x"}), ("basic", {"realm": "r"})],
+        ),
+        (
+            'Negotiate, NTLM TlRM, BASIC Realm = "a\\"b", bearer scope=x,realm="https://r/token"',
+            [
+                ("negotiate", {}),
+                ("ntlm", {}),
+                ("basic", {"realm": 'a"b'}),
+                ("bearer", {"scope": "x", "realm": "https://r/token"}),
+            ],
+        ),
+    ],
+)
+def test_challenges_are_told_apart(header: str, challenges: list[tuple[str, dict[str, str]]]) -> None:
+    assert _challenges(header) == challenges
+
+
+def test_a_token_is_fetched_where_a_password_would_do_too() -> None:
+    with Registry(read_reference("registry.example.com/acme"), LOGIN) as there:
+        for header in ("%s, Basic realm=r", "Basic realm=r, %s", "Basic realm=r,%s"):
+            with pytest.raises(NotAllowed, match=r"http://tokens\.example"):
+                there._authorize(header % 'Bearer realm="http://tokens.example/token"', "repository:acme:pull")
 
 
 def test_a_registry_with_tls_has_the_login_shown_with_tls_only() -> None:

@@ -14,7 +14,7 @@ from fairlead import __version__
 from fairlead.cli import main
 from fairlead.control.image import building
 from fairlead.control.image.building import build, pull_base, push
-from fairlead.control.image.content import INDEX, MANIFEST, Image, to_json
+from fairlead.control.image.content import EMPTY, INDEX, MANIFEST, Blob, Image, to_json
 from fairlead.control.image.references import Reference, read_reference
 from fairlead.control.image.registry import Registry
 from fairlead.errors import ClusterError, NotAllowed, NotFound
@@ -59,6 +59,7 @@ def manifest_of(host: str, name: str, version: str) -> tuple[str, dict[str, Any]
         return str(answer.headers["Docker-Content-Digest"]), json.loads(data)
 
 
+@pytest.mark.slow
 def test_an_image_is_built_on_a_base_of_the_registry_and_pushed(shared: RegistryServer, tmp_path: Path) -> None:
     base = put_base(shared.host, tmp_path / "base")
     image = built_on(base, tmp_path / "built")
@@ -80,6 +81,31 @@ def test_an_image_is_built_on_a_base_of_the_registry_and_pushed(shared: Registry
     assert settings["Entrypoint"] == ["fairlead"]
     assert "PYTHON_VERSION=3.12.4" in settings["Env"]
     assert f"PYTHONPATH={building.FAIRLEAD}:{building.PACKAGES}" in settings["Env"]
+
+
+def test_a_pushed_image_has_its_bill_of_materials_inside_and_beside_it(shared: RegistryServer, tmp_path: Path) -> None:
+    image = built_on(put_base(shared.host, tmp_path / "base"), tmp_path / "built")
+    target = read_reference(f"{shared.host}/acme/billed:1")
+    with Registry(target) as there:
+        push(image, there, target, lambda _: None)
+    assert image.sbom is not None
+    document = image.sbom.fetch().read_bytes()
+    with tarfile.open(image.layers[-1].fetch()) as layer:
+        inside = layer.extractfile(building.SBOM.lstrip("/"))
+        assert inside is not None
+        assert inside.read() == document
+    digest_of_nothing = f"sha256:{hashlib.sha256(b'{}').hexdigest()}"
+    empty = Blob(media_type=EMPTY, digest=digest_of_nothing, size=2, fetch=lambda: tmp_path)
+    attached = f"sha256:{hashlib.sha256(image.attachment(image.sbom, empty)).hexdigest()}"
+    digest, manifest = manifest_of(shared.host, "acme/billed", attached)
+    assert digest == attached
+    assert manifest["subject"]["digest"] == image.digest
+    assert manifest["artifactType"] == "application/spdx+json"
+    (described,) = manifest["layers"]
+    with urllib.request.urlopen(
+        f"http://{shared.host}/v2/acme/billed/blobs/{described['digest']}", timeout=10
+    ) as answer:
+        assert answer.read() == document
 
 
 def test_what_the_registry_has_is_not_sent_again(shared: RegistryServer, tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from fairlead.cluster.kubernetes.manifests.roles import (
     render_operator_bindings,
     render_roles,
 )
-from fairlead.cluster.kubernetes.operator.cluster import KubernetesCluster
+from fairlead.cluster.kubernetes.workloads.workload_api import WorkloadApi
 from fairlead.state.snapshot import Intent
 from tests.kubernetes.audit import RESTRICTED, requests, rights
 from tests.kubernetes.clusters import started
@@ -78,13 +78,13 @@ def access(plane: ControlPlane) -> Iterator[Access]:
 
 
 @pytest.fixture
-def cluster(access: Access, plane: ControlPlane, namespace: str) -> Iterator[KubernetesCluster]:
+def cluster(access: Access, plane: ControlPlane, namespace: str) -> Iterator[WorkloadApi]:
     """What a user has: no watches. What the test leaves behind is deleted."""
     for binding in render_operator_bindings(namespace):
         applied(plane, binding)  # the cluster's one moves to the operator of this test
     restricted = {"metadata": {"labels": RESTRICTED}}
     plane.request("PATCH", f"/api/v1/namespaces/{namespace}", restricted, kind="merge-patch+json")
-    cluster = KubernetesCluster(Client(access), namespace=namespace)
+    cluster = WorkloadApi(Client(access), namespace=namespace)
     yield cluster
     left = cluster.workloads()
     if left:

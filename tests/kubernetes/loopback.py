@@ -19,6 +19,7 @@ from fairlead.cluster.kubernetes.api.config import Access
 from fairlead.cluster.kubernetes.api.credentials import Anonymous
 
 Object = dict[str, Any]
+NESTED, DEPTH = "(nested)", 9_000
 
 
 def client_of(url: str, **limits: Any) -> Client:
@@ -33,6 +34,11 @@ class _Server(ThreadingHTTPServer):
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """A client that hangs up is what these tests are about."""
+
+
+def _dumped(content: Object) -> str:
+    """JSON of an object, with a list in the place of ``NESTED`` that is deeper than Python itself would write."""
+    return json.dumps(content).replace(f'"{NESTED}"', "[" * DEPTH + "]" * DEPTH)
 
 
 @contextmanager
@@ -64,7 +70,7 @@ class Answering(BaseHTTPRequestHandler):
         raise NotImplementedError
 
     def reply(self, status: int, content: Object, headers: dict[str, str] | None = None) -> None:
-        self.say(json.dumps(content).encode(), "application/json", status=status, headers=headers)
+        self.say(_dumped(content).encode(), "application/json", status=status, headers=headers)
 
     def say(self, body: bytes, kind: str, *, status: int = 200, headers: dict[str, str] | None = None) -> None:
         self.send_response(status)
@@ -103,7 +109,7 @@ class Listing:
     _changed: threading.Condition = field(default_factory=threading.Condition)
     _generation: int = 0
 
-    def put(self, name: str, **labels: str) -> None:
+    def put(self, name: str, **labels: Any) -> None:
         with self._changed:
             self.version += 1
             kind = "MODIFIED" if name in self.objects else "ADDED"
@@ -174,7 +180,7 @@ class Listing:
         generation = self._generation
 
         def send(kind: str, content: Object, end: str = "\n") -> None:
-            line = json.dumps({"type": kind, "object": content}) + end
+            line = _dumped({"type": kind, "object": content}) + end
             handler.wfile.write(f"{len(line):x}\r\n{line}\r\n".encode())
 
         while True:

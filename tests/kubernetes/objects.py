@@ -35,11 +35,11 @@ RIGHT: dict[str, Object] = {
                     {
                         "name": "ranks",
                         "env": [{"name": "A", "value": "b"}],
-                        "resources": {"limits": {"rdma/hca": 1, "memory": "1Gi"}},
+                        "resources": {"limits": {"rdma/hca": 1}},
                         "volumeMounts": [{"name": "data", "mountPath": "/data"}],
                     }
                 ],
-                "initContainers": [{"name": "proxy", "image": "proxy:1"}],
+                "initContainers": [{"name": "proxy", "image": "proxy:1", "resources": {"limits": {"rdma/hca": 1}}}],
                 "securityContext": {"fsGroup": 7},
             },
         },

@@ -16,8 +16,10 @@ from fairlead.cluster.kubernetes.manifests.crds import definitions
 from fairlead.cluster.kubernetes.manifests.pods import PodSettings
 from fairlead.cluster.kubernetes.manifests.roles import OPERATOR
 from fairlead.cluster.kubernetes.manifests.runtime_bundle import bundle_name
-from fairlead.cluster.kubernetes.operator.cluster import KubernetesCluster
-from fairlead.control.operator import Operator, OperatorSettings
+from fairlead.cluster.kubernetes.system_namespaces import SystemNamespaces
+from fairlead.cluster.kubernetes.workloads.workload_api import WorkloadApi
+from fairlead.control.controllers import OperatorSettings
+from fairlead.control.operator import Operator
 from fairlead.specs.overlay import overlay
 from fairlead.specs.resources import GpuRequest, Resources
 from fairlead.specs.training import Training
@@ -61,7 +63,8 @@ def an_operator(access: Access, namespace: str, **settings: Any) -> Operator:
     installed = FixedToken(token_of(Client(access), namespace, OPERATOR))
     OPERATED.add((access.server, namespace))
     client = Client(replace(access, credentials=installed), Limits(patience_s=8.0))
-    pods = PodSettings(runtime=bundle_name())
+    system = settings.pop("system", SystemNamespaces())
+    pods = PodSettings(runtime=bundle_name(), system=system)
     given: dict[str, Any] = {"watch_namespace": namespace, "listen": ("127.0.0.1", 0), **settings}
     own = OperatorSettings(namespace=namespace, **given)
     return Operator(client, pods, own)
@@ -75,7 +78,7 @@ def gang(namespace: str, name: str = "train", *, nodes: int = 2, gpus: int = GPU
     return replace(spec, kubernetes=overlay({"metadata": {"annotations": annotations}})) if annotations else spec
 
 
-def comes_to(cluster: KubernetesCluster, name: str, phase: Phase, *, attempt: int | None = None) -> Workload:
+def comes_to(cluster: WorkloadApi, name: str, phase: Phase, *, attempt: int | None = None) -> Workload:
     """The run, once it is there."""
     namespace = cluster.workloads()[0].spec.team
     found: list[Workload] = []
@@ -92,7 +95,7 @@ def comes_to(cluster: KubernetesCluster, name: str, phase: Phase, *, attempt: in
     return found[0]
 
 
-def live_pods(cluster: KubernetesCluster, namespace: str) -> list[str]:
+def live_pods(cluster: WorkloadApi, namespace: str) -> list[str]:
     pods = cluster.client.items(f"/api/v1/namespaces/{namespace}/pods")
     return sorted(pod["metadata"]["name"] for pod in pods if pod["status"].get("phase") in ("Pending", "Running"))
 

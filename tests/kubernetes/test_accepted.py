@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from fairlead.cluster.kubernetes.api.applying import place_of
 from fairlead.cluster.kubernetes.manifests.install import InstallSettings, render_install
 from fairlead.cluster.kubernetes.manifests.network_policies import render_run_policy
 from fairlead.cluster.kubernetes.manifests.pods import render_pod
@@ -15,24 +16,12 @@ from tests.kubernetes.builders import SETTINGS, a_creation, a_training, a_worklo
 from tests.kubernetes.test_pods import CASES
 from tests.kubernetes.testcluster.control_plane import ControlPlane
 
-PLURALS = {
-    "NetworkPolicy": "networkpolicies",
-    "PodDisruptionBudget": "poddisruptionbudgets",
-    "PriorityClass": "priorityclasses",
-}
-UNSCOPED = ("Namespace", "CustomResourceDefinition", "ClusterRole", "ClusterRoleBinding", "PriorityClass")
-
 
 def applied(plane: ControlPlane, content: dict[str, Any], *, dry: bool = False) -> dict[str, Any]:
     """The object after server-side apply, where unknown fields are mistakes."""
-    kind, metadata = content["kind"], content["metadata"]
-    group = content["apiVersion"]
-    root = f"/api/{group}" if "/" not in group else f"/apis/{group}"
-    where = "" if kind in UNSCOPED else f"/namespaces/{metadata['namespace']}"
-    plural = PLURALS.get(kind, f"{kind.lower()}s")
     query = "fieldManager=test&force=true&fieldValidation=Strict" + ("&dryRun=All" if dry else "")
     answer: dict[str, Any] = plane.request(
-        "PATCH", f"{root}{where}/{plural}/{metadata['name']}?{query}", content, kind="apply-patch+yaml"
+        "PATCH", f"{place_of(content).path}?{query}", content, kind="apply-patch+yaml"
     )
     return answer
 
@@ -70,6 +59,7 @@ def test_a_second_apply_of_a_pod_is_no_change_of_what_it_is_to_be(control_plane:
     assert applied(control_plane, pod)["spec"] == before["spec"]
 
 
+@pytest.mark.slow
 def test_the_install_is_accepted_whole_and_applies_again(control_plane: ControlPlane, namespace: str) -> None:
     objects = render_install(InstallSettings(image="fairlead:test", namespace=namespace))
     for each in objects:

@@ -44,6 +44,7 @@ def test_right_objects_are_right_for_both_judges(plane: ControlPlane) -> None:
         assert server_verdict(plane.request, content) == our_verdict(content) == Verdict(accepted=True)
 
 
+@pytest.mark.slow
 def test_three_hundred_invalid_objects_are_refused_by_both_judges_or_by_none(plane: ControlPlane) -> None:
     disagreements, unlike, num, num_invalid, num_by_rules = [], [], 0, 0, 0
     while num_invalid < NUM_INVALID:

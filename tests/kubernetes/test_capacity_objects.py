@@ -2,6 +2,12 @@
 
 from typing import Any
 
+import pytest
+
+from fairlead.cluster.isolation import Isolation
+from fairlead.cluster.kubernetes.api.client import Client
+from fairlead.cluster.kubernetes.api.config import Access
+from fairlead.cluster.kubernetes.api.credentials import Anonymous
 from fairlead.cluster.kubernetes.devices import DeviceResource
 from fairlead.cluster.kubernetes.manifests.capacity_objects import (
     buffer_name,
@@ -12,7 +18,11 @@ from fairlead.cluster.kubernetes.manifests.capacity_objects import (
 )
 from fairlead.cluster.kubernetes.manifests.placeholders import render_placeholder
 from fairlead.cluster.kubernetes.names import INDEX, MANAGED_BY, MANAGER, ROOM_FOR, is_object_name
-from fairlead.cluster.kubernetes.operator.placeholders.capacity_objects import CapacityObject, Condition
+from fairlead.cluster.kubernetes.operator.placeholders.capacity_objects import (
+    CapacityObject,
+    CapacityObjects,
+    Condition,
+)
 from fairlead.cluster.kubernetes.operator.placeholders.placeholder_controller import read_request
 from fairlead.specs.resources import GpuRequest, Resources
 from fairlead.state.capacity_requests import CapacityRequest
@@ -32,7 +42,10 @@ def test_a_template_has_the_shape_of_a_member_and_belongs_to_its_run() -> None:
     assert template["template"]["spec"] == pod["spec"]
     metadata = template["metadata"]
     assert metadata["ownerReferences"] == pod["metadata"]["ownerReferences"]
-    assert metadata["labels"] == {MANAGED_BY: MANAGER, ROOM_FOR: UID}
+    wanted = {name: value for name, value in pod["metadata"]["labels"].items() if name != INDEX}
+    assert metadata["labels"] == wanted
+    assert wanted[MANAGED_BY] == MANAGER
+    assert wanted[ROOM_FOR] == UID
     assert INDEX not in template["template"]["metadata"]["labels"]
 
 
@@ -68,3 +81,24 @@ def test_what_the_autoscaler_says_of_a_request_is_read_from_its_conditions() -> 
     assert told(Provisioned=(True, "there"), BookingExpired=(True, "held for 10 minutes")).said == "held for 10 minutes"
     assert told(Failed=(True, "does not fit any node group")).said == "does not fit any node group"
     assert told(Provisioned=(True, "there"), CapacityRevoked=(False, "")).bound_at == 5.0
+
+
+def test_an_object_that_cannot_be_read_hides_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever may write such objects in one namespace may give them any status."""
+    client = Client(Access(context="none", server="http://127.0.0.1:9", credentials=Anonymous()))
+    isolation = Isolation()
+
+    def an_object(name: str, conditions: Any) -> dict[str, Any]:
+        about = {"name": name, "namespace": name, "uid": name, "creationTimestamp": "2026-01-01T00:00:00Z"}
+        return {"metadata": {**about, "labels": {ROOM_FOR: name}}, "status": {"conditions": conditions}}
+
+    hostile: list[Any] = [5, [{}], [{"type": "Failed", "lastTransitionTime": "soon"}], [[]], "x"]
+    objects = [an_object(f"bad-{number}", each) for number, each in enumerate(hostile)]
+    monkeypatch.setattr(client, "items", lambda *_: [*objects, an_object("good", [])])
+    found = CapacityObjects(
+        client, "provisioningrequests", "v1", ROOM_FOR, wake=lambda: None, may_act=lambda: True,
+        is_ours=lambda *_: True, isolation=isolation,
+    )  # fmt: skip
+    found._list()
+    assert set(found.known) == {"good"}
+    assert len(isolation.failing) == len(hostile)

@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import jsonschema
 import pytest
 import yaml
 
@@ -18,7 +19,7 @@ from fairlead.cluster.kubernetes.api.config import load_access
 from fairlead.cluster.kubernetes.manifests.chart import KINDS, OBJECTS, render_chart
 from fairlead.cluster.kubernetes.manifests.install import InstallSettings, render_install
 from fairlead.cluster.kubernetes.manifests.ledger_storage import read_place
-from fairlead.cluster.kubernetes.operator.cluster import KubernetesCluster
+from fairlead.cluster.kubernetes.workloads.workload_api import WorkloadApi
 from fairlead.control.metrics.prometheus_operator import monitoring_objects
 from tests.builders import training
 from tests.kubernetes.clusters import started
@@ -33,6 +34,7 @@ EVERYTHING = InstallSettings(
     version="1.2.3",
     replicas=1,
     page=True,
+    gateways=2,
     ledger=read_place("volume"),
     extras=tuple(monitoring_objects(SPACE)),
 )
@@ -56,8 +58,28 @@ def write(chart: dict[str, str], directory: Path) -> Path:
 
 def as_helm_would(template: str, values: dict[str, Any]) -> str:
     """The few things of Go templates that the chart uses."""
-    condition = re.compile(r"\{\{- if \.Values\.(\w+) \}\}\n(.*?)\{\{- end \}\}\n", re.DOTALL)
+
+    def value(path: str) -> Any:
+        found = values
+        for name in path.split("."):
+            found = found[name]
+        return found
+
+    def each(found: re.Match[str]) -> str:
+        content = value(found[2])
+        if found[1] == "with":
+            return found[3].replace("{{ toJson . }}", json.dumps(content)) if content else ""
+        if found[1] == "range":
+            return "".join(found[3].replace("{{ toJson . }}", json.dumps(item)) for item in content)
+        parts = ((json.dumps(name), json.dumps(item)) for name, item in content.items())
+        return "".join(found[3].replace("{{ toJson $key }}: {{ toJson $value }}", ": ".join(pair)) for pair in parts)
+
+    condition = re.compile(r"\{\{- if \.Values\.(\w+) \}\}\n(.*?)\{\{- end \}\}\n(?=---|\Z)", re.DOTALL)
     text = condition.sub(lambda found: found[2] if values[found[1]] else "", template)
+    block = re.compile(
+        r"\{\{- (with|range|range \$key, \$value :=) \.Values\.([\w.]+) \}\}\n(.*?)\{\{- end \}\}\n", re.DOTALL
+    )
+    text = block.sub(each, text)
     text = re.sub(r"\{\{ \.Values\.(\w+)(?: \| quote)? \}\}", lambda found: json.dumps(values[found[1]]), text)
     return re.sub(r'\{\{ "([{}]{2})" \}\}', lambda found: found[1], text)
 
@@ -68,6 +90,76 @@ def test_the_chart_has_the_objects_that_install_applies(settings: InstallSetting
     values = yaml.safe_load(chart["values.yaml"])
     rendered = read(as_helm_would(chart[OBJECTS], values)) | read(chart[KINDS])
     assert rendered == {key(each): each for each in render_install(settings)}
+
+
+POD_VALUES: dict[str, Any] = {
+    "resources": {"requests": {"cpu": "2", "memory": "1Gi"}, "limits": {"memory": "2Gi"}},
+    "priorityClassName": "platform",
+    "affinity": {"podAffinity": {}},
+    "nodeSelector": {"pool": "system"},
+    "tolerations": [{"key": "system", "operator": "Exists", "effect": "NoSchedule"}],
+    "imagePullSecrets": [{"name": "registry"}],
+    "podAnnotations": {"prometheus.io/scrape": "true"},
+    "podLabels": {"cost-center": "42"},
+    "extraEnv": [{"name": "HTTPS_PROXY", "value": "http://proxy:3128"}],
+}
+
+
+def with_pod_values(deployment: dict[str, Any]) -> dict[str, Any]:
+    """The Deployment as POD_VALUES would have it."""
+    spec = deployment["spec"]
+    pod = spec["template"]["spec"]
+    (container,) = pod["containers"]
+    changed = {"resources": POD_VALUES["resources"], "env": [*container["env"], *POD_VALUES["extraEnv"]]}
+    fields = ("priorityClassName", "affinity", "nodeSelector", "tolerations", "imagePullSecrets")
+    labels = {**spec["template"]["metadata"]["labels"], **POD_VALUES["podLabels"]}
+    template = {
+        "metadata": {"labels": labels, "annotations": POD_VALUES["podAnnotations"]},
+        "spec": {**pod, "containers": [{**container, **changed}], **{each: POD_VALUES[each] for each in fields}},
+    }
+    return {**deployment, "spec": {**spec, "template": template}}
+
+
+def test_every_value_of_a_pod_reaches_the_pods_of_its_deployment_and_no_others() -> None:
+    chart = render_chart(EVERYTHING)
+    defaults = yaml.safe_load(chart["values.yaml"])
+    plain = {key(each): each for each in render_install(EVERYTHING) if each["kind"] != "CustomResourceDefinition"}
+    sections = {"operator": "fairlead-operator", "page": "fairlead-page", "gateway": "fairlead-gateway"}
+    assert set(defaults) == {"image", "replicas", "policy", "createNamespace", *sections}
+    for section, name in sections.items():
+        assert list(defaults[section]) == list(POD_VALUES)
+        rendered = read(as_helm_would(chart[OBJECTS], {**defaults, section: POD_VALUES}))
+        assert rendered == {**plain, ("Deployment", name): with_pod_values(plain["Deployment", name])}
+
+
+@pytest.mark.parametrize(
+    ("section", "change", "word"),
+    [
+        ("operator", {"podLabel": {}}, "podLabel"),
+        ("operator", {"tolerations": [{"keys": "x"}]}, "keys"),
+        ("gateway", {"resources": {"request": {}}}, "request"),
+        ("gateway", {"podLabels": {"app.kubernetes.io/name": "other"}}, "app.kubernetes.io/name"),
+        ("page", {"podLabels": {"fairlead.dev/team": "other"}}, "fairlead.dev/team"),
+        ("operator", {"extraEnv": [{"name": "POD_NAMESPACE", "value": "other"}]}, "POD_NAMESPACE"),
+        ("gateway", {"extraEnv": [{"name": "X", "valueFrom": {"file": "y"}}]}, "file"),
+    ],
+)
+def test_the_schema_refuses_unknown_values_and_those_that_are_fairleads_own(
+    section: str, change: dict[str, Any], word: str
+) -> None:
+    chart = render_chart(EVERYTHING)
+    schema, values = json.loads(chart["values.schema.json"]), yaml.safe_load(chart["values.yaml"])
+    check = jsonschema.Draft7Validator(schema)
+    check.validate(values)
+    check.validate({**values, section: POD_VALUES})
+    values[section] |= change
+    assert word in "".join(each.message for each in check.iter_errors(values))
+
+
+def test_a_chart_without_gateways_has_no_values_of_them() -> None:
+    schema = json.loads(render_chart(PLAIN)["values.schema.json"])
+    assert "operator" in schema["properties"]
+    assert "gateway" not in schema["properties"]
 
 
 def test_what_another_file_is_in_stays(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -109,10 +201,15 @@ def test_helm_renders_object_for_object_what_install_applies(
 def test_values_change_what_they_name_and_no_others_are_taken(helm: Callable[..., str], tmp_path: Path) -> None:
     chart = str(write(render_chart(PLAIN), tmp_path / "fairlead"))
     given = "--set=image=other:2,replicas=3,policy=fifo,createNamespace=false"
-    rendered = read(helm("template", "x", chart, given, "--kube-version", binaries.NEWEST))
+    own = write({"own.yaml": json.dumps({"operator": POD_VALUES})}, tmp_path) / "own.yaml"
+    rendered = read(helm("template", "x", chart, given, f"--values={own}", "--kube-version", binaries.NEWEST))
     changed = InstallSettings(image="other:2", version="1.2.3", replicas=3, policy="fifo")
     wanted = {key(each): each for each in render_install(changed) if each["kind"] != "CustomResourceDefinition"}
     del wanted[("Namespace", SPACE)]
+    operator = wanted["Deployment", "fairlead-operator"]
+    apart = operator["spec"]["template"]["spec"]["affinity"]
+    wanted["Deployment", "fairlead-operator"] = operator = with_pod_values(operator)
+    operator["spec"]["template"]["spec"]["affinity"] = {**apart, **POD_VALUES["affinity"]}  # Helm merges objects
     assert rendered == wanted
     assert "replica" in helm("template", "x", chart, "--set=replica=3", "--kube-version", binaries.NEWEST, allowed=1)
     old = helm("template", "x", chart, "--kube-version", "1.30.0", allowed=1)
@@ -145,7 +242,7 @@ def test_a_release_is_installed_upgraded_rolled_back_and_uninstalled_and_leaves_
 
         helm("install", "ml", charts[0])
         assert images() == [PLAIN.image]
-        KubernetesCluster(Client(load_access((plane.kubeconfig(),))), namespace="default").submit(training("kept"))
+        WorkloadApi(Client(load_access((plane.kubeconfig(),))), namespace="default").submit(training("kept"))
         for words, instead in (
             (["install"], "helm upgrade ml --namespace default"),
             (["uninstall", "--yes"], "helm uninstall ml"),

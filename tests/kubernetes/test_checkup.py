@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -103,6 +104,7 @@ def test_every_context_is_listed_with_what_is_there_or_why_it_is_not_reached(
     assert "does not answer" in found["gone"]["why"]
 
 
+@pytest.mark.slow
 def test_the_chosen_context_is_marked_and_an_operator_elsewhere_is_seen_to_lead(
     access: Access, kubeconfig: Path
 ) -> None:
@@ -123,7 +125,7 @@ def test_the_chosen_context_is_marked_and_an_operator_elsewhere_is_seen_to_lead(
 def test_a_cluster_in_which_all_is_well_but_nobody_leads(access: Access, kubeconfig: Path) -> None:
     found = findings(kubeconfig, "here", 1)
     assert {what for what, each in found.items() if not each["ok"]} == {"operator"}
-    assert found["operator"]["remedy"].startswith("fairlead install --context here")
+    assert found["operator"]["remedy"].startswith("fairlead install --image-to REGISTRY/NAME --context here")
     assert "as admin" in found["reachable"]["says"]
     assert "every command" in found["rights"]["says"]
     assert "4 x NVIDIA-L4 as nvidia.com/gpu on seen-0, seen-1" in found["GPUs"]["says"]
@@ -131,6 +133,32 @@ def test_a_cluster_in_which_all_is_well_but_nobody_leads(access: Access, kubecon
     with operating(access, HOME) as operator:
         until(lambda: operator.election.is_leader)
         assert "runs outside of the cluster" in findings(kubeconfig, "here", 0)["operator"]["says"]
+
+
+def test_operators_that_lead_beside_each_other_are_named(
+    plane: ControlPlane, access: Access, kubeconfig: Path, namespace: str
+) -> None:
+    renewed = time.strftime("%Y-%m-%dT%H:%M:%S.000000Z", time.gmtime())
+    other = {
+        "metadata": {"name": "fairlead-operator"},
+        "spec": {"holderIdentity": "another", "leaseDurationSeconds": 600, "renewTime": renewed},
+    }
+    plane.request("POST", f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases", other)
+    with operating(access, HOME) as operator:
+        until(lambda: operator.election.is_leader)
+        found = findings(kubeconfig, "here", 1)["leaders"]
+        assert operator.election.identity in found["says"]
+        assert f"another in {namespace}" in found["says"]
+        assert "take turns" in found["remedy"]
+        assert "leaders" not in findings(kubeconfig, "nobody", 1)
+        events = f"/api/v1/namespaces/{HOME}/events"
+
+        def notes() -> list[str]:
+            return [
+                each["message"] for each in plane.request("GET", events)["items"] if each["reason"] == "OtherLeader"
+            ]
+
+        until(lambda: any(f"another in namespace {namespace}" in note for note in notes()))
 
 
 def test_kinds_of_another_version_are_told_with_what_renews_them(
@@ -146,7 +174,7 @@ def test_kinds_of_another_version_are_told_with_what_renews_them(
         kinds = findings(kubeconfig, "here", 1)["kinds"]
         assert "pools.fairlead.dev" in kinds["says"]
         assert "trainings" not in kinds["says"]
-        assert kinds["remedy"] == "fairlead install --context here"
+        assert kinds["remedy"] == "fairlead install --image-to REGISTRY/NAME --context here"
     finally:
         plane.request("PATCH", path, {"spec": {"versions": before}}, kind="merge-patch+json")
 

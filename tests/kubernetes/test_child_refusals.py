@@ -1,5 +1,7 @@
 """A child or a status that the API server refuses holds up its own workload, and nobody else."""
 
+import threading
+from itertools import count
 from typing import Any
 
 import pytest
@@ -7,20 +9,23 @@ import pytest
 from fairlead.cluster.kubernetes.api.client import ApiError, Client
 from fairlead.cluster.kubernetes.api.config import Access
 from fairlead.cluster.kubernetes.api.credentials import Anonymous
+from fairlead.cluster.kubernetes.informers.informers import Informers
+from fairlead.cluster.kubernetes.operator import write_pool
 from fairlead.cluster.kubernetes.operator.cluster import KubernetesCluster, Refusal
 from fairlead.cluster.kubernetes.operator.events.event_recorder import api_refusal_of, refusal_of
-from fairlead.cluster.kubernetes.operator.runs.informers import Informers
-from fairlead.cluster.kubernetes.operator.runs.run_record import read_workload
+from fairlead.cluster.kubernetes.workloads.run_record import read_workload
 from fairlead.cluster.preflight import NO_POPULATION
 from fairlead.errors import ClusterError
 from fairlead.policy.kinds.parents import submit
-from fairlead.state.plan import Change, Plan
-from fairlead.state.snapshot import Phase
+from fairlead.state.plan import Change, CreatePod, Plan
+from fairlead.state.snapshot import Grant, Phase
 from tests.builders import status
 from tests.kubernetes.builders import a_training
+from tests.waiting import until
 
 MOMENT = "2026-01-01T00:00:00Z"
-QUOTA = "exceeded quota: runs, requested: count/trainings.fairlead.dev=1, used: 5, limited: 5"
+COUNT = "count/trainings.fairlead.dev"
+QUOTA = f"exceeded quota: runs, requested: {COUNT}=1, used: {COUNT}=5, limited: {COUNT}=5"
 
 
 def an_object(kind: str, name: str, spec: dict[str, Any]) -> dict[str, Any]:
@@ -43,7 +48,7 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> KubernetesCluster:
     view.parents["Sweep"].put(SWEEP)
     view.trainings.put(RUN)
 
-    def written(path: str, body: dict[str, Any]) -> dict[str, Any]:
+    def written(path: str, body: dict[str, Any], **_: Any) -> dict[str, Any]:
         known = RUN if "trainings" in path else SWEEP
         return {**known, "metadata": {**known["metadata"], "resourceVersion": "8"}, "status": body["status"]}
 
@@ -74,7 +79,7 @@ def test_a_child_that_is_refused_holds_up_its_parent_alone_and_is_told_once(
     assert cluster.apply(changes(cluster)) == (False, True)
     ((parent, what, said),) = cluster.take_refusals()
     assert parent.name == "rates"
-    assert QUOTA in said
+    assert "has 5 objects of this kind, finished ones included, and may have 5" in said
     told = api_refusal_of(parent, what, said, 1.0)
     assert (told.reason, told.is_warning, told.regarding["kind"]) == ("ChildRefused", True, "Sweep")
     assert cluster.apply(changes(cluster))[0] is False
@@ -98,7 +103,7 @@ def test_a_status_that_is_refused_holds_up_its_own_workload_alone_and_is_told_on
 ) -> None:
     known = cluster.client.apply
 
-    def refused(path: str, body: dict[str, Any]) -> dict[str, Any]:
+    def refused(path: str, body: dict[str, Any], **_: Any) -> dict[str, Any]:
         if "sweeps" in path:
             raise ApiError("PATCH sweeps/status", 422, "Invalid", 'admission webhook "policy" denied the request')
         return known(path, body)
@@ -123,7 +128,7 @@ def test_a_status_that_is_refused_holds_up_its_own_workload_alone_and_is_told_on
 def test_an_account_that_may_write_nothing_ends_the_pass(
     cluster: KubernetesCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def unknown(*_: object) -> dict[str, Any]:
+    def unknown(*_: object, **__: object) -> dict[str, Any]:
         raise ApiError("PATCH sweeps/status", 401, "Unauthorized", "who are you?")
 
     monkeypatch.setattr(cluster.client, "apply", unknown)
@@ -131,6 +136,74 @@ def test_an_account_that_may_write_nothing_ends_the_pass(
     change = Change(workload_uid=sweep.uid, version=sweep.version, status=status(Phase.RUNNING))
     with pytest.raises(ApiError, match="who are you"):
         cluster.apply(Plan(changes=(change,)))
+
+
+@pytest.mark.parametrize("status_code", [500, 503, 409, 504])
+def test_a_status_that_cannot_be_written_defers_its_own_workload_and_is_told_when_that_lasts(
+    cluster: KubernetesCluster, monkeypatch: pytest.MonkeyPatch, status_code: int
+) -> None:
+    known, sent = cluster.client.apply, list[str]()
+    numbers = count()
+
+    def refused(path: str, body: dict[str, Any], **_: Any) -> dict[str, Any]:
+        sent.append(path)
+        if "sweeps" in path:
+            said = f"failed calling webhook: dial tcp 10.0.0.1:{next(numbers)}: connection refused"
+            raise ApiError("PATCH sweeps/status", status_code, "InternalError", said)
+        return known(path, body)
+
+    monkeypatch.setattr(cluster.client, "apply", refused)
+    monkeypatch.setattr(cluster.client, "get", refused_read if status_code == 409 else lambda _: SWEEP)
+    (sweep,), (other,) = cluster.snapshot().parents, cluster.snapshot().workloads
+    changed = tuple(
+        Change(workload_uid=each.uid, version=each.version, status=status(Phase.RUNNING)) for each in (sweep, other)
+    )
+    assert cluster.apply(Plan(changes=changed)) == (False, True)
+    assert cluster.snapshot().deferred == {sweep.uid}
+    assert cluster.refused == {sweep.uid}
+    # Nothing is sent again before its time.
+    num_sent = len(sent)
+    assert cluster.apply(Plan(changes=changed[:1])) == (False,)
+    assert len(sent) == num_sent
+    for _ in range(3):
+        until(lambda: not cluster.snapshot().deferred)
+        assert cluster.apply(Plan(changes=changed[:1])) == (False,)
+    ((found, what, said),) = cluster.take_refusals()
+    assert (found.name, what) == ("rates", Refusal.STATUS)
+    assert "dial tcp" in said
+
+
+def refused_read(_: str) -> dict[str, Any]:
+    raise ApiError("GET sweeps", 500, "InternalError", "dial tcp")
+
+
+def test_what_a_write_without_an_answer_starts_is_counted_as_held(
+    cluster: KubernetesCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answered = threading.Event()
+    known = cluster.client.apply
+
+    def slow(path: str, body: dict[str, Any], **_: Any) -> dict[str, Any]:
+        if "sweeps" in path:
+            assert answered.wait(60)
+        return known(path, body)
+
+    monkeypatch.setattr(cluster.client, "apply", slow)
+    monkeypatch.setattr(write_pool, "SLOW_S", 0.1)
+    (sweep,), (other,) = cluster.snapshot().parents, cluster.snapshot().workloads
+    grant = Grant(cpu_milli=500, memory_bytes=1)
+    order = CreatePod(attempt=0, index=0, node="node-a", grant=grant)
+    held = Change(workload_uid=sweep.uid, version=sweep.version, status=status(Phase.RUNNING), create=(order,))
+    change = Change(workload_uid=other.uid, version=other.version, status=status(Phase.RUNNING))
+    try:
+        assert cluster.apply(Plan(changes=(held, change))) == (False, True)
+        seen = cluster.snapshot()
+        assert seen.deferred == {sweep.uid}
+        assert [(pod.workload_uid, pod.node, pod.grant) for pod in seen.pods] == [("", "node-a", grant)]
+    finally:
+        answered.set()
+    until(lambda: not cluster.snapshot().deferred)
+    assert cluster.snapshot().pods == ()
 
 
 @pytest.mark.parametrize("kind", ["Sweep", "Pipeline"])

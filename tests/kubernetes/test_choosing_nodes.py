@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from fairlead.cluster.kubernetes.api.config import Access
-from fairlead.cluster.kubernetes.operator.cluster import KubernetesCluster
+from fairlead.cluster.kubernetes.workloads.workload_api import WorkloadApi
 from fairlead.specs.overlay import overlay
 from fairlead.specs.resources import GpuRequest, Resources
 from fairlead.specs.training import Capacity, Training
@@ -45,7 +45,7 @@ def run(
     return replace(spec, capacity=Capacity(spot=spot), kubernetes=overlay({"spec": pod or {}}))
 
 
-def places(cluster: KubernetesCluster, namespace: str) -> list[str]:
+def places(cluster: WorkloadApi, namespace: str) -> list[str]:
     """The nodes to which kube-scheduler has bound the pods, as it was told."""
     found = cluster.client.items(f"/api/v1/namespaces/{namespace}/pods")
     return sorted(pod["spec"]["nodeName"] for pod in found)
@@ -59,9 +59,10 @@ SPOT_TAINTS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("taint", first_of(SPOT_TAINTS), ids=lambda taint: str(taint["key"]))
 def test_spot_nodes_of_every_provider_take_runs_that_allow_spot_and_no_others(
-    access: Access, cluster: KubernetesCluster, plane: ControlPlane, namespace: str, nodes: list[str],
+    access: Access, cluster: WorkloadApi, plane: ControlPlane, namespace: str, nodes: list[str],
     taint: dict[str, str],
 ) -> None:  # fmt: skip
     gpu = {"key": "nvidia.com/gpu", "value": "present", "effect": "NoSchedule"}
@@ -82,7 +83,7 @@ def test_spot_nodes_of_every_provider_take_runs_that_allow_spot_and_no_others(
     first_of([("eks.amazonaws.com/capacityType", "SPOT"), ("cloud.google.com/gke-provisioning", "spot")]),
 )
 def test_a_spot_node_without_a_taint_takes_only_runs_that_allow_spot(
-    access: Access, cluster: KubernetesCluster, plane: ControlPlane, namespace: str, nodes: list[str], key: str,
+    access: Access, cluster: WorkloadApi, plane: ControlPlane, namespace: str, nodes: list[str], key: str,
     value: str,
 ) -> None:  # fmt: skip
     nodes += add_nodes(plane, 1, prefix=f"spot-{namespace}", model=MODEL, gpus=1, labels={key: value})
@@ -97,8 +98,9 @@ def test_a_spot_node_without_a_taint_takes_only_runs_that_allow_spot(
     assert places(cluster, namespace) == nodes
 
 
+@pytest.mark.slow
 def test_a_node_selector_tolerations_and_affinity_laid_over_a_pod_choose_its_node(
-    access: Access, cluster: KubernetesCluster, plane: ControlPlane, namespace: str, nodes: list[str]
+    access: Access, cluster: WorkloadApi, plane: ControlPlane, namespace: str, nodes: list[str]
 ) -> None:
     taint = {"key": "team", "value": "vision", "effect": "NoSchedule"}
     for name, labels in (("a", {"disk": "slow"}), ("b", {"disk": "fast", "rack": "7"}), ("c", {"disk": "fast"})):
@@ -120,6 +122,7 @@ def test_a_node_selector_tolerations_and_affinity_laid_over_a_pod_choose_its_nod
     assert places(cluster, namespace) == [nodes[2]]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("resource", "labels", "asked", "parts"),
     [
@@ -129,7 +132,7 @@ def test_a_node_selector_tolerations_and_affinity_laid_over_a_pod_choose_its_nod
     ids=["mig", "time-slices"],
 )
 def test_a_share_of_a_gpu_is_placed_as_the_part_that_the_node_hands_out(
-    access: Access, cluster: KubernetesCluster, plane: ControlPlane, namespace: str, nodes: list[str],
+    access: Access, cluster: WorkloadApi, plane: ControlPlane, namespace: str, nodes: list[str],
     resource: str, labels: dict[str, str], asked: GpuRequest, parts: str,
 ) -> None:  # fmt: skip
     nodes += add_nodes(
@@ -152,7 +155,7 @@ def test_a_share_of_a_gpu_is_placed_as_the_part_that_the_node_hands_out(
 
 
 def test_what_a_daemonset_will_take_of_a_node_is_not_given_away(
-    access: Access, cluster: KubernetesCluster, plane: ControlPlane, namespace: str, nodes: list[str]
+    access: Access, cluster: WorkloadApi, plane: ControlPlane, namespace: str, nodes: list[str]
 ) -> None:
     nodes += add_nodes(plane, 1, prefix=f"new-{namespace}", model=MODEL, gpus=1, cpu="8")
     ready(plane, nodes)
@@ -169,7 +172,7 @@ def test_what_a_daemonset_will_take_of_a_node_is_not_given_away(
         comes_to(cluster, "train", Phase.RUNNING)
 
 
-def message(cluster: KubernetesCluster, namespace: str) -> str:
+def message(cluster: WorkloadApi, namespace: str) -> str:
     return cluster.named("train", namespace).status.reason.message
 
 
@@ -184,6 +187,7 @@ def daemonset(selector: dict[str, str], **pod: Any) -> dict[str, Any]:
     return {"metadata": {"name": "agent"}, "spec": spec}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "key",
     [
@@ -194,7 +198,7 @@ def daemonset(selector: dict[str, str], **pod: Any) -> dict[str, Any]:
     ],
 )
 def test_a_gang_on_a_node_that_is_about_to_go_is_told_and_starts_elsewhere(
-    access: Access, cluster: KubernetesCluster, plane: ControlPlane, namespace: str, nodes: list[str], key: str
+    access: Access, cluster: WorkloadApi, plane: ControlPlane, namespace: str, nodes: list[str], key: str
 ) -> None:
     nodes += add_nodes(plane, 3, prefix=f"going-{namespace}", model=MODEL, gpus=1)
     ready(plane, nodes)

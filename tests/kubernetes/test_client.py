@@ -211,3 +211,38 @@ def test_a_job_that_fails_each_time_is_tried_ever_more_rarely_and_at_once_again_
     assert work.submit("run", "create b", lambda: None), "another job is not its fault"
     assert work.submit("another", "create a", lambda: None), "nor is another run"
     work.stop()
+
+
+@pytest.mark.parametrize(
+    "name", ["../secrets/token", "..", ".", "a/../../secrets", "a?watch=true", "a#b", "a b", "a%2f..%2fsecrets", "",
+             "a/log/b", "é", "a\nHost: b", "a\\b", "a/b/c"],
+)  # fmt: skip
+@pytest.mark.parametrize("way", ["get", "merge", "delete", "create", "text", "items"])
+def test_a_name_that_would_lead_to_another_object_is_of_none(name: str, way: str) -> None:
+    """No request is sent: the server of this client would not answer."""
+    client = client_of("http://127.0.0.1:9", patience_s=0.1)
+    path = f"/apis/batch/v1/namespaces/research/jobs/{name}"
+    with pytest.raises(ApiError, match="no object of that name") as error:
+        list(client.items(path)) if way == "items" else getattr(client, way)(
+            path, *([{}] if way in ("merge", "create") else [])
+        )
+    assert error.value.status == 404
+    assert client.num_requests == 0
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/version", "/readyz", "/api/v1/nodes", "/api/v1/nodes/ip-10-0-0-1.ec2.internal",
+        "/api/v1/namespaces/research/pods/train-0-0/log", "/api/v1/namespaces/research",
+        "/api/v1/namespaces/gpu/pods/dcgm-x:9400/proxy/metrics", "/apis/apps/v1", "/apis/batch",
+        "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/trainings.fairlead.dev",
+        "/apis/rbac.authorization.k8s.io/v1/clusterroles/system:auth-delegator",
+        "/apis/fairlead.dev/v1alpha1/namespaces/research/trainings/train/status",
+        "/apis/fairlead.dev/v1alpha1/teams/research/status",
+        "/apis/cluster.karmada.io/v1alpha1/clusters/member/proxy/api/v1/namespaces/a/pods/b/log",
+    ],
+)  # fmt: skip
+def test_a_path_of_an_object_is_sent(path: str) -> None:
+    with pytest.raises(Unreachable):
+        client_of("http://127.0.0.1:9", patience_s=0.01).get(path)

@@ -13,12 +13,12 @@ import pytest
 from fairlead.cluster.kubernetes.api.client import ApiError, Client, Limits
 from fairlead.cluster.kubernetes.api.config import Access, load_access
 from fairlead.cluster.kubernetes.api.objects import PodObject
+from fairlead.cluster.kubernetes.informers.informers import PODS, Informers
 from fairlead.cluster.kubernetes.kinds import objects_path, workload_kinds
 from fairlead.cluster.kubernetes.manifests.pods import PodSettings
 from fairlead.cluster.kubernetes.manifests.runtime_bundle import bundle_name
 from fairlead.cluster.kubernetes.operator.cluster import KubernetesCluster
 from fairlead.cluster.kubernetes.operator.pods.pod_agent import Agent
-from fairlead.cluster.kubernetes.operator.runs.informers import PODS, Informers
 from fairlead.cluster.port import LogLine
 from fairlead.specs.overlay import overlay
 from fairlead.specs.resources import Resources

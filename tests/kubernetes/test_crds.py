@@ -14,9 +14,9 @@ from fairlead.cluster.kubernetes.manifests.crds import (
 )
 from fairlead.cluster.kubernetes.manifests.spec_objects import read_object, write_object
 from fairlead.errors import InvalidSpec
+from fairlead.specs.field_types import Section
 from fairlead.specs.formats.reading import parse
 from fairlead.specs.keys import OBJECTS
-from fairlead.specs.tables.field_types import Section
 from fairlead.specs.training import Training
 from tests.kubernetes.goldens import check_golden
 

@@ -10,11 +10,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import pytest
 import trustme
 
 from fairlead.cluster.kubernetes.api.client import ApiError
 from fairlead.cluster.kubernetes.api.config import Access
-from fairlead.cluster.kubernetes.operator.cluster import KubernetesCluster
+from fairlead.cluster.kubernetes.workloads.workload_api import WorkloadApi
 from fairlead.state.reasons import Code
 from fairlead.state.snapshot import Phase
 from tests.kubernetes.operating import GPUS, HARMLESS, comes_to, gang, live_pods, operating
@@ -27,7 +28,7 @@ POLICIES = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies"
 CLASSES = "/apis/scheduling.k8s.io/v1/priorityclasses"
 
 
-def last_failure(cluster: KubernetesCluster, namespace: str) -> str:
+def last_failure(cluster: WorkloadApi, namespace: str) -> str:
     """What it says of the latest failure, once there is one."""
     until(lambda: cluster.named("train", namespace).status.last_failure is not None)
     failure = cluster.named("train", namespace).status.last_failure
@@ -35,8 +36,9 @@ def last_failure(cluster: KubernetesCluster, namespace: str) -> str:
     return failure.message
 
 
+@pytest.mark.slow
 def test_a_node_that_vanishes_takes_the_gang_to_another(
-    access: Access, cluster: KubernetesCluster, namespace: str, plane: ControlPlane
+    access: Access, cluster: WorkloadApi, namespace: str, plane: ControlPlane
 ) -> None:
     client = cluster.client
     add_nodes(plane, 1, prefix="a-mortal", gpus=GPUS)
@@ -58,8 +60,9 @@ def test_a_node_that_vanishes_takes_the_gang_to_another(
     assert run.status.last_failure.message.endswith("is gone")
 
 
+@pytest.mark.slow
 def test_a_preempted_pod_says_who_took_its_place_and_the_gang_comes_back(
-    access: Access, cluster: KubernetesCluster, namespace: str
+    access: Access, cluster: WorkloadApi, namespace: str
 ) -> None:
     client = cluster.client
     name = f"urgent-{namespace}"
@@ -83,7 +86,7 @@ def test_a_preempted_pod_says_who_took_its_place_and_the_gang_comes_back(
 
 
 def test_a_pod_that_its_node_evicts_says_what_it_ran_short_of(
-    access: Access, cluster: KubernetesCluster, namespace: str
+    access: Access, cluster: WorkloadApi, namespace: str
 ) -> None:
     cluster.submit(gang(namespace))
     with operating(access, namespace):
@@ -97,7 +100,7 @@ def test_a_pod_that_its_node_evicts_says_what_it_ran_short_of(
 
 
 def test_a_webhook_that_denies_a_pod_fails_the_run_with_its_words(
-    access: Access, cluster: KubernetesCluster, namespace: str
+    access: Access, cluster: WorkloadApi, namespace: str
 ) -> None:
     with denying(cluster, namespace, "no GPUs on Fridays"):
         cluster.submit(gang(namespace))
@@ -109,7 +112,7 @@ def test_a_webhook_that_denies_a_pod_fails_the_run_with_its_words(
 
 
 def test_a_webhook_that_denies_what_pods_need_beside_themselves_fails_the_run_with_its_words(
-    access: Access, cluster: KubernetesCluster, namespace: str
+    access: Access, cluster: WorkloadApi, namespace: str
 ) -> None:
     with denying(cluster, namespace, "no Services here", what="services"):
         cluster.submit(gang(namespace))
@@ -120,7 +123,7 @@ def test_a_webhook_that_denies_what_pods_need_beside_themselves_fails_the_run_wi
 
 
 def test_an_admission_policy_that_denies_a_pod_is_told_by_its_name(
-    access: Access, cluster: KubernetesCluster, namespace: str
+    access: Access, cluster: WorkloadApi, namespace: str
 ) -> None:
     rule = {"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["pods"]}
     here = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": namespace}}, "resourceRules": [rule]}
@@ -134,7 +137,7 @@ def test_an_admission_policy_that_denies_a_pod_is_told_by_its_name(
 
     def is_in_force() -> bool:
         try:
-            client.request("POST", f"/api/v1/namespaces/{namespace}/pods?dryRun=All", pod)
+            client.create(f"/api/v1/namespaces/{namespace}/pods", pod, {"dryRun": "All"})
         except ApiError as error:
             return "ValidatingAdmissionPolicy" in error.said
         return False
@@ -151,8 +154,9 @@ def test_an_admission_policy_that_denies_a_pod_is_told_by_its_name(
     assert told in run.status.reason.message
 
 
+@pytest.mark.slow
 def test_a_webhook_that_cannot_be_asked_is_told_and_the_run_goes_on_when_it_is_back(
-    access: Access, cluster: KubernetesCluster, namespace: str
+    access: Access, cluster: WorkloadApi, namespace: str
 ) -> None:
     cluster.submit(gang(namespace))
     nobody = "https://127.0.0.1:9/"
@@ -166,7 +170,7 @@ def test_a_webhook_that_cannot_be_asked_is_told_and_the_run_goes_on_when_it_is_b
 
 @contextmanager
 def denying(
-    cluster: KubernetesCluster, namespace: str, why: str, *, what: str = "pods", url: str | None = None
+    cluster: WorkloadApi, namespace: str, why: str, *, what: str = "pods", url: str | None = None
 ) -> Iterator[None]:
     """A webhook that denies whatever of one kind is created in a namespace, or one at an address without an answer."""
     authority = trustme.CA()
@@ -225,13 +229,14 @@ def answering(authority: trustme.CA, why: str) -> Iterator[str]:
         thread.join(timeout=5)
 
 
+@pytest.mark.slow
 def test_a_namespace_that_is_deleted_goes_with_its_runs_and_nothing_is_created_again(
-    access: Access, cluster: KubernetesCluster, namespace: str, plane: ControlPlane
+    access: Access, cluster: WorkloadApi, namespace: str, plane: ControlPlane
 ) -> None:
     doomed = f"{namespace}-doomed"
     plane.request("POST", "/api/v1/namespaces", {"metadata": {"name": doomed}})
     plane.await_namespace(doomed)
-    doomed_cluster = KubernetesCluster(cluster.client, namespace=doomed)
+    doomed_cluster = WorkloadApi(cluster.client, namespace=doomed)
     with operating(access, namespace, watch_namespace=doomed):
         doomed_cluster.submit(gang(doomed))
         comes_to(doomed_cluster, "train", Phase.RUNNING)

@@ -8,7 +8,7 @@ import pytest
 from fairlead.cluster.kubernetes.api.client import ApiError
 from fairlead.cluster.kubernetes.api.config import Access
 from fairlead.cluster.kubernetes.client.user_client import UserClient
-from fairlead.cluster.kubernetes.operator.cluster import KubernetesCluster
+from fairlead.cluster.kubernetes.workloads.workload_api import WorkloadApi
 from fairlead.control.updates import carry_out, plan_update
 from fairlead.policy.kinds.table import leaf
 from fairlead.specs.formats.settings import read_setting
@@ -24,22 +24,22 @@ def path_of(spec: Training) -> str:
     return f"/apis/fairlead.dev/v1alpha1/namespaces/{spec.team}/trainings/{spec.name}"
 
 
-def edit(cluster: KubernetesCluster, spec: Training, changes: dict[str, Any], wish: str | None = None) -> None:
+def edit(cluster: WorkloadApi, spec: Training, changes: dict[str, Any], wish: str | None = None) -> None:
     """What `kubectl edit` and `kubectl annotate` send."""
     cluster.client.merge(path_of(spec), {"spec": changes})
     if wish is not None:
         cluster.client.merge(path_of(spec), {"metadata": {"annotations": {INTENT: wish}}})
 
 
-def told_of_changes(cluster: KubernetesCluster, uid: str) -> list[str]:
+def told_of_changes(cluster: WorkloadApi, uid: str) -> list[str]:
     return [each.reason.message for each in cluster.events(uid) if each.type == "Changed"]
 
 
-def ignored(cluster: KubernetesCluster, uid: str) -> list[str]:
+def ignored(cluster: WorkloadApi, uid: str) -> list[str]:
     return [each.reason.message for each in cluster.events(uid) if each.type == "Ignored"]
 
 
-def pods_env(cluster: KubernetesCluster, spec: Training, name: str) -> dict[str, str]:
+def pods_env(cluster: WorkloadApi, spec: Training, name: str) -> dict[str, str]:
     pod = cluster.client.get(f"/api/v1/namespaces/{spec.team}/pods/{name}")
     env = {each["name"]: each.get("value") for each in pod["spec"]["containers"][0]["env"]}
     found: dict[str, str] = json.loads(env["FAIRLEAD_INSTRUCTIONS"])["env"] | {"run": env["FAIRLEAD_COMMAND"]}
@@ -47,7 +47,7 @@ def pods_env(cluster: KubernetesCluster, spec: Training, name: str) -> dict[str,
 
 
 def test_a_failed_run_that_was_edited_goes_on_with_the_new_spec(
-    access: Access, cluster: KubernetesCluster, namespace: str
+    access: Access, cluster: WorkloadApi, namespace: str
 ) -> None:
     spec = gang(namespace, nodes=1, run="0.2s", exit_code="1")
     with operating(access, namespace):
@@ -66,9 +66,8 @@ def test_a_failed_run_that_was_edited_goes_on_with_the_new_spec(
     assert failed.uid == run.uid
 
 
-def test_an_edit_alone_is_told_and_survives_the_operator(
-    access: Access, cluster: KubernetesCluster, namespace: str
-) -> None:
+@pytest.mark.slow
+def test_an_edit_alone_is_told_and_survives_the_operator(access: Access, cluster: WorkloadApi, namespace: str) -> None:
     spec = gang(namespace, nodes=1)
     with operating(access, namespace):
         cluster.submit(spec)
@@ -86,9 +85,7 @@ def test_an_edit_alone_is_told_and_survives_the_operator(
     assert told_of_changes(cluster, uid) == ["priority: 0 -> 7"]
 
 
-def test_a_running_run_is_not_edited_and_kubectl_says_why(
-    access: Access, cluster: KubernetesCluster, namespace: str
-) -> None:
+def test_a_running_run_is_not_edited_and_kubectl_says_why(access: Access, cluster: WorkloadApi, namespace: str) -> None:
     spec = gang(namespace, nodes=1)
     with operating(access, namespace):
         cluster.submit(spec)
@@ -100,8 +97,9 @@ def test_a_running_run_is_not_edited_and_kubectl_says_why(
         assert live_pods(cluster, namespace) == ["train-0-0"]
 
 
+@pytest.mark.slow
 def test_a_wish_that_there_is_not_changes_nothing_and_is_told_once(
-    access: Access, cluster: KubernetesCluster, namespace: str
+    access: Access, cluster: WorkloadApi, namespace: str
 ) -> None:
     spec = gang(namespace, nodes=1)
     with operating(access, namespace):
@@ -120,7 +118,7 @@ def test_a_wish_that_there_is_not_changes_nothing_and_is_told_once(
 
 
 def test_a_waiting_gang_that_is_edited_is_placed_by_the_new_spec(
-    access: Access, cluster: KubernetesCluster, namespace: str
+    access: Access, cluster: WorkloadApi, namespace: str
 ) -> None:
     spec = gang(namespace, nodes=3)
     with operating(access, namespace):
@@ -133,7 +131,7 @@ def test_a_waiting_gang_that_is_edited_is_placed_by_the_new_spec(
         assert live_pods(cluster, namespace) == ["first-0-0", "train-0-0"]
 
 
-def test_a_person_changes_a_run_with_the_command(access: Access, cluster: KubernetesCluster, namespace: str) -> None:
+def test_a_person_changes_a_run_with_the_command(access: Access, cluster: WorkloadApi, namespace: str) -> None:
     desk = UserClient(cluster.client, namespace=namespace)
     spec = gang(namespace, nodes=1, run="0.2s", exit_code="1")
     with operating(access, namespace):

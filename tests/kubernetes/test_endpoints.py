@@ -5,11 +5,11 @@ from dataclasses import replace
 import pytest
 
 from fairlead.cluster.kubernetes.api.objects import read_pod
+from fairlead.cluster.kubernetes.informers.pod_status import observe_pod
 from fairlead.cluster.kubernetes.manifests.endpoints import endpoint_url, render_backends, render_endpoint
 from fairlead.cluster.kubernetes.manifests.network_policies import render_run_policy
 from fairlead.cluster.kubernetes.manifests.pods import PodSettings, render_pod
 from fairlead.cluster.kubernetes.manifests.spec_objects import read_object, write_object
-from fairlead.cluster.kubernetes.operator.pods.pod_status import observe_pod
 from fairlead.cluster.preflight import gateway_problem, pod_model_problem
 from fairlead.specs.serving import Access, Canary, CanaryMetric, Replica, Routing, Serving
 from fairlead.state.snapshot import Grant, PodPhase, Workload

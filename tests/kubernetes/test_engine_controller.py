@@ -10,7 +10,7 @@ from fairlead.cluster.kubernetes.api.client import ApiError
 from fairlead.cluster.kubernetes.api.config import Access
 from fairlead.cluster.kubernetes.engines.table import driver_of, path_of
 from fairlead.cluster.kubernetes.manifests.spec_objects import write_object
-from fairlead.cluster.kubernetes.operator.cluster import KubernetesCluster
+from fairlead.cluster.kubernetes.workloads.workload_api import WorkloadApi
 from fairlead.specs.engines import Engine
 from fairlead.specs.training import Training
 from fairlead.state.reasons import Code
@@ -42,12 +42,12 @@ def handed(namespace: str, to: Engine, **changes: Any) -> Training:
     )
 
 
-def say(cluster: KubernetesCluster, path: str, status: dict[str, Any]) -> None:
+def say(cluster: WorkloadApi, path: str, status: dict[str, Any]) -> None:
     """Play the controller: write the status of an object."""
     cluster.client.merge(f"{path}/status", {"status": status})
 
 
-def reason(cluster: KubernetesCluster, namespace: str) -> str:
+def reason(cluster: WorkloadApi, namespace: str) -> str:
     return cluster.named("train", namespace).status.reason.message
 
 
@@ -63,8 +63,9 @@ DONE = {
 
 
 # Before the kinds are there.
+@pytest.mark.slow
 def test_a_cluster_without_the_engine_ends_the_run_with_what_to_do(
-    access: Access, cluster: KubernetesCluster, namespace: str
+    access: Access, cluster: WorkloadApi, namespace: str
 ) -> None:
     cluster.submit(handed(namespace, Engine.VOLCANO))
     with operating(access, namespace):
@@ -76,10 +77,11 @@ def test_a_cluster_without_the_engine_ends_the_run_with_what_to_do(
     )
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("kinds")
 @pytest.mark.parametrize("engine", [each for each in Engine if each is not Engine.KUEUE])
 def test_each_start_is_one_object_whose_words_and_end_are_the_runs(
-    access: Access, cluster: KubernetesCluster, namespace: str, engine: Engine
+    access: Access, cluster: WorkloadApi, namespace: str, engine: Engine
 ) -> None:
     driver = driver_of(engine)
     place = path_of(driver, namespace)
@@ -99,9 +101,10 @@ def test_each_start_is_one_object_whose_words_and_end_are_the_runs(
         until(lambda: not cluster.workloads())
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("kinds")
 def test_an_operator_that_is_killed_at_any_moment_leaves_one_object(
-    access: Access, cluster: KubernetesCluster, namespace: str
+    access: Access, cluster: WorkloadApi, namespace: str
 ) -> None:
     place = path_of(driver_of(Engine.JOBSET), namespace)
     cluster.submit(handed(namespace, Engine.JOBSET))
@@ -115,7 +118,7 @@ def test_an_operator_that_is_killed_at_any_moment_leaves_one_object(
 
 @pytest.mark.usefixtures("kinds")
 def test_an_object_that_somebody_deletes_is_followed_by_another_and_never_two_at_once(
-    access: Access, cluster: KubernetesCluster, namespace: str
+    access: Access, cluster: WorkloadApi, namespace: str
 ) -> None:
     place = path_of(driver_of(Engine.JOBSET), namespace)
     cluster.submit(handed(namespace, Engine.JOBSET))
@@ -130,7 +133,7 @@ def test_an_object_that_somebody_deletes_is_followed_by_another_and_never_two_at
 
 @pytest.mark.usefixtures("kinds")
 def test_somebody_elses_object_of_the_name_is_left_alone_and_told_of(
-    access: Access, cluster: KubernetesCluster, namespace: str
+    access: Access, cluster: WorkloadApi, namespace: str
 ) -> None:
     driver = driver_of(Engine.JOBSET)
     theirs = {"apiVersion": driver.api, "kind": driver.kind, "metadata": {"name": "train-0"}}
@@ -142,7 +145,7 @@ def test_somebody_elses_object_of_the_name_is_left_alone_and_told_of(
 
 
 @pytest.mark.usefixtures("kinds")
-def test_kueues_words_are_the_reason_while_it_waits(access: Access, cluster: KubernetesCluster, namespace: str) -> None:
+def test_kueues_words_are_the_reason_while_it_waits(access: Access, cluster: WorkloadApi, namespace: str) -> None:
     cluster.submit(handed(namespace, Engine.KUEUE))
     with operating(access, namespace):
         until(lambda: "Kueue has not admitted it yet" in reason(cluster, namespace))
@@ -176,7 +179,7 @@ def test_kueues_words_are_the_reason_while_it_waits(access: Access, cluster: Kub
 )
 @pytest.mark.usefixtures("plane")
 def test_the_api_server_refuses_what_an_engine_cannot_honour(
-    cluster: KubernetesCluster, namespace: str, spec: dict[str, Any], said: str
+    cluster: WorkloadApi, namespace: str, spec: dict[str, Any], said: str
 ) -> None:
     content = write_object(gang(namespace))
     content["spec"] = {"run": "work", **spec}
@@ -185,7 +188,7 @@ def test_the_api_server_refuses_what_an_engine_cannot_honour(
     assert said in str(refused.value)
 
 
-def test_what_only_the_operator_reads_is_told_by_it(access: Access, cluster: KubernetesCluster, namespace: str) -> None:
+def test_what_only_the_operator_reads_is_told_by_it(access: Access, cluster: WorkloadApi, namespace: str) -> None:
     content = write_object(gang(namespace))
     content["spec"] = {"run": "work", "engine": "jobset", "resources": {"gpu": "0.5"}}
     path = f"/apis/fairlead.dev/v1alpha1/namespaces/{namespace}/trainings"

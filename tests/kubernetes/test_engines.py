@@ -13,10 +13,10 @@ from fairlead.cluster.kubernetes.devices import DeviceResource
 from fairlead.cluster.kubernetes.engines import kueue
 from fairlead.cluster.kubernetes.engines.port import Object, Stage, Submission
 from fairlead.cluster.kubernetes.engines.table import driver_of
+from fairlead.cluster.kubernetes.informers.engine_members import absent, explained
+from fairlead.cluster.kubernetes.informers.engine_objects import EngineObject
 from fairlead.cluster.kubernetes.manifests.network_policies import render_run_policy
-from fairlead.cluster.kubernetes.operator.engines.engine_members import absent, explained
-from fairlead.cluster.kubernetes.operator.engines.engine_objects import EngineObject
-from fairlead.cluster.kubernetes.operator.pods.pod_reports import Ending
+from fairlead.cluster.kubernetes.workloads.pod_reports import Ending
 from fairlead.control.admission import check
 from fairlead.errors import Conflict, InvalidSpec
 from fairlead.runtime.inpod import as_member
@@ -342,8 +342,8 @@ def test_a_member_takes_its_place_from_its_index() -> None:
 def an_object(engine: Engine = Engine.JOBSET, content: Object | None = None) -> EngineObject:
     observed = driver_of(engine).observe(content or {})
     return EngineObject(
-        key="research/train-llama-2", version=1, uid="u", engine=engine, run_uid=UID, attempt=2, observed=observed,
-        is_leaving=False,
+        key="research/train-llama-2", version=1, uid="u", engine=engine, run_uid=UID,
+        run_key=("Training", "research/train-llama"), attempt=2, observed=observed, is_leaving=False,
     )  # fmt: skip
 
 
@@ -387,6 +387,17 @@ def test_who_launches_the_program_says_how_it_ended() -> None:
     failed = an_object(Engine.RAYJOB, {"status": {"jobStatus": "FAILED", "message": "exit code 1"}})
     (pod,) = explained((running,), {}, driver_of(Engine.RAYJOB), failed)
     assert (pod.phase, pod.message) == (PodPhase.LOST, "its RayJob failed: exit code 1")
+
+
+@pytest.mark.parametrize("digits", [10, 5000])
+def test_an_exit_code_that_no_program_has_is_not_read(digits: int) -> None:
+    words = f"Container ranks for pod ml/train-2-0-x7k2p failed with exit code {'9' * digits} matching FailJob rule"
+    for engine, status in (
+        (Engine.RAYJOB, {"jobStatus": "FAILED", "message": words}),
+        (Engine.KUEUE, {"conditions": [{"type": "Failed", "status": "True", "message": words}]}),
+    ):
+        seen = driver_of(engine).observe({"status": status})
+        assert (seen.stage, seen.index) == (Stage.FAILED, None)
 
 
 class TestAHostedProgram:

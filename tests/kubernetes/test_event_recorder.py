@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from fairlead.cluster.kubernetes.api.config import Access
-from fairlead.cluster.kubernetes.operator.cluster import KubernetesCluster
 from fairlead.cluster.kubernetes.operator.events.event_recorder import (
     BURST,
     NOTE_MOST,
@@ -16,7 +15,8 @@ from fairlead.cluster.kubernetes.operator.events.event_recorder import (
     EventRecorder,
     render_event,
 )
-from fairlead.cluster.kubernetes.operator.pods.pod_reports import SeenEvent
+from fairlead.cluster.kubernetes.workloads.pod_reports import SeenEvent
+from fairlead.cluster.kubernetes.workloads.workload_api import WorkloadApi
 from fairlead.control.operator import Operator
 from fairlead.state.plan import Event
 from fairlead.state.reasons import Code, Reason
@@ -26,7 +26,7 @@ from tests.kubernetes.testcluster.control_plane import ControlPlane
 from tests.waiting import until
 
 
-def events(cluster: KubernetesCluster, namespace: str) -> list[dict[str, Any]]:
+def events(cluster: WorkloadApi, namespace: str) -> list[dict[str, Any]]:
     """Of our operator, oldest first."""
     found = cluster.client.items(f"/api/v1/namespaces/{namespace}/events")
     ours = [each for each in found if each["source"].get("component") == "fairlead-operator"]
@@ -34,7 +34,7 @@ def events(cluster: KubernetesCluster, namespace: str) -> list[dict[str, Any]]:
 
 
 def test_describe_tells_the_story_of_a_run(
-    access: Access, cluster: KubernetesCluster, namespace: str, plane: ControlPlane
+    access: Access, cluster: WorkloadApi, namespace: str, plane: ControlPlane
 ) -> None:
     cluster.submit(gang(namespace))
     with operating(access, namespace):
@@ -55,8 +55,9 @@ def test_describe_tells_the_story_of_a_run(
     assert "fairlead-operator" in described
 
 
+@pytest.mark.slow
 def test_what_ranks_report_is_recorded_once_for_each_attempt_whichever_operator_hears_it(
-    access: Access, cluster: KubernetesCluster, namespace: str
+    access: Access, cluster: WorkloadApi, namespace: str
 ) -> None:
     cluster.submit(gang(namespace))
     slow = SeenEvent(rank=0, place=0, at=2000.0, event=reported("CheckpointFailed", "no space left on device"))
@@ -67,21 +68,21 @@ def test_what_ranks_report_is_recorded_once_for_each_attempt_whichever_operator_
 
     with operating(access, namespace) as operator:
         run = comes_to(cluster, "train", Phase.RUNNING)
-        operator.cluster.report(run.uid, None, None, attempt=0, events=(slow,))
+        operator.cluster.reports.note(run.uid, None, None, attempt=0, events=(slow,))
         operator.view.wake()
         until(lambda: told() == ["CheckpointFailed"])
         shown = ("Warning", "CheckpointFailed: no space left on device")
         until(lambda: shown in [(each["type"], each["message"]) for each in events(cluster, namespace)])
     with operating(access, namespace) as operator:
-        operator.cluster.report(run.uid, None, None, attempt=0, events=(slow, lost))
+        operator.cluster.reports.note(run.uid, None, None, attempt=0, events=(slow, lost))
         operator.view.wake()
         until(lambda: told() == ["CheckpointFailed", "RankLost"])
         cluster.client.delete(f"/api/v1/namespaces/{namespace}/pods/train-0-1")
         comes_to(cluster, "train", Phase.RUNNING, attempt=1)
         # The clock of another node may be behind, and what is heard of an attempt before comes too late.
         early = SeenEvent(rank=0, place=0, at=1999.0, event=reported("RankReturned", "rank 3 back"))
-        operator.cluster.report(run.uid, None, None, attempt=0, events=(slow, lost))
-        operator.cluster.report(run.uid, None, None, attempt=1, events=(early,))
+        operator.cluster.reports.note(run.uid, None, None, attempt=0, events=(slow, lost))
+        operator.cluster.reports.note(run.uid, None, None, attempt=1, events=(early,))
         operator.view.wake()
         until(lambda: told() == ["CheckpointFailed", "RankLost", "RankReturned"])
 
@@ -90,7 +91,8 @@ def reported(kind: str, message: str) -> Event:
     return Event(type=kind, reason=Reason(code=Code.REPORTED, message=message))
 
 
-def test_whoever_takes_over_tells_nothing_twice(access: Access, cluster: KubernetesCluster, namespace: str) -> None:
+@pytest.mark.slow
+def test_whoever_takes_over_tells_nothing_twice(access: Access, cluster: WorkloadApi, namespace: str) -> None:
     cluster.submit(gang(namespace))
     with operating(access, namespace):
         comes_to(cluster, "train", Phase.RUNNING)
@@ -103,7 +105,7 @@ def test_whoever_takes_over_tells_nothing_twice(access: Access, cluster: Kuberne
 
 
 @pytest.fixture
-def operator(access: Access, cluster: KubernetesCluster, namespace: str) -> Iterator[Operator]:
+def operator(access: Access, cluster: WorkloadApi, namespace: str) -> Iterator[Operator]:
     with operating(access, namespace) as operator:
         yield operator
 
@@ -113,7 +115,7 @@ def telling(namespace: str, number: int, note: str) -> EventRecord:
     return EventRecord(regarding=regarding, name=f"it.{number:x}", reason="Noted", note=note, at=time.time())
 
 
-def test_the_same_words_count_up_one_event(operator: Operator, cluster: KubernetesCluster, namespace: str) -> None:
+def test_the_same_words_count_up_one_event(operator: Operator, cluster: WorkloadApi, namespace: str) -> None:
     teller = EventRecorder(operator.view)
     for number in range(3):
         teller.tell(operator.agent, telling(namespace, number, "again"), time.time())
@@ -126,9 +128,7 @@ def test_the_same_words_count_up_one_event(operator: Operator, cluster: Kubernet
     ]
 
 
-def test_an_object_with_too_much_to_say_is_cut_short(
-    operator: Operator, cluster: KubernetesCluster, namespace: str
-) -> None:
+def test_an_object_with_too_much_to_say_is_cut_short(operator: Operator, cluster: WorkloadApi, namespace: str) -> None:
     teller, now = EventRecorder(operator.view), time.time()
     for number in range(2 * BURST):
         teller.tell(operator.agent, telling(namespace, number, f"note {number}"), now)

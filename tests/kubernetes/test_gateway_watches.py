@@ -1,8 +1,8 @@
 """Watches of what gateways tell begin once there is one, and wake the operator when they are complete."""
 
 from fairlead.cluster.kubernetes import names
+from fairlead.cluster.kubernetes.informers.informers import Informers
 from fairlead.cluster.kubernetes.operator.pods.gateways import Gateways
-from fairlead.cluster.kubernetes.operator.runs.informers import Informers
 from tests.kubernetes.loopback import Listing, client_of, serving
 from tests.waiting import PATIENCE_S
 

@@ -20,15 +20,16 @@ import pytest
 from fairlead.cluster.kubernetes.api.client import ApiError, Client
 from fairlead.cluster.kubernetes.api.config import Access, load_access
 from fairlead.cluster.kubernetes.api.credentials import FixedToken
+from fairlead.cluster.kubernetes.manifests.endpoints import render_routes, render_team_routes
 from fairlead.cluster.kubernetes.manifests.gateway import render_gateway
 from fairlead.cluster.kubernetes.manifests.install import InstallSettings, render_install
 from fairlead.cluster.kubernetes.manifests.pod_environment import MASTER_PORT
-from fairlead.cluster.kubernetes.manifests.roles import GATEWAY_RULES
-from fairlead.cluster.kubernetes.names import GATEWAY, GATEWAY_NAMESPACE, ROUTES
-from fairlead.gateway.packing import DEMAND_KEY, ROUTES_KEY, packed, unpacked
+from fairlead.cluster.kubernetes.manifests.roles import GATEWAY_RULES, render_metrics_reader, render_roles
+from fairlead.cluster.kubernetes.names import GATEWAY, GATEWAY_NAMESPACE
+from fairlead.gateway.packing import DEMAND_KEY, unpacked
 from tests.debian import haproxy_directory
 from tests.gateway.parts import Replica, service
-from tests.kubernetes.audit import requests, rights, token_of
+from tests.kubernetes.audit import Right, requests, rights, token_of
 from tests.kubernetes.clusters import started
 from tests.kubernetes.operating import await_kinds
 from tests.kubernetes.test_accepted import applied
@@ -165,9 +166,9 @@ def a_gateway(plane: ControlPlane, tmp_path: Path, *more: str, path: str = "") -
 def test_haproxy_takes_requests_to_replicas_where_it_is_asked_for(plane: ControlPlane, tmp_path: Path) -> None:
     programs, replica = haproxy_directory(), Replica("told")
     told = service(replica, path="/serve/web", hosts=["serve-web.serve.svc"])
-    routes = {"version": 1, "services": {"serve/web": told}}
-    metadata = {"name": ROUTES, "namespace": GATEWAY_NAMESPACE}
-    plane.request("POST", CONFIGMAPS, {"metadata": metadata, "binaryData": {ROUTES_KEY: packed(routes)}})
+    made = (render_team_routes("serve", {"services": {"serve/web": told}, "keys": {}}), render_routes(["serve"]))
+    for each in made:
+        plane.request("POST", CONFIGMAPS, each)
     try:
         with a_gateway(plane, tmp_path, "--proxy", "haproxy", path=str(programs)) as gateway:
             report = gateway.directory / "proxy.json"
@@ -177,7 +178,39 @@ def test_haproxy_takes_requests_to_replicas_where_it_is_asked_for(plane: Control
             until(lambda: gateway.demand("serve/web").get("revisions", {}).get("r1", {}).get("requests") == 1)
     finally:
         replica.end()
-        plane.request("DELETE", f"{CONFIGMAPS}/{ROUTES}")
+        for each in made:
+            plane.request("DELETE", f"{CONFIGMAPS}/{each['metadata']['name']}")
+
+
+def test_its_metrics_are_for_whom_the_api_server_lets_get_them(plane: ControlPlane, gateway: Gateway) -> None:
+    client = Client(load_access((plane.kubeconfig(),)))
+    for content in (*render_gateway("none", "serve", 65532), *render_roles()):
+        if content["kind"] in ("ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding"):
+            applied(plane, content)
+    applied(plane, render_metrics_reader("prometheus", GATEWAY_NAMESPACE))
+    reader, other = (token_of(client, GATEWAY_NAMESPACE, name) for name in ("prometheus", "somebody"))
+    applied(plane, render_routes([]))
+    demand = gateway.directory / "demand.json"
+    until(demand.exists)
+    url = f"http://127.0.0.1:{json.loads(demand.read_text())['admin_port']}"
+
+    def status_of(path: str, authorization: str | None = None) -> tuple[int, str]:
+        headers = {} if authorization is None else {"Authorization": authorization}
+        try:
+            with urllib.request.urlopen(urllib.request.Request(url + path, headers=headers), timeout=30) as answer:
+                return answer.status, answer.read().decode()
+        except urllib.error.HTTPError as error:
+            return error.code, error.read().decode()
+
+    code, text = status_of("/metrics", f"Bearer {reader}")
+    assert code == 200
+    assert "fairlead_gateway_connections" in text
+    found = [status_of("/metrics", each) for each in (f"Bearer {other}", "Bearer x", "Basic eDp5", None)]
+    assert [code for code, _ in found] == [403, 401, 401, 401]
+    assert "fairlead-metrics-reader" in found[0][1]
+    assert "Authorization: Bearer TOKEN" in found[3][1]
+    assert status_of("/-/metrics")[0] == 401
+    assert status_of("/healthz")[0] == 200
 
 
 def test_a_gateway_whose_image_has_no_haproxy_says_what_to_do(tmp_path: Path) -> None:
@@ -196,6 +229,7 @@ def is_listening(gateway: Gateway) -> bool:
         return False
 
 
+@pytest.mark.slow
 def test_a_request_for_an_endpoint_at_zero_wakes_it_through_the_api_server(
     plane: ControlPlane, gateway: Gateway, address: str, tmp_path: Path
 ) -> None:
@@ -245,11 +279,17 @@ def test_a_request_for_an_endpoint_at_zero_wakes_it_through_the_api_server(
         until(lambda: ask()[0] == 403)
         assert "it has: none" in desk("keys", "revoke", "ci", code=5, timeout_s=60).err
     asked = list(requests(plane.audit_log, f"{GATEWAY_NAMESPACE}:{GATEWAY}"))
-    assert {each.right for each in asked} <= rights(GATEWAY_RULES)
+    # Who may scrape it is asked by the rights of `system:auth-delegator`.
+    delegated = {
+        Right(group="authentication.k8s.io", resource="tokenreviews", verb="create"),
+        Right(group="authorization.k8s.io", resource="subjectaccessreviews", verb="create"),
+    }
+    assert {each.right for each in asked} <= rights(GATEWAY_RULES) | delegated
     assert all(each.allowed for each in asked)
     assert {each.right.verb for each in asked} >= {"list", "watch", "patch"}
 
 
+@pytest.mark.slow
 def test_a_gateway_may_neither_read_nor_write_anything_else(plane: ControlPlane) -> None:
     client = Client(load_access((plane.kubeconfig(),)))
     token = token_of(client, GATEWAY_NAMESPACE, GATEWAY)
@@ -257,7 +297,7 @@ def test_a_gateway_may_neither_read_nor_write_anything_else(plane: ControlPlane)
     access = Access(context="gateway", server=plane.url, credentials=FixedToken(token), ca=ca)
     secrets = f"/api/v1/namespaces/{GATEWAY_NAMESPACE}/secrets"
     team, system = (f"/api/v1/namespaces/{name}/configmaps" for name in ("serve", "fairlead-system"))
-    for path in (team, system, secrets, CONFIGMAPS, f"{CONFIGMAPS}/gateway-2", "/api/v1/pods"):
+    for path in (team, system, secrets, f"{CONFIGMAPS}/gateway-2", "/api/v1/pods"):
         with pytest.raises(ApiError) as refused:
             Client(access).get(path)
         assert refused.value.status == 403

@@ -12,14 +12,16 @@ import pytest
 
 from fairlead.cluster.kubernetes.api.objects import Amounts, PodObject
 from fairlead.cluster.kubernetes.dcgm import devices_of, samples
-from fairlead.cluster.kubernetes.operator.pods.pod_reports import read_report
 from fairlead.cluster.kubernetes.operator.runs.gpu_telemetry import GpuTelemetry
+from fairlead.cluster.kubernetes.system_namespaces import DEFAULT, SystemNamespaces
+from fairlead.cluster.kubernetes.workloads.pod_reports import read_report
 from fairlead.control.metrics.operator import operator_metrics
 from fairlead.control.pass_counts import PassCounts
 from fairlead.policy.decide import decide
 from fairlead.specs.resources import GpuRequest, Resources
 from fairlead.state.snapshot import Grant, Intent, Phase, Pod, PodPhase, Snapshot, Workload
 from tests.builders import node, status, training
+from tests.kubernetes.turns import a_turn
 
 NOW = 1_000_000_000.0
 LABELS = 'device="nvidia{n}",modelName="NVIDIA A100-SXM4-80GB",Hostname="{node}",DCGM_FI_DRIVER_VERSION="550.54.15"'
@@ -42,6 +44,16 @@ def exposition(node_name: str, *busy: int) -> str:
     return "\n".join(lines) + "\n"
 
 
+def an_exporter(on: str, *, address: str = "", namespace: str = "gpu-operator", owner: str = "d") -> dict[str, Any]:
+    """An exporter's pod on a node, of the DaemonSet `d` of `gpu-operator` if nothing else is said."""
+    owners = [{"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "dcgm", "uid": owner, "controller": True}]
+    return {
+        "metadata": {"name": f"dcgm-{on}", "namespace": namespace, "ownerReferences": owners if owner else []},
+        "spec": {"nodeName": on},
+        "status": {"phase": "Running", "podIP": address or on},
+    }
+
+
 class Exporters:
     """A server that plays the exporters of all nodes, and an API server that lists their pods."""
 
@@ -49,6 +61,7 @@ class Exporters:
         self.url = url
         self.said: dict[str, str] = {}
         self.num_lists = 0
+        self.foreign: list[dict[str, Any]] = []
 
     def items(self, path: str, query: dict[str, str]) -> Iterator[dict[str, Any]]:
         self.num_lists += 1
@@ -56,7 +69,8 @@ class Exporters:
         if "app in" not in query["labelSelector"]:
             return
         for name in self.said:
-            yield {"spec": {"nodeName": name}, "status": {"phase": "Running", "podIP": name}}
+            yield an_exporter(name)
+        yield from self.foreign
 
     def fetch(self, url: str) -> str:
         """Instead of the pods' own addresses, which nothing listens at here."""
@@ -122,22 +136,58 @@ class Loop:
         self.charged: list[tuple[str, int, int, float]] = []
         self.looked_at: list[str] = []
         ledger: Any = SimpleNamespace(add_idle=lambda measured, now: self.charged.extend(measured))
-        view: Any = SimpleNamespace(client=exporters, look_again=self.looked_at.append)
+        daemons = [SimpleNamespace(key=f"{place}/dcgm", uid=place[0]) for place in ("dcgm-exporter", "team", "own")]
+        daemons.append(SimpleNamespace(key="gpu-operator/dcgm", uid="d"))
+        view: Any = SimpleNamespace(
+            client=exporters, look_again=self.looked_at.append, daemons=SimpleNamespace(all=lambda: daemons),
+            teams=SimpleNamespace(all=lambda: [SimpleNamespace(name="team")]),
+        )  # fmt: skip
         self.agent: Any = SimpleNamespace(submit=lambda run, name, job: job())
-        self.telemetry = GpuTelemetry(view, ledger, fetch=exporters.fetch)
+        system = SystemNamespaces(names=(*DEFAULT, "team"))
+        self.telemetry = GpuTelemetry(view, ledger, system=system, fetch=exporters.fetch)
         self.now = NOW
 
     def turn(self, seen: Snapshot, times: int = 1, every_s: float = 30.0) -> None:
         for _ in range(times):
             self.now += every_s
-            self.telemetry.act(self.now, self.agent, seen)
-            self.telemetry.act(self.now + 0.1, self.agent, seen)
+            self.telemetry.act(a_turn(self.agent, self.now, seen))
+            self.telemetry.act(a_turn(self.agent, self.now + 0.1, seen))
 
 
 def test_the_lines_of_an_exporter_are_devices_with_their_values() -> None:
     (found,) = devices_of(samples(exposition("a", 87))).values()
     assert (found.name, found.model, found.busy) == ("GPU-a-0", "A100-SXM4-80GB", 0.87)
     assert (found.memory_bytes, found.power_watts, found.temperature_celsius) == (40_960 * 2**20, 300.5, 61.0)
+
+
+@pytest.mark.parametrize("value", ["NaN", "+Inf", "-Inf", "1e999"])
+def test_a_value_that_an_exporter_does_not_know_is_missing_and_hides_no_other(value: str) -> None:
+    text = exposition("a", 87).replace(" 40960", f" {value}")
+    assert f" {value}" in text
+    (found,) = devices_of(samples(text)).values()
+    assert (found.memory_bytes, found.busy) == (None, 0.87)
+
+
+@pytest.mark.parametrize(
+    "foreign",
+    [
+        an_exporter("a", address="x", namespace="own", owner="o"),
+        an_exporter("a", address="x", namespace="team", owner="t"),
+        an_exporter("a", address="x", owner=""),
+        an_exporter("a", address="x", owner="somebody's"),
+        an_exporter("a", address="x", namespace="kube-system"),
+    ],
+    ids=["no system namespace", "a team's", "no owner", "no such DaemonSet", "a DaemonSet of another namespace"],
+)
+def test_a_pod_that_is_only_labelled_as_an_exporter_is_not_asked(exporters: Exporters, foreign: dict[str, Any]) -> None:
+    exporters.said = {"a": exposition("a", 20)}
+    exporters.foreign = [foreign]
+    asked: list[str] = []
+    loop, alone = Loop(exporters), run("alone", 1)
+    fetch = loop.telemetry._fetch
+    loop.telemetry._fetch = lambda url: asked.append(url) or fetch(url)  # type: ignore[func-returns-value]
+    loop.turn(world((alone, pod("alone", 0, "a", 1))))
+    assert asked == ["http://a:9400/metrics"]
 
 
 def test_a_run_with_all_gpus_of_its_nodes_is_measured_whatever_labels_say(exporters: Exporters) -> None:

@@ -12,6 +12,7 @@ __all__ = ["desk", "namespace", "operator", "plane", "prepared"]  # fixtures of 
 pytestmark = pytest.mark.kubernetes
 
 
+@pytest.mark.slow
 def test_the_history_of_a_cluster_is_recorded_and_replayed(desk: Desk, operator: None) -> None:
     desk("run", desk.write("done", nodes=2, resources={"gpu": 1}, fake={"run": "1s"}))
     desk("run", "-d", desk.write("still", fake={"run": "300s"}))

@@ -18,7 +18,7 @@ from fairlead.cluster.kubernetes.manifests.network_policies import render_run_po
 from fairlead.cluster.kubernetes.manifests.pods import render_pod
 from fairlead.cluster.kubernetes.manifests.services import render_service, render_slice
 from fairlead.cluster.kubernetes.manifests.teams import TeamSettings, render_team
-from fairlead.cluster.kubernetes.operator.runs.run_record import read_training
+from fairlead.cluster.kubernetes.workloads.run_record import read_training
 from fairlead.specs.team import Team
 from fairlead.state.snapshot import Workload
 from tests.kubernetes.builders import SETTINGS, a_creation
@@ -51,10 +51,8 @@ OVERLAYS: dict[str, Object] = {
 
 
 def a_pod_s_worth() -> Object:
-    """A spec with every field, whose pod an API server takes; the overlay's memory is less than the run's."""
-    spec = copy.deepcopy(RIGHT["Training"])
-    del spec["kubernetes"]["spec"]["containers"][0]["resources"]["limits"]["memory"]
-    return spec
+    """A spec with every field, whose pod an API server takes."""
+    return copy.deepcopy(RIGHT["Training"])
 
 
 def hostile(canary: Path) -> tuple[str, ...]:

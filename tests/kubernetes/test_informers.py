@@ -11,8 +11,8 @@ from fairlead.cluster.kubernetes import names
 from fairlead.cluster.kubernetes.api.client import ApiError, Client
 from fairlead.cluster.kubernetes.api.config import Access
 from fairlead.cluster.kubernetes.api.credentials import Anonymous
-from fairlead.cluster.kubernetes.operator.runs import informers as views
-from fairlead.cluster.kubernetes.operator.runs.informers import Informers
+from fairlead.cluster.kubernetes.informers import informers as views
+from fairlead.cluster.kubernetes.informers.informers import Informers
 from fairlead.runtime.reporting import FORM
 from fairlead.specs.keys import API_VERSION
 from fairlead.specs.overlay import RANKS
@@ -74,12 +74,19 @@ def a_pod(index: int, *, attempt: int = 0, said: dict[str, object] | None) -> di
     }
 
 
+def a_training() -> dict[str, Any]:
+    metadata = {"name": "a", "namespace": "t", "uid": "run", "creationTimestamp": MOMENT}
+    content = {"apiVersion": API_VERSION, "kind": "Training", "spec": {"run": "work"}}
+    return {**content, "metadata": {**metadata, "resourceVersion": str(next(VERSIONS))}}
+
+
 def test_how_far_a_run_came_is_known_from_the_pods_that_end() -> None:
     view = Informers(Client(Access(context="none", server="http://127.0.0.1:9", credentials=Anonymous())))
 
     def steps_after(*pods: dict[str, Any]) -> int | None:
         for pod in pods:
             view.pods.put(pod)
+        view.trainings.put(a_training())
         words = view.last_words("run")
         return None if words is None else words.step
 

@@ -125,6 +125,7 @@ def submit(plane: ControlPlane, name: str, **metadata: Any) -> None:
     plane.request("POST", "/apis/fairlead.dev/v1alpha1/namespaces/default/trainings", body)
 
 
+@pytest.mark.slow
 def test_nothing_is_left_of_an_installation_that_was_taken_away(fresh: ControlPlane, fairlead: Command) -> None:
     before = everything(fresh)
     installed = fairlead("install", "--wait", "--image", "fairlead:test", "--page", "--gateways", "2")
@@ -143,11 +144,12 @@ def test_nothing_is_left_of_an_installation_that_was_taken_away(fresh: ControlPl
     assert "There is no Fairlead" in fairlead("uninstall", "--yes").err
 
 
+@pytest.mark.slow
 def test_an_operator_that_does_not_get_ready_is_told_with_the_reason(fresh: ControlPlane, fairlead: Command) -> None:
     nodes = [each["metadata"]["name"] for each in fresh.request("GET", "/api/v1/nodes")["items"]]
     _cordon(fresh, nodes, True)
     try:
-        waited = fairlead("install", "--wait", "--timeout", "3")
+        waited = fairlead("install", "--wait", "--timeout", "3", "--image", "fairlead:test")
     finally:
         _cordon(fresh, nodes, False)
     assert waited.code == 7
@@ -156,6 +158,23 @@ def test_an_operator_that_does_not_get_ready_is_told_with_the_reason(fresh: Cont
     assert "The operator is ready." in fairlead("install", "--wait", "--replicas", "1").err
 
 
+@pytest.mark.slow
+def test_an_operator_without_an_image_is_refused_and_an_installed_one_keeps_its_own(
+    fresh: ControlPlane, fairlead: Command
+) -> None:
+    before = everything(fresh)
+    refused = fairlead("install")
+    assert refused.code == 6
+    assert "is on no public registry. Give --image-to REGISTRY/NAME" in refused.err
+    assert everything(fresh) == before
+    assert fairlead("install", "--image", "fairlead:test").code == 0
+    assert fairlead("install", "--replicas", "1").code == 0
+    place = "/apis/apps/v1/namespaces/fairlead-system/deployments/fairlead-operator"
+    (container,) = fresh.request("GET", place)["spec"]["template"]["spec"]["containers"]
+    assert container["image"] == "fairlead:test"
+
+
+@pytest.mark.slow
 def test_a_dry_run_changes_nothing(fresh: ControlPlane, fairlead: Command) -> None:
     before = everything(fresh)
     assert set(outcomes(fairlead("install", "--dry-run", "--json"))) == {"created"}
@@ -179,6 +198,7 @@ def test_nobody_gives_rights_that_they_do_not_have(fresh: ControlPlane, fairlead
     rules[0]["resources"] = [
         "namespaces", "customresourcedefinitions", "serviceaccounts", "clusterroles", "clusterrolebindings", "roles",
         "rolebindings", "networkpolicies", "poddisruptionbudgets", "deployments", "priorityclasses",
+        "validatingadmissionpolicies", "validatingadmissionpolicybindings",
     ]  # fmt: skip
     api = "rbac.authorization.k8s.io"
     role = {"metadata": {"name": "half"}, "rules": rules}
@@ -197,14 +217,18 @@ def test_nobody_gives_rights_that_they_do_not_have(fresh: ControlPlane, fairlead
     assert everything(fresh) == before
 
 
+@pytest.mark.slow
 def test_a_namespace_that_was_there_is_neither_changed_nor_deleted(fresh: ControlPlane, fairlead: Command) -> None:
     space = fresh.request("POST", "/api/v1/namespaces", {"metadata": {"name": "tools"}})
     installed = fairlead("install", "--namespace", "tools", "--replicas", "0")
     assert "left as it is  namespaces/tools" in installed.out
     told = fairlead("doctor", "--cluster", "kubernetes").out
     assert "in tools with 0 replicas, and none runs elsewhere: runs wait" in told
-    assert "-> fairlead operator --context test, or fairlead install --replicas 2 --context test" in told
-    elsewhere = fairlead("install")
+    assert (
+        "-> fairlead operator --context test, or fairlead install --image-to REGISTRY/NAME --replicas 2 --context test"
+        in told
+    )
+    elsewhere = fairlead("install", "--image", "fairlead:test")
     assert elsewhere.code == 6
     assert "is installed in namespace tools" in elsewhere.err
     gone = fairlead("uninstall", "--yes")
@@ -215,6 +239,7 @@ def test_a_namespace_that_was_there_is_neither_changed_nor_deleted(fresh: Contro
     assert not [name for name in everything(fresh) if "fairlead" in name]
 
 
+@pytest.mark.slow
 def test_runs_and_their_kind_stay_until_they_are_wanted_away(fresh: ControlPlane, fairlead: Command) -> None:
     before = everything(fresh)
     fairlead("install", "--replicas", "0")
@@ -248,6 +273,7 @@ def test_runs_and_their_kind_stay_until_they_are_wanted_away(fresh: ControlPlane
     assert not fresh.exists("/apis/discovery.k8s.io/v1/namespaces/default/endpointslices/serve-web")
 
 
+@pytest.mark.slow
 def test_runs_that_an_operator_looks_after_end_before_it_is_taken_away(
     fresh: ControlPlane, fairlead: Command, tmp_path: Path
 ) -> None:
@@ -269,6 +295,7 @@ def test_runs_that_an_operator_looks_after_end_before_it_is_taken_away(
     until(lambda: everything(fresh) == before)
 
 
+@pytest.mark.slow
 def test_the_commands_of_the_guide_do_what_it_says(fresh: ControlPlane, fairlead: Command, tmp_path: Path) -> None:
     blocks = [example.body for example in examples_of(PAGE) if example.kind == "bash" and "exec" not in example.body]
     environ = {
@@ -298,6 +325,7 @@ def installed(fresh: ControlPlane) -> Iterator[tuple[Command, Answer]]:
 class TestAnInstallation:
     """Look at one installation, in this order: each takes its time to make and to take away."""
 
+    @pytest.mark.slow
     def test_a_second_one_changes_nothing_and_says_so(
         self, fresh: ControlPlane, installed: tuple[Command, Answer]
     ) -> None:
@@ -316,6 +344,7 @@ class TestAnInstallation:
         assert "give --yes" in refused.err
         assert fresh.exists("/api/v1/namespaces/fairlead-system")
 
+    @pytest.mark.slow
     def test_it_is_renewed_in_place(self, fresh: ControlPlane, installed: tuple[Command, Answer]) -> None:
         fairlead, _ = installed
         role = "/apis/rbac.authorization.k8s.io/v1/clusterroles/fairlead-user"

@@ -11,7 +11,7 @@ from fairlead.cluster.kubernetes.client.karmada import is_karmada, undispatched
 from fairlead.cluster.kubernetes.manifests.karmada import render_dispatch, render_karmada
 from fairlead.cluster.kubernetes.manifests.spec_objects import write_object
 from fairlead.cluster.kubernetes.manifests.workdir import MOST_PARTS, WORKDIR, part_names
-from fairlead.cluster.kubernetes.operator.runs.run_record import read_training
+from fairlead.cluster.kubernetes.workloads.run_record import read_training
 from fairlead.specs.resources import GpuRequest, Resources
 from fairlead.state.snapshot import Phase
 from tests.builders import training

@@ -7,6 +7,7 @@ import pytest
 
 from fairlead.cluster.kubernetes.manifests.spec_objects import to_yaml, write_object
 from fairlead.cluster.kubernetes.manifests.statuses import training_status
+from fairlead.specs.team import Quota, Team
 from fairlead.state.reasons import Code, Reason
 from fairlead.state.snapshot import Phase, Progress, Status
 from tests.kubernetes.builders import a_training, a_workload
@@ -46,6 +47,19 @@ def test_get_tells_phase_ranks_progress_age_and_reason(plane: ControlPlane, name
     assert kubectl("get", "ftr,fpl,ftm", "-o", "name") == kubectl("get", "fairlead", "-o", "name") != ""
 
 
+def test_get_tells_what_a_team_holds_beside_its_quota(plane: ControlPlane, namespace: str, kubectl: Kubectl) -> None:
+    team = Team(name=f"{namespace}-team", quota=Quota(gpu_milli=16_000))
+    assert "created" in kubectl("apply", "-f", "-", given=to_yaml([write_object(team)]))
+    path = f"/apis/fairlead.dev/v1alpha1/teams/{team.name}"
+    held = {"gpu": "1.5", "cpu": "4500m", "memory": "6Gi", "runs": 1}
+    plane.request("PATCH", f"{path}/status", {"status": {"held": held}}, kind="merge-patch+json")
+    head, row = kubectl("get", "team", team.name).splitlines()
+    assert head.split() == ["NAME", "READY", "WEIGHT", "RUNS", "GPUS", "QUOTA", "AGE", "REASON"]
+    assert row.split()[2:6] == ["1", "1", "1.5", "16"]
+    plane.request("DELETE", path)
+
+
+@pytest.mark.slow
 def test_apply_again_changes_nothing_and_a_mistake_is_told_in_our_words(namespace: str, kubectl: Kubectl) -> None:
     right = write_object(a_training(team=namespace))
     kubectl("apply", "-f", "-", given=to_yaml([right]))
@@ -66,6 +80,7 @@ def test_explain_tells_what_a_key_is_for(kubectl: Kubectl) -> None:
     assert "nodeSelector" in kubectl("explain", "training.spec.kubernetes.spec")
 
 
+@pytest.mark.slow
 def test_the_rendered_install_is_what_kubectl_applies(tmp_path: Path, kubectl: Kubectl) -> None:
     from fairlead.cluster.kubernetes.manifests.install import InstallSettings, render_install
 

@@ -17,6 +17,7 @@ import pytest
 from fairlead.cluster.kubernetes.api.client import Client, Limits
 from fairlead.cluster.kubernetes.api.config import Access, load_access
 from fairlead.cluster.kubernetes.api.credentials import FixedToken
+from fairlead.cluster.kubernetes.manifests.endpoints import render_team_routes, routes_name
 from fairlead.cluster.kubernetes.manifests.gateway import render_gateway
 from fairlead.cluster.kubernetes.manifests.install import InstallSettings, render_install
 from fairlead.cluster.kubernetes.manifests.pods import PodSettings
@@ -27,12 +28,16 @@ from fairlead.cluster.kubernetes.manifests.roles import (
     OPERATOR_AT_GATEWAY_RULES,
     OPERATOR_RULES,
     TEAM_RULES,
+    render_metrics_reader,
 )
 from fairlead.cluster.kubernetes.manifests.runtime_bundle import bundle_name
 from fairlead.cluster.kubernetes.manifests.spec_objects import write_object
 from fairlead.cluster.kubernetes.names import AUTOSCALER_STATUS, GATEWAY_NAMESPACE, ROUTES
-from fairlead.cluster.kubernetes.operator.cluster import KubernetesCluster
-from fairlead.control.operator import Operator, OperatorSettings
+from fairlead.cluster.kubernetes.workloads.workload_api import WorkloadApi
+from fairlead.control.controllers import OperatorSettings
+from fairlead.control.operator import Operator
+from fairlead.errors import ClusterError
+from fairlead.gateway.scrape_authorization import ScrapeAuthorizer
 from fairlead.policy.kinds.retention import Retention
 from fairlead.specs.formats.reading import parse
 from fairlead.specs.pool import Hardware, Peak, Pool, PoolGpu
@@ -108,6 +113,7 @@ def asked(plane: ControlPlane) -> list[Asked]:
     an_endpoint_until_it_is_not_kept(plane, client)
     a_pipeline_that_runs_by_itself(plane, client)
     a_gateway_that_is_told_where_requests_go(plane, client)
+    readers_of_its_metrics(plane, client)
     return list(requests(plane.audit_log, f"{SYSTEM}:{OPERATOR}"))
 
 
@@ -188,7 +194,7 @@ def nodes_that_are_asked_for_without_pods(plane: ControlPlane, client: Client) -
         client.create("/apis/fairlead.dev/v1alpha1/pools", write_object(pool))
         until(lambda: bool(autoscaler.asked) and bool(list(client.items(buffers))))
         client.merge("/apis/fairlead.dev/v1alpha1/pools/ahead", {"spec": {"peaks": None}})
-        people = KubernetesCluster(client, namespace=TEAM)
+        people = WorkloadApi(client, namespace=TEAM)
         people.set_intent(people.named("wide", TEAM).uid, Intent.SUSPEND)
         until(lambda: not list(client.items(buffers)) and not list(client.items(PROVISIONING_REQUESTS)))
         client.delete("/apis/fairlead.dev/v1alpha1/pools/ahead")
@@ -252,12 +258,20 @@ def an_endpoint_until_it_is_not_kept(plane: ControlPlane, client: Client) -> Non
         for name in ("web-1", "web-2"):
             client.create(SERVINGS, {
                 "apiVersion": "fairlead.dev/v1alpha1", "kind": "Serving", "metadata": {"name": name},
-                "spec": {"run": "serve", "image": "python:3.12", "resources": {"cpu": "100m", "memory": "64Mi"}},
+                "spec": {
+                    "run": "serve", "image": "python:3.12", "replicas": 2,
+                    "resources": {"cpu": "100m", "memory": "64Mi"},
+                },
             })  # fmt: skip
+            budget = f"/apis/policy/v1/namespaces/{TEAM}/poddisruptionbudgets/serve-{name}"
             until(partial(lambda name: phase(name) == "Running", name))
+            until(partial(plane.exists, budget))
+            client.merge(f"{SERVINGS}/{name}", {"spec": {"replicas": 3}})
+            until(partial(lambda path: client.get(path)["spec"]["minAvailable"] == 2, budget))
             until(partial(lambda name: plane.exists(f"/api/v1/namespaces/{TEAM}/services/serve-{name}"), name))
             client.merge(f"{SERVINGS}/{name}", {"metadata": {"annotations": {"fairlead.dev/intent": "stop"}}})
             until(partial(lambda name: phase(name) == "Stopped", name))
+            until(partial(lambda path: not plane.exists(path), budget))
         until(lambda: [each["metadata"]["name"] for each in client.items(SERVINGS)] == ["web-2"])
         client.delete(f"{SERVINGS}/web-2")
         until(lambda: not list(client.items(SERVINGS)) and not list(client.items(REPLICAS)))
@@ -308,8 +322,23 @@ def a_gateway_that_is_told_where_requests_go(plane: ControlPlane, client: Client
     template = deployment["spec"]["template"]
     body = {"metadata": {**template["metadata"], "name": "gateway-1"}, "spec": template["spec"]}
     client.create(f"/api/v1/namespaces/{GATEWAY_NAMESPACE}/pods", body)
+    place = f"/api/v1/namespaces/{GATEWAY_NAMESPACE}/configmaps"
+    client.create(place, render_team_routes("gone", {}))  # what an operator before has left
     with operating(plane, token_of(client, SYSTEM, OPERATOR)):
-        until(lambda: plane.exists(f"/api/v1/namespaces/{GATEWAY_NAMESPACE}/configmaps/{ROUTES}"))
+        until(lambda: plane.exists(f"{place}/{ROUTES}") and not plane.exists(f"{place}/{routes_name('gone')}"))
+
+
+def readers_of_its_metrics(plane: ControlPlane, client: Client) -> None:
+    """An account that may read them, one that may not, and somebody without an account."""
+    of_operator = Access(
+        context="itself", server=plane.url, credentials=FixedToken(token_of(client, SYSTEM, OPERATOR)),
+        ca=(plane.home / "ca.pem").read_bytes(),
+    )  # fmt: skip
+    judge = ScrapeAuthorizer(Client(of_operator).create, (ClusterError,))
+    applied(plane, render_metrics_reader("prometheus", SYSTEM))
+    reader, other = (token_of(client, SYSTEM, name) for name in ("prometheus", "somebody"))
+    assert [judge(f"Bearer {token}") for token in (reader, other, "x")] == [200, 403, 401]
+    assert judge(None) == judge("Basic eDp5") == 401
 
 
 def _has_succeeded(client: Client, name: str, place: str = RUNS) -> bool:
@@ -330,9 +359,9 @@ def a_team_from_its_namespace_to_its_last_bound(plane: ControlPlane, client: Cli
 
         until(lambda: says("teams", SET_UP, "Ready") and bool(client.get(POOL).get("status")))
         quotas = f"/api/v1/namespaces/{SET_UP}/resourcequotas"
-        until(lambda: len(list(client.items(quotas))) == 1)
+        until(lambda: len(list(client.items(quotas))) == 2)
         client.merge(f"/apis/fairlead.dev/v1alpha1/teams/{SET_UP}", {"spec": {"quota": None}})
-        until(lambda: not list(client.items(quotas)))
+        until(lambda: len(list(client.items(quotas))) == 1)
 
 
 def paths_of(plane: ControlPlane) -> list[str]:
@@ -363,6 +392,7 @@ def operating(
             assert not thread.is_alive()
 
 
+@pytest.mark.slow
 def test_no_request_of_the_operator_is_refused(asked: list[Asked]) -> None:
     assert [each for each in asked if not each.allowed] == []
 
@@ -372,6 +402,7 @@ def test_the_operator_uses_every_right_that_its_roles_grant_and_asks_for_no_othe
     assert {each.right for each in asked} == granted - IMPLIED
 
 
+@pytest.mark.slow
 def test_the_operator_writes_into_no_namespace_but_those_of_runs_and_its_own(asked: list[Asked]) -> None:
     writes = {each.uri.split("?")[0] for each in asked if each.right.verb not in ("get", "list", "watch")}
     assert writes
@@ -382,6 +413,8 @@ def test_the_operator_writes_into_no_namespace_but_those_of_runs_and_its_own(ask
         f"/namespaces/{GATEWAY_NAMESPACE}/configmaps/{ROUTES}",
         f"/api/v1/namespaces/{SET_UP}",
         "/api/v1/namespaces/default/events",
+        "/apis/authentication.k8s.io/v1/tokenreviews",
+        "/apis/authorization.k8s.io/v1/subjectaccessreviews",
     )
     kinds = "/apis/fairlead.dev/v1alpha1/teams/", "/apis/fairlead.dev/v1alpha1/pools/"
     for uri in writes:

@@ -19,10 +19,11 @@ from fairlead.cluster.kubernetes.client.published_costs import days_before, read
 from fairlead.cluster.kubernetes.client.user_client import UserClient
 from fairlead.cluster.kubernetes.manifests import cost_objects
 from fairlead.cluster.kubernetes.manifests.cost_objects import TEAM, DayCosts, render_costs
-from fairlead.cluster.kubernetes.operator.cluster import KubernetesCluster
 from fairlead.cluster.kubernetes.operator.ledger import month_costs
 from fairlead.cluster.kubernetes.operator.ledger.usage_ledger import UsageLedger
 from fairlead.cluster.kubernetes.operator.runs import gpu_telemetry
+from fairlead.cluster.kubernetes.system_namespaces import SystemNamespaces
+from fairlead.cluster.kubernetes.workloads.workload_api import WorkloadApi
 from fairlead.cluster.ledger_tables import Grouping
 from fairlead.errors import NotFound
 from fairlead.ledger.bills import PriceChange, cost_of
@@ -40,7 +41,7 @@ DOLLARS = 36.0  # an hour of a node: a cent a second
 
 
 @pytest.fixture
-def place(cluster: KubernetesCluster, tmp_path: Path) -> str:
+def place(cluster: WorkloadApi, tmp_path: Path) -> str:
     """Of a ledger; the nodes have a price."""
     for node in cluster.client.items("/api/v1/nodes"):
         name = node["metadata"]["name"]
@@ -62,8 +63,9 @@ def intervals(place: str, uid: str) -> list[Interval]:
     return sorted(found, key=lambda each: (each.node, each.start_ms))
 
 
+@pytest.mark.slow
 def test_a_gang_is_charged_for_what_its_pods_held(
-    access: Access, cluster: KubernetesCluster, namespace: str, place: str
+    access: Access, cluster: WorkloadApi, namespace: str, place: str
 ) -> None:
     cluster.submit(gang(namespace, gpus=GPUS // 4, run="1s"))
     with operating(access, namespace, ledger=place):
@@ -97,7 +99,7 @@ def moment_ms(text: str) -> int:
     return round(seconds(text) * 1000)
 
 
-def status_of(cluster: KubernetesCluster, namespace: str, name: str = "train") -> dict[str, Any]:
+def status_of(cluster: WorkloadApi, namespace: str, name: str = "train") -> dict[str, Any]:
     path = f"/apis/fairlead.dev/v1alpha1/namespaces/{namespace}/trainings/{name}"
     return cluster.client.get(path).get("status") or {}
 
@@ -110,8 +112,9 @@ def held_now(place: str) -> set[str]:
         ledger.close()
 
 
+@pytest.mark.slow
 def test_a_pod_that_disappears_while_no_operator_runs_is_charged_up_to_when_it_was_seen(
-    access: Access, cluster: KubernetesCluster, namespace: str, place: str
+    access: Access, cluster: WorkloadApi, namespace: str, place: str
 ) -> None:
     cluster.submit(gang(namespace, nodes=2, gpus=GPUS))  # each pod has a node to itself
     with operating(access, namespace, ledger=place):
@@ -140,12 +143,13 @@ def test_a_pod_that_disappears_while_no_operator_runs_is_charged_up_to_when_it_w
 GONE = "train-0-1"
 
 
-def pods_of(cluster: KubernetesCluster, namespace: str) -> list[dict[str, Any]]:
+def pods_of(cluster: WorkloadApi, namespace: str) -> list[dict[str, Any]]:
     return list(cluster.client.items(f"/api/v1/namespaces/{namespace}/pods"))
 
 
+@pytest.mark.slow
 def test_leaders_that_change_charge_each_pod_once(
-    access: Access, cluster: KubernetesCluster, namespace: str, place: str
+    access: Access, cluster: WorkloadApi, namespace: str, place: str
 ) -> None:
     for number in range(3):
         cluster.submit(gang(namespace, f"r{number}", nodes=2, gpus=1, run="2s"))
@@ -171,7 +175,7 @@ def test_leaders_that_change_charge_each_pod_once(
 
 
 def test_a_run_is_ended_before_it_costs_more_than_it_may(
-    access: Access, cluster: KubernetesCluster, namespace: str, place: str
+    access: Access, cluster: WorkloadApi, namespace: str, place: str
 ) -> None:
     cluster.submit(replace(gang(namespace, nodes=1, gpus=GPUS), max_cost=0.05, grace_s=1.0))
     with operating(access, namespace, ledger=place):
@@ -181,7 +185,7 @@ def test_a_run_is_ended_before_it_costs_more_than_it_may(
 
 
 def test_costs_are_read_with_the_rights_of_the_person(
-    access: Access, cluster: KubernetesCluster, namespace: str, place: str
+    access: Access, cluster: WorkloadApi, namespace: str, place: str
 ) -> None:
     cluster.submit(gang(namespace, nodes=1, gpus=GPUS // 2, run="1s"))
     with operating(access, namespace, ledger=place, costs_s=0.5):
@@ -213,8 +217,9 @@ def test_costs_are_read_with_the_rights_of_the_person(
     assert set(bill.billed) >= {"a-gpu-0", "a-gpu-1"}
 
 
+@pytest.mark.slow
 def test_ways_to_pay_are_compared_for_the_load_that_the_operator_recorded(
-    access: Access, cluster: KubernetesCluster, plane: ControlPlane, namespace: str, place: str,
+    access: Access, cluster: WorkloadApi, plane: ControlPlane, namespace: str, place: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     monkeypatch.setenv("KUBECONFIG", str(plane.kubeconfig(namespace=namespace)))
@@ -248,7 +253,7 @@ def test_ways_to_pay_are_compared_for_the_load_that_the_operator_recorded(
 
 
 def test_metrics_have_what_a_run_and_its_team_cost(
-    access: Access, cluster: KubernetesCluster, namespace: str, place: str, monkeypatch: pytest.MonkeyPatch
+    access: Access, cluster: WorkloadApi, namespace: str, place: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(month_costs, "TODAY_S", 0.0)
     cluster.submit(gang(namespace, nodes=1, gpus=GPUS // 2, run="3s"))
@@ -300,20 +305,25 @@ def test_days_of_costs_that_are_old_are_removed_and_nothing_else(access: Access,
     assert not left & {name for _, name in found}
 
 
+@pytest.mark.slow
 def test_gpus_that_a_gang_leaves_idle_are_told_and_on_its_bill(
-    access: Access, cluster: KubernetesCluster, namespace: str, place: str, monkeypatch: pytest.MonkeyPatch
+    access: Access, cluster: WorkloadApi, namespace: str, place: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    nodes = sorted(node["metadata"]["name"] for node in cluster.client.items("/api/v1/nodes"))
-    for index, node in enumerate(nodes):
-        labels = {"app": "nvidia-dcgm-exporter"}
-        container = {"name": "exporter", "image": "exporter", "securityContext": HARMLESS}
-        exporter = {
-            "apiVersion": "v1",
-            "kind": "Pod",
-            "metadata": {"name": f"exporter-{index}", "namespace": namespace, "labels": labels},
-            "spec": {"nodeName": node, "containers": [container], "tolerations": [{"operator": "Exists"}]},
-        }
-        cluster.client.create(f"/api/v1/namespaces/{namespace}/pods", exporter)
+    labels = {"app": "nvidia-dcgm-exporter"}
+    container = {"name": "exporter", "image": "exporter", "securityContext": HARMLESS}
+    exporters = {
+        "apiVersion": "apps/v1",
+        "kind": "DaemonSet",
+        "metadata": {"name": "exporter", "namespace": namespace},
+        "spec": {
+            "selector": {"matchLabels": labels},
+            "template": {
+                "metadata": {"labels": labels},
+                "spec": {"containers": [container], "tolerations": [{"operator": "Exists"}]},
+            },
+        },
+    }
+    cluster.client.create(f"/apis/apps/v1/namespaces/{namespace}/daemonsets", exporters)
     asked: list[str] = []
 
     def exposition(url: str) -> str:
@@ -326,7 +336,8 @@ def test_gpus_that_a_gang_leaves_idle_are_told_and_on_its_bill(
     monkeypatch.setattr(gpu_telemetry, "_fetch", exposition)
     spec = replace(gang(namespace, run="600s"), idle=Idle(for_s=10.0))
     run = cluster.submit(spec)
-    with operating(access, namespace, ledger=place, gpus_s=1.0) as operator:
+    administrators = SystemNamespaces(names=(namespace,))
+    with operating(access, namespace, ledger=place, gpus_s=1.0, system=administrators) as operator:
         comes_to(cluster, "train", Phase.RUNNING)
         until(lambda: any(each.type == "Idle" for each in cluster.events(run.uid)), timeout_s=60.0)
         told = next(each for each in cluster.events(run.uid) if each.type == "Idle")

@@ -15,13 +15,12 @@ from fairlead.cluster.kubernetes.api.client import ApiError, Client
 from fairlead.cluster.kubernetes.api.config import Access
 from fairlead.cluster.kubernetes.api.credentials import Anonymous
 from fairlead.cluster.kubernetes.api.objects import seconds
+from fairlead.cluster.kubernetes.informers.informers import Informers
 from fairlead.cluster.kubernetes.manifests.pods import REPORTER_CPU_MILLI
 from fairlead.cluster.kubernetes.operator.ledger import ledger_keeper
 from fairlead.cluster.kubernetes.operator.ledger.cost_publisher import CostPublisher
 from fairlead.cluster.kubernetes.operator.ledger.ledger_keeper import LedgerKeeper
 from fairlead.cluster.kubernetes.operator.ledger.usage_ledger import UsageLedger
-from fairlead.cluster.kubernetes.operator.pods.pod_agent import Agent
-from fairlead.cluster.kubernetes.operator.runs.informers import Informers
 from fairlead.cluster.ledger_tables import holder_of
 from fairlead.errors import ClusterError
 from fairlead.ledger.usage import Use
@@ -31,6 +30,7 @@ from fairlead.specs.team import Budget, Team
 from fairlead.state.reasons import Code
 from fairlead.state.snapshot import Grant, Intent, Phase, Pod, PodPhase, Snapshot, Spending, Workload
 from tests.builders import node, status, training
+from tests.kubernetes.turns import a_turn
 
 BORN = "2026-11-01T00:00:00Z"
 NOW = seconds("2026-11-20T00:00:00Z")
@@ -52,15 +52,15 @@ def test_a_node_costs_from_its_creation_until_it_goes_at_the_price_of_each_time(
     place = str(tmp_path / "ledger.db")
     first = LedgerKeeper(view, place)
     view.nodes.put(a_node(1, "2.5"))
-    first.act(NOW)
+    first.prepare(NOW)
     view.nodes.put(a_node(2, "3"))
-    first.act(NOW + 10)
-    first.act(NOW + 11)
+    first.prepare(NOW + 10)
+    first.prepare(NOW + 11)
     first.rest()
     # While nobody led the node went; it is billed until it was seen last.
     view.nodes.drop("n", 3)
     second = LedgerKeeper(view, place)
-    second.act(NOW + 60)
+    second.prepare(NOW + 60)
     assert second.trouble is None
     second.rest()
     ledger = UsageLedger(place)
@@ -78,7 +78,7 @@ def test_a_node_that_changes_and_goes_while_the_ledger_is_out_is_billed_for_each
     view, place = no_nodes(), str(tmp_path / "ledger.db")
     keeper = LedgerKeeper(view, place)
     view.nodes.put(a_node(1, "2.5"))
-    keeper.act(NOW)
+    keeper.prepare(NOW)
 
     def out(*_: object) -> UsageLedger:
         raise ClusterError("it does not answer")
@@ -87,12 +87,12 @@ def test_a_node_that_changes_and_goes_while_the_ledger_is_out_is_billed_for_each
         patch.setattr(UsageLedger, "set_prices", out)
         patch.setattr(ledger_keeper, "UsageLedger", out)
         view.nodes.put(a_node(2, "3"))
-        keeper.act(NOW + 10)
+        keeper.prepare(NOW + 10)
         told = keeper.trouble
         assert told is not None
         view.nodes.drop("n", 3)
-        keeper.act(NOW + 20)
-    keeper.act(NOW + 40)
+        keeper.prepare(NOW + 20)
+    keeper.prepare(NOW + 40)
     assert keeper.trouble is None
     keeper.rest()
     ledger = UsageLedger(place)
@@ -113,7 +113,7 @@ def test_a_database_that_is_slow_to_fail_takes_a_tenth_of_the_time(monkeypatch: 
     monkeypatch.setattr(ledger_keeper, "UsageLedger", connect)
     keeper = LedgerKeeper(no_nodes(), "postgresql://app@db/x")
     while clock[0] < 200.0:
-        keeper.act(NOW + clock[0])
+        keeper.prepare(NOW + clock[0])
         clock[0] += 1.0
     assert len(tried) == 4
     assert all(later - earlier >= 50.0 for earlier, later in pairwise(tried))
@@ -125,7 +125,7 @@ def test_limits_are_kept_by_what_was_known_last_while_the_ledger_is_out(
     view = no_nodes()
     keeper = LedgerKeeper(view, str(tmp_path / "ledger.db"))
     view.nodes.put(a_node(1, "8"))
-    keeper.act(NOW)
+    keeper.prepare(NOW)
     dear = training("dear", team="vision", max_cost=10.0, grace_s=0.0, labels={"project": "search"})
     runs = tuple(
         Workload(
@@ -154,7 +154,7 @@ def test_limits_are_kept_by_what_was_known_last_while_the_ledger_is_out(
 
     keeper.rest()
     monkeypatch.setattr(ledger_keeper, "UsageLedger", out)
-    keeper.act(NOW + 1)
+    keeper.prepare(NOW + 1)
     assert keeper.trouble is not None
     # Half of a node of eight dollars an hour, for the time that each holds it.
     for at, pods, spent in ((1800, (old,), (2, 0)), (3600, (old, new), (4, 2)), (7200, (new,), (4, 6))):
@@ -177,11 +177,11 @@ def test_a_clock_that_was_ahead_does_not_have_a_node_paid_for_beyond_now(tmp_pat
     view, place = no_nodes(), str(tmp_path / "ledger.db")
     first = LedgerKeeper(view, place)
     view.nodes.put(a_node(1, "2.5"))
-    first.act(NOW + 86_400)
+    first.prepare(NOW + 86_400)
     first.rest()
     view.nodes.drop("n", 2)
     second = LedgerKeeper(view, place)
-    second.act(NOW)
+    second.prepare(NOW)
     second.rest()
     ledger = UsageLedger(place)
     assert [each.from_ms / 1000 for each in ledger.price_changes()["n"]] == [seconds(BORN), NOW]
@@ -219,8 +219,8 @@ def published(tmp_path: Path) -> tuple[Callable[[float], int], Kept]:
     publisher = CostPublisher(cast("Client", server), keeper, "fairlead")
 
     def look(now: float) -> int:
-        keeper.act(now)
-        publisher.act(cast("Agent", requests), now)
+        keeper.prepare(now)
+        publisher.act(a_turn(requests, now))
         jobs, requests.jobs = requests.jobs, []
         for job in jobs:
             with suppress(ApiError):
@@ -287,9 +287,10 @@ def a_pod(version: int, name: str, cpu: str, bound: str, owner: str = "") -> dic
         api = f"{names.DOMAIN}/v1alpha1"
         metadata["ownerReferences"] = [{"apiVersion": api, "kind": owner, "name": "x", "uid": "x", "controller": True}]
         metadata["labels"] = {names.ROOM_FOR: "x", names.INDEX: "0"}
+        metadata["name"] = names.placeholder_name_of(names.standby_name("x") if owner == "Pool" else "x", 0)
     container = {"name": "c", "image": "i", "resources": {"requests": {"cpu": cpu}}}
     scheduled = {"type": "PodScheduled", "status": "True", "lastTransitionTime": bound}
-    spec = {"nodeName": "n", "containers": [container]}
+    spec = {"nodeName": "n", "containers": [container], "priorityClassName": names.PLACEHOLDER_CLASS if owner else ""}
     return {"metadata": metadata, "spec": spec, "status": {"phase": "Running", "conditions": [scheduled]}}
 
 
@@ -300,15 +301,15 @@ def test_what_no_run_holds_is_billed_as_what_it_is_for_from_when_it_was_bound(tm
     view.pods.put(a_pod(2, "agent", "2", "2026-11-20T00:00:00Z"))
     view.pods.put(a_pod(3, "ahead", "1", "2026-11-20T01:00:00Z", "Pool"))
     view.pods.put(a_pod(4, "coming", "3", "2026-11-20T02:00:00Z", "Training"))
-    keeper.act(NOW + 2 * 3600 + 1)
-    view.pods.drop("kube-system/coming", 5)
-    keeper.act(NOW + 4 * 3600)
+    keeper.prepare(NOW + 2 * 3600 + 1)
+    view.pods.drop("kube-system/x-room-0", 5)
+    keeper.prepare(NOW + 4 * 3600)
     keeper.rest()
     # While nobody led one went; it is billed until it was seen last.
-    view.pods.drop("kube-system/ahead", 6)
+    view.pods.drop("kube-system/pool-x-room-0", 6)
     second = LedgerKeeper(view, place)
-    second.act(NOW + 9 * 3600)
-    second.act(NOW + 10 * 3600)
+    second.prepare(NOW + 9 * 3600)
+    second.prepare(NOW + 10 * 3600)
     costs = second.costs_of(int(NOW) // 86400, NOW + 10 * 3600)
     second.rest()
     assert costs is not None
@@ -328,7 +329,7 @@ def test_an_operator_of_one_namespace_bills_nothing_of_others(tmp_path: Path) ->
     keeper = LedgerKeeper(view, str(tmp_path / "ledger.db"), namespace="team")
     view.nodes.put(a_node(1, "8"))
     view.pods.put(a_pod(2, "agent", "2", "2026-11-20T00:00:00Z"))
-    keeper.act(NOW)
+    keeper.prepare(NOW)
     costs = keeper.costs_of(int(NOW) // 86400, NOW + 3600)
     keeper.rest()
     assert costs is not None

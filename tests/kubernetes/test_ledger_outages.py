@@ -18,8 +18,8 @@ from fairlead.cluster.kubernetes.api.config import load_access
 from fairlead.cluster.kubernetes.api.objects import seconds
 from fairlead.cluster.kubernetes.manifests.placeholders import render_priority_class
 from fairlead.cluster.kubernetes.manifests.roles import render_roles
-from fairlead.cluster.kubernetes.operator.cluster import KubernetesCluster
 from fairlead.cluster.kubernetes.operator.ledger.usage_ledger import UsageLedger
+from fairlead.cluster.kubernetes.workloads.workload_api import WorkloadApi
 from fairlead.errors import ClusterError
 from fairlead.ledger.bills import statement, stretches_of
 from fairlead.ledger.usage import DAY_MS, HOUR_MS, WHOLE, milliseconds
@@ -133,7 +133,7 @@ def test_what_is_charged_is_a_recount_of_all_pods_however_operator_and_database_
     plane.await_namespace(namespace)
     (tmp_path / "desk").mkdir()
     desk = a_desk(plane, namespace, tmp_path / "desk")
-    cluster = KubernetesCluster(Client(load_access((plane.kubeconfig(),))), namespace=namespace)
+    cluster = WorkloadApi(Client(load_access((plane.kubeconfig(),))), namespace=namespace)
     history = Lives(plane.etcd_url)
     history.start()
     retry = Retry(infrastructure=3, program=2, backoff_s=0.5)

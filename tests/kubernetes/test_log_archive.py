@@ -9,21 +9,23 @@ import pytest
 from fairlead.cluster.kubernetes.api.client import Client
 from fairlead.cluster.kubernetes.api.config import load_access
 from fairlead.cluster.kubernetes.api.objects import Amounts, PodObject
+from fairlead.cluster.kubernetes.informers.informers import trainings_path
 from fairlead.cluster.kubernetes.operator.cluster import KubernetesCluster
 from fairlead.cluster.kubernetes.operator.runs import log_archive
-from fairlead.cluster.kubernetes.operator.runs.informers import trainings_path
 from fairlead.cluster.kubernetes.operator.runs.log_archive import (
     MOST_BYTES,
     MOST_POD_BYTES,
     MOST_STARTS,
     LogArchive,
-    kept_lines,
     share,
     write,
 )
-from fairlead.cluster.kubernetes.operator.runs.run_record import TrainingObject, read_training
+from fairlead.cluster.kubernetes.workloads.kept_logs import kept_lines
+from fairlead.cluster.kubernetes.workloads.run_record import TrainingObject, read_training
+from fairlead.cluster.kubernetes.workloads.workload_api import WorkloadApi
 from tests.kubernetes.builders import a_training
 from tests.kubernetes.testcluster.control_plane import ControlPlane
+from tests.kubernetes.turns import a_turn
 from tests.waiting import until
 
 CONFIG_MAP_BYTES = 1024 * 1024
@@ -35,7 +37,7 @@ def client(plane: ControlPlane) -> Client:
 
 
 def submitted(client: Client, namespace: str) -> TrainingObject:
-    KubernetesCluster(client, namespace=namespace).submit(a_training(name="train", team=namespace))
+    WorkloadApi(client, namespace=namespace).submit(a_training(name="train", team=namespace))
     return read_training(client.get(trainings_path(namespace, "train")))
 
 
@@ -80,6 +82,9 @@ class SeenCluster:
     def find(self, uid: str) -> TrainingObject | None:
         return self.run if uid == self.run.uid else None
 
+    def run_of(self, pod: PodObject) -> str:
+        return pod.run_uid if pod.run_uid == self.run.uid else ""
+
     def wake(self) -> None:
         """Nobody waits."""
 
@@ -111,7 +116,7 @@ def test_a_leading_operator_reads_a_log_as_soon_as_its_pod_is_told_to_stop(
         changed(pods[1], pods[1])
         changed(pods[1], replace(pods[1], told_at=3.0))
         until(lambda: read == [pods[1].key], lambda: read)
-        archive.keep(4.0)
+        archive.act(a_turn(None, 4.0))
         until(lambda: read == [pods[1].key, pods[0].key], lambda: read)
     finally:
-        archive.close()
+        archive.stop()

@@ -7,9 +7,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
+import pytest
+
 from fairlead.cluster.kubernetes import names
 from fairlead.cluster.kubernetes.api.config import Access
-from fairlead.cluster.kubernetes.operator.cluster import KubernetesCluster
+from fairlead.cluster.kubernetes.workloads.workload_api import WorkloadApi
 from fairlead.control.operator import Operator
 from fairlead.specs.training import Elastic, Training
 from fairlead.state.reasons import Code
@@ -26,15 +28,15 @@ def in_place(namespace: str, *, nodes: int = 2, gpus: int = 1) -> Training:
 
 def meet(operator: Operator, run: Workload, step: int = 5) -> None:
     """The ranks of the first pod report that all have met."""
-    operator.cluster.report(run.uid, Progress(step=step, in_place_attempt=0, updated_at=float(step)), None)
+    operator.cluster.reports.note(run.uid, Progress(step=step, in_place_attempt=0, updated_at=float(step)), None)
 
 
-def told(cluster: KubernetesCluster, run: Workload, kind: str) -> list[str]:
+def told(cluster: WorkloadApi, run: Workload, kind: str) -> list[str]:
     return [event.reason.message for event in cluster.events(run.uid) if event.type == kind]
 
 
 @contextmanager
-def running(access: Access, cluster: KubernetesCluster, namespace: str, spec: Training) -> Iterator[Workload]:
+def running(access: Access, cluster: WorkloadApi, namespace: str, spec: Training) -> Iterator[Workload]:
     cluster.submit(spec)
     with operating(access, namespace) as operator:
         run = comes_to(cluster, "train", Phase.RUNNING)
@@ -43,8 +45,9 @@ def running(access: Access, cluster: KubernetesCluster, namespace: str, spec: Tr
         yield run
 
 
+@pytest.mark.slow
 def test_a_deleted_pod_alone_is_replaced_and_the_others_stay(
-    access: Access, cluster: KubernetesCluster, namespace: str
+    access: Access, cluster: WorkloadApi, namespace: str
 ) -> None:
     place = f"/api/v1/namespaces/{namespace}/pods"
     with running(access, cluster, namespace, in_place(namespace, nodes=3)) as run:
@@ -66,8 +69,9 @@ def test_a_deleted_pod_alone_is_replaced_and_the_others_stay(
         assert (now.status.phase, now.status.attempt, now.status.disruptions) == (Phase.RUNNING, 0, 0)
 
 
+@pytest.mark.slow
 def test_an_operator_that_comes_after_one_that_was_killed_replaces_the_pod_once(
-    access: Access, cluster: KubernetesCluster, namespace: str
+    access: Access, cluster: WorkloadApi, namespace: str
 ) -> None:
     place = f"/api/v1/namespaces/{namespace}/pods"
     with running(access, cluster, namespace, in_place(namespace)) as run:
@@ -86,8 +90,9 @@ def test_an_operator_that_comes_after_one_that_was_killed_replaces_the_pod_once(
     assert cluster.named("train", namespace).status.attempt == 0
 
 
+@pytest.mark.slow
 def test_a_node_vanishes_and_the_run_goes_on_smaller_until_another_has_room(
-    access: Access, cluster: KubernetesCluster, namespace: str, plane: ControlPlane
+    access: Access, cluster: WorkloadApi, namespace: str, plane: ControlPlane
 ) -> None:
     client = cluster.client
     add_nodes(plane, 2, prefix="a-brief", gpus=GPUS)

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from fairlead.cluster.kubernetes.api.config import Access
-from fairlead.cluster.kubernetes.operator.cluster import KubernetesCluster
+from fairlead.cluster.kubernetes.workloads.workload_api import WorkloadApi
 from fairlead.policy import pass_cache
 from fairlead.policy.disruption import defragmentation
 from fairlead.specs.overlay import overlay
@@ -16,8 +16,9 @@ from tests.kubernetes.operating import GPUS, comes_to, gang, operating
 NODES = ("a-gpu-0", "a-gpu-1")
 
 
+@pytest.mark.slow
 def test_a_run_moves_for_one_that_needs_a_whole_node(
-    access: Access, cluster: KubernetesCluster, namespace: str, monkeypatch: pytest.MonkeyPatch
+    access: Access, cluster: WorkloadApi, namespace: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Pods of the test cluster say nothing of checkpoints.
     for module in (defragmentation, pass_cache):

@@ -13,7 +13,7 @@ from fairlead.cluster.kubernetes.api.config import Access, load_access
 from fairlead.cluster.kubernetes.manifests.placeholders import render_priority_class
 from fairlead.cluster.kubernetes.manifests.roles import render_operator_bindings, render_roles
 from fairlead.cluster.kubernetes.manifests.runtime_bundle import bundle_name
-from fairlead.cluster.kubernetes.operator.cluster import KubernetesCluster
+from fairlead.cluster.kubernetes.workloads.workload_api import WorkloadApi
 from fairlead.specs.engines import Engine
 from fairlead.specs.training import Retry, Training
 from fairlead.state.reasons import Code
@@ -54,9 +54,7 @@ def worker(plane: ControlPlane, request: pytest.FixtureRequest) -> Iterator[Cont
 
 
 @pytest.fixture
-def there(
-    worker: ControlPlane, plane: ControlPlane, cluster: KubernetesCluster, namespace: str
-) -> Iterator[KubernetesCluster]:
+def there(worker: ControlPlane, plane: ControlPlane, cluster: WorkloadApi, namespace: str) -> Iterator[WorkloadApi]:
     """The namespace in the second cluster, with the same queue; the first cluster's sends everything there."""
     worker.request("POST", "/api/v1/namespaces", {"metadata": {"name": namespace}})
     worker.await_namespace(namespace)
@@ -65,7 +63,7 @@ def there(
     kueue_server.set_quota(worker, namespace, QUOTA, queue=QUEUE)
     kueue_server.set_quota(plane, namespace, QUOTA, queue=QUEUE, check=QUEUE)
     path = kueue_server.default_jobs(plane, namespace)
-    yield KubernetesCluster(Client(load_access((worker.kubeconfig(),))), namespace=namespace)
+    yield WorkloadApi(Client(load_access((worker.kubeconfig(),))), namespace=namespace)
     plane.request("DELETE", path)
 
 
@@ -74,7 +72,7 @@ def handed(namespace: str, name: str = "train", **fakes: Any) -> Training:
     return replace(gang(namespace, name, **fakes), engine=Engine.KUEUE, queue=QUEUE, grace_s=1.0)
 
 
-def is_there(cluster: KubernetesCluster, path: str) -> bool:
+def is_there(cluster: WorkloadApi, path: str) -> bool:
     try:
         cluster.client.get(path)
     except ApiError as error:
@@ -85,7 +83,7 @@ def is_there(cluster: KubernetesCluster, path: str) -> bool:
 
 
 def test_a_run_is_carried_out_by_the_cluster_that_multikueue_chooses(
-    access: Access, cluster: KubernetesCluster, there: KubernetesCluster, namespace: str
+    access: Access, cluster: WorkloadApi, there: WorkloadApi, namespace: str
 ) -> None:
     run = cluster.submit(handed(namespace))
     with operating(access, namespace), operating(there.client.access, namespace):
@@ -118,7 +116,7 @@ def test_a_run_is_carried_out_by_the_cluster_that_multikueue_chooses(
 
 
 def test_how_a_rank_ended_elsewhere_is_the_reason_and_the_next_start_goes_there_too(
-    access: Access, cluster: KubernetesCluster, there: KubernetesCluster, namespace: str
+    access: Access, cluster: WorkloadApi, there: WorkloadApi, namespace: str
 ) -> None:
     spec = handed(namespace, run="2s", exit_code="3")
     cluster.submit(replace(spec, retry=Retry(program=1, backoff_s=0.0)))
@@ -131,7 +129,7 @@ def test_how_a_rank_ended_elsewhere_is_the_reason_and_the_next_start_goes_there_
 
 
 def test_a_run_that_has_no_room_anywhere_says_so_and_an_operator_that_is_killed_goes_on(
-    access: Access, cluster: KubernetesCluster, there: KubernetesCluster, namespace: str
+    access: Access, cluster: WorkloadApi, there: WorkloadApi, namespace: str
 ) -> None:
     first = cluster.submit(handed(namespace, "first"))
     with operating(access, namespace), operating(there.client.access, namespace):

@@ -15,7 +15,7 @@ from fairlead.cluster.kubernetes.client.permissions import who_am_i
 from fairlead.cluster.kubernetes.manifests.install import USER
 from fairlead.cluster.kubernetes.manifests.page import PAGE, PLACE, render_page
 from fairlead.cluster.kubernetes.manifests.roles import render_binding
-from fairlead.cluster.kubernetes.operator.cluster import KubernetesCluster
+from fairlead.cluster.kubernetes.workloads.workload_api import WorkloadApi
 from fairlead.control.opening import TokenAccess
 from fairlead.web.server import Page
 from fairlead.web.visitors import Admission
@@ -26,7 +26,7 @@ from tests.kubernetes.testcluster.control_plane import ControlPlane
 
 
 def test_two_readers_see_what_each_may_and_a_stranger_sees_nothing(
-    access: Access, plane: ControlPlane, cluster: KubernetesCluster, namespace: str, monkeypatch: pytest.MonkeyPatch
+    access: Access, plane: ControlPlane, cluster: WorkloadApi, namespace: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("KUBECONFIG", str(plane.kubeconfig()))
     stamp = int(time.time())
@@ -86,7 +86,7 @@ def test_two_readers_see_what_each_may_and_a_stranger_sees_nothing(
 
 
 def test_the_administrators_certificate_is_not_used_for_a_reader(
-    access: Access, plane: ControlPlane, cluster: KubernetesCluster, namespace: str, monkeypatch: pytest.MonkeyPatch
+    access: Access, plane: ControlPlane, cluster: WorkloadApi, namespace: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("KUBECONFIG", str(plane.kubeconfig()))
     cluster.client.create(f"/api/v1/namespaces/{namespace}/serviceaccounts", {"metadata": {"name": "plain"}})

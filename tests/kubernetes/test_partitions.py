@@ -16,11 +16,11 @@ import yaml
 
 from fairlead.cluster.kubernetes.api.config import Access
 from fairlead.cluster.kubernetes.api.objects import read_node
+from fairlead.cluster.kubernetes.informers.node_capacity import node_of
 from fairlead.cluster.kubernetes.manifests.roles import OPERATOR, render_node_partitioner
 from fairlead.cluster.kubernetes.manifests.spec_objects import write_object
-from fairlead.cluster.kubernetes.operator.cluster import KubernetesCluster
 from fairlead.cluster.kubernetes.operator.partitions.node_layouts import partitioned_node, read_change, render_step
-from fairlead.cluster.kubernetes.operator.runs.node_capacity import node_of
+from fairlead.cluster.kubernetes.workloads.workload_api import WorkloadApi
 from fairlead.specs.overlay import overlay
 from fairlead.specs.pool import GpuLayout, Hardware, Partitions, Pool, PoolGpu
 from fairlead.specs.resources import GpuRequest, Resources
@@ -145,7 +145,7 @@ class _Operators:
 
 @pytest.mark.long
 def test_an_operator_killed_at_each_step_is_followed_by_one_that_goes_on(
-    access: Access, plane: ControlPlane, cluster: KubernetesCluster, namespace: str, tmp_path: Path
+    access: Access, plane: ControlPlane, cluster: WorkloadApi, namespace: str, tmp_path: Path
 ) -> None:
     """A whole GPU is in use; the node is to have sevenths; then a run that waits has it whole again.
 
@@ -220,8 +220,9 @@ def test_an_operator_killed_at_each_step_is_followed_by_one_that_goes_on(
         plane.request("DELETE", path)
 
 
+@pytest.mark.slow
 def test_a_layout_that_fails_is_taken_back_and_told_of(
-    access: Access, plane: ControlPlane, cluster: KubernetesCluster, namespace: str, tmp_path: Path
+    access: Access, plane: ControlPlane, cluster: WorkloadApi, namespace: str, tmp_path: Path
 ) -> None:
     for content in render_node_partitioner(namespace):
         applied(plane, content)
@@ -253,12 +254,13 @@ def test_a_layout_that_fails_is_taken_back_and_told_of(
                 lambda: (annotations(), cluster.named("small", namespace).status, others(), operators.said()),
                 timeout_s=120.0,
             )
+            # The pass after the last step of the node writes it.
+            says = f"it fits where a node's GPUs have the layout {PARTS}"
+            until(lambda: cluster.named("small", namespace).status.reason.message.startswith(says), timeout_s=60.0)
         assert PARTS in json.loads(annotations()["fairlead.dev/partitions-failed"])
         node = plane.request("GET", path)
         assert node["metadata"]["labels"]["nvidia.com/mig.config"] == WHOLE
         assert "unschedulable" not in node["spec"]
-        waits = cluster.named("small", namespace).status.reason.message
-        assert waits.startswith(f"it fits where a node's GPUs have the layout {PARTS}")
     finally:
         plane.request("DELETE", f"{POOLS}/{namespace}")
         plane.request("DELETE", path)

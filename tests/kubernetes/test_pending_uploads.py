@@ -19,7 +19,7 @@ from fairlead.cluster.kubernetes.client.user_client import UserClient
 from fairlead.cluster.kubernetes.client.workdir_upload import send
 from fairlead.cluster.kubernetes.manifests.roles import render_binding, render_roles
 from fairlead.cluster.kubernetes.manifests.workdir import pack, part_names
-from fairlead.cluster.kubernetes.operator.cluster import KubernetesCluster
+from fairlead.cluster.kubernetes.workloads.workload_api import WorkloadApi
 from fairlead.specs.training import Training
 from fairlead.state.snapshot import Workload
 from tests.kubernetes.operating import gang
@@ -52,7 +52,7 @@ class Person:
         def submit(spec: Training, annotations: Mapping[str, str]) -> Workload:
             if interrupted == "before":
                 raise Interrupted
-            run = KubernetesCluster(self.client, namespace=self.namespace).submit(spec, annotations)
+            run = WorkloadApi(self.client, namespace=self.namespace).submit(spec, annotations)
             if interrupted == "after":
                 raise Interrupted
             return run
@@ -126,7 +126,7 @@ def test_what_went_along_and_its_commit_are_shown_with_a_users_rights(person: Pe
     for words in (["init", "-qb", "trunk"], ["add", "."], ["commit", "-qm", "x"]):
         subprocess.run([*git, *words], check=True, timeout=60)
     (place / "pkg" / "train.py").write_text("print(2)\n")
-    submit = KubernetesCluster(person.client, namespace=person.namespace).submit
+    submit = WorkloadApi(person.client, namespace=person.namespace).submit
     run = send(person.client, gang(person.namespace, "looked-at", gpus=0), place, submit)
     desk = UserClient(person.client, namespace=person.namespace)
     code = desk.code(desk.find("looked-at").uid)

@@ -2,24 +2,25 @@
 
 import base64
 import contextlib
+import gzip
 import json
 import os
 import random
 import subprocess
 import sys
+import zipfile
 from dataclasses import replace
 from pathlib import Path
 
 import psutil
 import pytest
 
-from fairlead.cluster.kubernetes.manifests import driver_bundle
+from fairlead.cluster.kubernetes.manifests import driver_bundle, runtime_bundle
 from fairlead.cluster.kubernetes.manifests.pods import render_pod
-from fairlead.cluster.kubernetes.manifests.runtime_bundle import MOST_BYTES
 from fairlead.cluster.port import LogLine
 from fairlead.control.pipelines.object_place import ObjectDocuments
 from fairlead.control.pipelines.submission import pipeline_of
-from fairlead.control.pipelines.told import read_told
+from fairlead.control.pipelines.told import MOST_MESSAGE, MOST_TASKS, read_told
 from fairlead.errors import InvalidSpec
 from fairlead.policy.kinds.steps import Task
 from fairlead.specs.formats.packing import packed, unpacked
@@ -149,15 +150,16 @@ def tasks(lines: list[str], text: str = CHAIN) -> dict[str, Task]:
     return {task.name: task for each in read_told(spec(text), said).steps.values() for task in each}
 
 
+@pytest.mark.slow
 def test_what_steps_return_is_taken_by_the_next_pipeline_which_says_why(pods: Pods) -> None:
     code, out = pods.run("one")
-    assert (code, out[-1]) == (0, "fairlead: 4 run"), out
+    assert (code, out[-1]) == (0, "fairlead: 4 steps ran"), out
     assert pods.did() == ["prepare", "train n", "train s"]
     assert {name: task.phase.value for name, task in tasks(out).items()} == dict.fromkeys(
         ("prepare", "train[0]", "train[1]", "check"), "Succeeded"
     )
     code, out = pods.run("two")
-    assert (code, out[-1]) == (0, "fairlead: 4 unchanged")
+    assert (code, out[-1]) == (0, "fairlead: 4 steps unchanged")
     assert tasks(out)["prepare"].message.startswith("unchanged since run one")
     (pods.work / "given").write_text("0\n")
     code, out = pods.run("three")
@@ -168,6 +170,21 @@ def test_what_steps_return_is_taken_by_the_next_pipeline_which_says_why(pods: Po
     assert tasks(out)["check"].message == "gate: `value > 1` does not hold: value is 0"
 
 
+@pytest.mark.parametrize("index", [str(MOST_TASKS), "9" * 8, "9" * 12, "9" * 5000])
+def test_a_line_with_an_index_that_no_step_has_fills_no_memory(index: str) -> None:
+    hostile = f"fairlead: step train[{index}] Running"
+    lines = [hostile, "fairlead: step train[1] Running", hostile, "fairlead: step prepare Succeeded"]
+    assert {name: task.phase.value for name, task in tasks(lines).items()} == {
+        "prepare": "Succeeded", "train[0]": "Waiting", "train[1]": "Running", "check": "Waiting",
+    }  # fmt: skip
+
+
+def test_a_long_message_of_a_step_is_cut() -> None:
+    found = tasks([f"fairlead: step train[1] Failed: {'x' * 60_000}"])
+    assert found["train[1]"].message == "x" * MOST_MESSAGE
+
+
+@pytest.mark.slow
 def test_a_pod_that_was_killed_is_followed_by_one_that_goes_on(pods: Pods) -> None:
     (pods.work / "hold").touch()
     first = pods.start("one")
@@ -177,12 +194,12 @@ def test_a_pod_that_was_killed_is_followed_by_one_that_goes_on(pods: Pods) -> No
     assert first.returncode == 137
     (pods.work / "hold").unlink()
     code, out = pods.run("one", 1)
-    assert (code, out[-1]) == (0, "fairlead: 4 run"), out
+    assert (code, out[-1]) == (0, "fairlead: 4 steps ran"), out
     # What was cut short began anew, what was done did not.
     assert pods.did() == ["prepare", "train n", "train n", "train s", "train s"]
     assert tasks(out)["prepare"].phase.value == "Succeeded"  # told once more, as the first pod's output may be gone
     code, out = pods.run("one", 2)
-    assert (code, out[-1]) == (0, "fairlead: 4 run"), "it is over, and says so again"
+    assert (code, out[-1]) == (0, "fairlead: 4 steps ran"), "it is over, and says so again"
     assert len(pods.did()) == 5
 
 
@@ -243,6 +260,7 @@ def test_whatever_is_killed_no_step_is_run_again_once_it_is_done(pods: Pods) -> 
     assert num_kills > ROUNDS
 
 
+@pytest.mark.slow
 def test_another_image_or_set_up_runs_the_steps_again(on_a_volume: Pods) -> None:
     pods = on_a_volume
     pods.run("one")
@@ -271,10 +289,10 @@ def test_what_git_ignores_is_no_code_in_a_pod_either(on_a_volume: Pods) -> None:
     text = "kind: Pipeline\nname: churn\nsteps: {prepare: 'true'}\n"
     (pods.work / ".gitignore").write_text("*.log\n")
     code, out = pods.run("one", text=text)
-    assert (code, out[-1]) == (0, "fairlead: 1 run"), out
+    assert (code, out[-1]) == (0, "fairlead: 1 step ran"), out
     (pods.work / "train.log").write_text("step 7\n")
     code, out = pods.run("two", text=text)
-    assert (code, out[-1]) == (0, "fairlead: 1 unchanged"), out
+    assert (code, out[-1]) == (0, "fairlead: 1 step unchanged"), out
 
 
 def test_an_image_whose_programs_start_at_its_root_is_to_say_where_the_code_is(on_a_volume: Pods) -> None:
@@ -293,6 +311,15 @@ def test_a_variable_that_holds_no_pipeline_is_told_and_makes_no_trouble_for_read
     assert pipeline_of(replace(training("train"), env={PIPELINE_VARIABLE: value})) is None
 
 
+def test_a_pipeline_of_few_bytes_that_become_many_is_not_unpacked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fairlead.specs.formats.packing.MOST_BYTES", 100_000)
+    value = base64.b64encode(gzip.compress(b" " * 100_001)).decode()
+    with pytest.raises(InvalidSpec, match="it has more than 100000 bytes"):
+        unpacked(value)
+    with pytest.raises(InvalidSpec, match="its end is missing"):
+        unpacked(base64.b64encode(gzip.compress(b"x" * 999)[:-9]).decode())
+
+
 def test_a_pod_that_watches_data_has_all_that_looks_for_drift(on_a_volume: Pods) -> None:
     given = on_a_volume.work / "given"
     drift = {"data": str(given), "column": "loss", "cost": 5.0}
@@ -305,6 +332,28 @@ def test_a_pod_that_watches_data_has_all_that_looks_for_drift(on_a_volume: Pods)
     assert "Traceback" not in out
 
 
+def test_a_bare_interpreter_imports_every_module_that_only_the_driver_needs(tmp_path: Path) -> None:
+    archives = {"runtime.pyz": runtime_bundle.bundle(), "driver.pyz": driver_bundle.bundle()}
+    for name, content in archives.items():
+        (tmp_path / name).write_bytes(content)
+    with zipfile.ZipFile(tmp_path / "driver.pyz") as archive:
+        # Specs and texts are bundled as whole folders, with readers that a pod never imports.
+        folders = ("fairlead/cluster/", "fairlead/control/", "fairlead/policy/")
+        paths = [Path(name) for name in archive.namelist() if name.startswith(folders)]
+    modules = [".".join((path.parent if path.stem == "__init__" else path.with_suffix("")).parts) for path in paths]
+    assert "fairlead.control.pipelines.driver" in modules
+    program = (
+        "import importlib, sys\n"
+        "sys.path.insert(0, sys.argv[1])\n"
+        "import fairlead\n"
+        "fairlead.__path__.append(sys.argv[2] + '/fairlead')\n"
+        "for name in sys.argv[3:]: importlib.import_module(name)\n"
+    )
+    argv = [sys.executable, "-I", "-S", "-c", program, *(str(tmp_path / name) for name in archives), *modules]
+    ended = subprocess.run(argv, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+    assert (ended.returncode, ended.stderr) == (0, "")
+
+
 def test_only_the_pods_of_drivers_have_the_driver() -> None:
     plain = training("train")
     driver = replace(plain, env={PIPELINE_VARIABLE: packed(spec())})
@@ -314,7 +363,7 @@ def test_only_the_pods_of_drivers_have_the_driver() -> None:
     names = [source["configMap"]["name"] for source in volumes[1]["projected"]["sources"]]
     assert names == [SETTINGS.runtime, driver_bundle.bundle_name()]
     bundle = driver_bundle.render_bundle("research")
-    assert len(json.dumps(bundle)) < MOST_BYTES // 3
+    assert len(json.dumps(bundle)) < runtime_bundle.MOST_BYTES // 3
     assert base64.b64decode(bundle["binaryData"]["driver.pyz"]) == driver_bundle.bundle()
 
 
@@ -326,6 +375,7 @@ def test_a_long_pipeline_is_packed_and_read_back() -> None:
     assert unpacked(packed(spec())) == spec()
 
 
+@pytest.mark.slow
 def test_a_store_that_cannot_be_reached_or_is_damaged_is_told(tmp_path: Path) -> None:
     pods = Pods(tmp_path, f"local://{tmp_path / 'place'}")
     code, _ = pods.run("one")
@@ -378,16 +428,16 @@ def test_what_a_kill_cuts_short_in_a_store_of_files_is_not_there(
 def test_a_pipeline_whose_place_is_an_s3_store(s3: S3, tmp_path: Path) -> None:
     pods = Pods(tmp_path, "s3://models/pipelines", **s3.environ)
     code, out = pods.run("one")
-    assert (code, out[-1]) == (0, "fairlead: 4 run"), out
+    assert (code, out[-1]) == (0, "fairlead: 4 steps ran"), out
     code, out = pods.run("one", 1)
-    assert (code, out[-1]) == (0, "fairlead: 4 run"), out
+    assert (code, out[-1]) == (0, "fairlead: 4 steps ran"), out
     code, out = pods.run("two")
-    assert (code, out[-1]) == (0, "fairlead: 4 unchanged"), out
+    assert (code, out[-1]) == (0, "fairlead: 4 steps unchanged"), out
     assert pods.did() == ["prepare", "train n", "train s"]
     assert tasks(out)["prepare"].message.startswith("unchanged since run one")
     (pods.work / "none").write_text("")  # so that the others fetch what the first one returned
     code, out = pods.run("three")
-    assert (code, out[-1]) == (0, "fairlead: 3 run, 1 unchanged"), out
+    assert (code, out[-1]) == (0, "fairlead: 3 steps ran, 1 unchanged"), out
     s3.stop()
     code, out = pods.run("four")
     assert code == 1

@@ -5,9 +5,7 @@ from typing import Any
 
 from fairlead.cluster.kubernetes.api.objects import pod_requests, read_pod
 from fairlead.cluster.kubernetes.devices import DeviceResource
-from fairlead.cluster.kubernetes.manifests.placeholders import PRIORITY, render_placeholder, render_priority_class
-from fairlead.cluster.kubernetes.manifests.pods import render_pod
-from fairlead.cluster.kubernetes.operator.placeholders.autoscalers import (
+from fairlead.cluster.kubernetes.informers.autoscalers import (
     UPDATED,
     gpu_labels,
     prices_within,
@@ -15,7 +13,9 @@ from fairlead.cluster.kubernetes.operator.placeholders.autoscalers import (
     read_status,
     spot_labels,
 )
-from fairlead.cluster.kubernetes.operator.runs.pod_index import PodIndex
+from fairlead.cluster.kubernetes.informers.pod_index import PodIndex
+from fairlead.cluster.kubernetes.manifests.placeholders import PRIORITY, render_placeholder, render_priority_class
+from fairlead.cluster.kubernetes.manifests.pods import render_pod
 from fairlead.policy.placement.node_eligibility import PRICE_LABEL, SPOT_MARKS
 from fairlead.specs.overlay import overlay
 from fairlead.specs.resources import GpuRequest, Resources

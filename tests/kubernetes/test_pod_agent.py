@@ -3,18 +3,19 @@
 import time
 from dataclasses import replace
 
+import pytest
+
 from fairlead.cluster.kubernetes.api.config import Access
 from fairlead.cluster.kubernetes.manifests.runtime_bundle import bundle_name
-from fairlead.cluster.kubernetes.operator.cluster import KubernetesCluster
-from fairlead.state.snapshot import Phase
+from fairlead.cluster.kubernetes.workloads.workload_api import WorkloadApi
+from fairlead.state.snapshot import Intent, Phase
 from tests.kubernetes.loopback import Fault, FaultyProxy, Refuse, serving
 from tests.kubernetes.operating import comes_to, gang, live_pods, operating
 from tests.waiting import until
 
 
-def test_no_pod_is_created_once_another_operator_may_lead(
-    access: Access, cluster: KubernetesCluster, namespace: str
-) -> None:
+@pytest.mark.slow
+def test_no_pod_is_created_once_another_operator_may_lead(access: Access, cluster: WorkloadApi, namespace: str) -> None:
     broken = {"/pods"}
 
     def choose(method: str, path: str) -> Fault:
@@ -40,9 +41,7 @@ def test_no_pod_is_created_once_another_operator_may_lead(
             comes_to(cluster, "train", Phase.RUNNING, attempt=0)
 
 
-def test_each_start_makes_anew_what_somebody_has_deleted(
-    access: Access, cluster: KubernetesCluster, namespace: str
-) -> None:
+def test_each_start_makes_anew_what_somebody_has_deleted(access: Access, cluster: WorkloadApi, namespace: str) -> None:
     place = f"/api/v1/namespaces/{namespace}"
     cluster.submit(gang(namespace))
     with operating(access, namespace):
@@ -57,7 +56,7 @@ def test_each_start_makes_anew_what_somebody_has_deleted(
 
 
 def test_the_names_of_a_gang_are_those_of_its_pods_and_follow_it_to_its_next_start(
-    access: Access, cluster: KubernetesCluster, namespace: str
+    access: Access, cluster: WorkloadApi, namespace: str
 ) -> None:
     place = f"/api/v1/namespaces/{namespace}/pods"
 
@@ -79,3 +78,40 @@ def test_the_names_of_a_gang_are_those_of_its_pods_and_follow_it_to_its_next_sta
         cluster.client.delete(f"{place}/train-0-0")
         comes_to(cluster, "train", Phase.RUNNING, attempt=1)
         until(lambda: names() == addresses(1))
+
+
+@pytest.mark.slow
+def test_a_run_has_network_objects_only_while_it_has_several_pods_and_those_are_alive(
+    access: Access, cluster: WorkloadApi, namespace: str
+) -> None:
+    lists = ("/api/v1", "services"), ("/apis/networking.k8s.io/v1", "networkpolicies")
+    places = [f"{api}/namespaces/{namespace}/{plural}" for api, plural in lists]
+    slices = f"/apis/discovery.k8s.io/v1/namespaces/{namespace}/endpointslices"
+
+    def counts() -> list[int]:
+        return [len(list(cluster.client.items(place))) for place in (*places, slices)]
+
+    def ends(name: str, nodes: int, run: str) -> None:
+        cluster.submit(gang(namespace, name, nodes=nodes, gpus=0, run=run))
+
+    with operating(access, namespace):
+        ends("alone", 1, "0.3s")
+        comes_to(cluster, "alone", Phase.SUCCEEDED)
+        until(lambda: counts() == [0, 0, 0])
+        cluster.submit(gang(namespace, gpus=0))
+        run = comes_to(cluster, "train", Phase.RUNNING)
+        until(lambda: counts() == [1, 1, 1])
+        cluster.set_intent(run.uid, Intent.SUSPEND)
+        comes_to(cluster, "train", Phase.SUSPENDED)
+        until(lambda: counts() == [0, 0, 0])
+        cluster.set_intent(run.uid, Intent.RUN)
+        comes_to(cluster, "train", Phase.RUNNING)
+        until(lambda: counts() == [1, 1, 1])
+    with operating(access, namespace):
+        # It reads which runs have any, as it made none itself.
+        cluster.set_intent(run.uid, Intent.STOP)
+        comes_to(cluster, "train", Phase.STOPPED)
+        until(lambda: counts() == [0, 0, 0])
+    assert cluster.named("alone", namespace).status.reason.message.startswith("all ranks succeeded")
+    pods = cluster.client.items(f"/api/v1/namespaces/{namespace}/pods")
+    assert any(each["metadata"]["name"] == "alone-0-0" for each in pods), "its output is still with its pod"

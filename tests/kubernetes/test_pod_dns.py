@@ -8,7 +8,7 @@ import pytest
 
 from fairlead.cluster.kubernetes.api.objects import Amounts, PodObject
 from fairlead.cluster.kubernetes.operator.pods.pod_dns import Addressing
-from fairlead.cluster.kubernetes.operator.runs.run_record import Gang, RunRecord, TrainingObject, WorkloadObject
+from fairlead.cluster.kubernetes.workloads.run_record import Gang, RunRecord, TrainingObject, WorkloadObject
 from fairlead.state.reasons import Code, Reason
 from fairlead.state.snapshot import Phase, Status
 from tests.kubernetes.builders import UID, a_training, a_workload

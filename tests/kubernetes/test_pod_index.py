@@ -3,26 +3,38 @@
 from dataclasses import replace
 
 from fairlead.cluster.kubernetes.api.objects import Amounts, PodObject
-from fairlead.cluster.kubernetes.operator.runs.pod_index import Marks, PodIndex
+from fairlead.cluster.kubernetes.informers.pod_index import Marks, PodIndex
 
 POD = PodObject(
-    key="t/a-0-0", version=1, uid="u", phase="Running", node="n", requests=Amounts(), created_at=0.0, run_uid="r"
-)
+    key="t/a-0-0", version=1, uid="u", phase="Running", node="n", requests=Amounts(), created_at=0.0, run_uid="r",
+    run_key=("Training", "t/a"),
+)  # fmt: skip
+RUN = "r", POD.run_key
 
 
 def test_a_pod_is_found_by_its_run_and_by_its_node() -> None:
     index = PodIndex()
     index.follow(POD.key, POD)
-    assert (dict(index.of_run("r")), dict(index.on_node("n"))) == ({POD.key: POD}, {POD.key: POD})
-    assert not index.of_run("other")
+    assert (dict(index.of_run(*RUN)), dict(index.on_node("n"))) == ({POD.key: POD}, {POD.key: POD})
+    assert not index.of_run("other", POD.run_key)
     assert not index.on_node("other")
+
+
+def test_a_uid_alone_does_not_make_a_pod_that_of_a_run() -> None:
+    index, foreign = PodIndex(), replace(POD, key="evil/a-0-0", run_key=("Training", "evil/a"))
+    index.follow(POD.key, POD)
+    index.follow(foreign.key, foreign)
+    assert dict(index.of_run(*RUN)) == {POD.key: POD}
+    assert index.keys_of("r") == (POD.run_key, foreign.run_key)
+    index.follow(foreign.key, None)
+    assert index.keys_of("r") == (POD.run_key,)
 
 
 def test_a_pod_that_is_over_counts_on_no_node() -> None:
     index, over = PodIndex(), replace(POD, phase="Succeeded")
     index.follow(POD.key, POD)
     index.follow(POD.key, over)
-    assert (dict(index.of_run("r")), dict(index.on_node("n"))) == ({POD.key: over}, {})
+    assert (dict(index.of_run(*RUN)), dict(index.on_node("n"))) == ({POD.key: over}, {})
 
 
 def test_a_pod_that_is_bound_later_is_on_its_node_then() -> None:
@@ -39,7 +51,7 @@ def test_a_pod_that_is_gone_is_nowhere() -> None:
     index.follow(POD.key, POD)
     index.follow(POD.key, None)
     assert index.get(POD.key) is None
-    assert not index.of_run("r")
+    assert not index.of_run(*RUN)
     assert not index.on_node("n")
 
 

@@ -18,7 +18,7 @@ from fairlead.cluster.kubernetes.api.credentials import Anonymous
 from fairlead.cluster.kubernetes.client import pod_logs
 from fairlead.cluster.kubernetes.client.pod_logs import KUBELET, Mark, PodLogs
 from fairlead.cluster.kubernetes.operator.runs.log_archive import last_lines
-from fairlead.cluster.kubernetes.operator.runs.log_lines import parse
+from fairlead.cluster.kubernetes.workloads.log_lines import parse
 from fairlead.cluster.output import EVERYTHING, LogQuery, Watermark
 from fairlead.cluster.port import LogLine
 from fairlead.errors import ClusterError
@@ -89,10 +89,12 @@ class Recorded:
 
 
 def _pod(name: str) -> dict[str, Any]:
-    _, attempt, index = name.split("-")
+    run, attempt, index = name.split("-")
     labels = {"fairlead.dev/attempt": attempt, "fairlead.dev/index": index}
+    owner = {"apiVersion": "fairlead.dev/v1alpha1", "kind": "Training", "name": run, "uid": "u", "controller": True}
+    metadata = {"name": name, "namespace": "ns", "labels": labels, "ownerReferences": [owner]}
     states = [{"name": "ranks", "state": {"terminated": {"exitCode": 0}}}]
-    return {"metadata": {"name": name, "labels": labels}, "status": {"containerStatuses": states}}
+    return {"metadata": metadata, "status": {"containerStatuses": states}}
 
 
 def _refused(path: str, status: int) -> ClusterError:
@@ -187,8 +189,11 @@ class Streamed(Recorded):
         return _pod(name) if name in self._logs else super().get(path)
 
     @contextmanager
-    def stream(self, path: str, query: Mapping[str, str], *, idle_s: float) -> Iterator[list[bytes]]:
+    def stream(
+        self, path: str, query: Mapping[str, str], *, idle_s: float, most_line_bytes: int
+    ) -> Iterator[list[bytes]]:
         assert query["follow"] == "true"
+        assert most_line_bytes > 0
         if path.split("/")[-2] == self.gone:
             raise _refused(path, 404)
         yield [each.encode() for each in self.text(path, query).splitlines()]

@@ -57,10 +57,10 @@ def running(plane: ControlPlane, namespace: str) -> Iterator[str]:
         "metadata": {"name": "train"},
         "spec": {"run": "work", "nodes": 2},
     }
-    plane.request("POST", f"/apis/fairlead.dev/v1alpha1/namespaces/{namespace}/trainings", run)
+    made = plane.request("POST", f"/apis/fairlead.dev/v1alpha1/namespaces/{namespace}/trainings", run)
     until(lambda: is_ready(plane.request("GET", f"/api/v1/nodes/{node}")))
     for index in range(2):
-        plane.request("POST", f"/api/v1/namespaces/{namespace}/pods", pod(index, node))
+        plane.request("POST", f"/api/v1/namespaces/{namespace}/pods", pod(index, node, made))
         path = f"/api/v1/namespaces/{namespace}/pods/train-0-{index}"
         until(lambda path=path: plane.request("GET", path)["status"]["phase"] == "Running")  # type: ignore[misc]  # bound
     yield namespace
@@ -99,11 +99,16 @@ def labels(index: int) -> dict[str, str]:
     return {"fairlead.dev/run": "train", "fairlead.dev/run-uid": "u", "fairlead.dev/index": str(index)}
 
 
-def pod(index: int, node: str) -> dict[str, Any]:
+def pod(index: int, node: str, run: dict[str, Any]) -> dict[str, Any]:
+    owner = {"apiVersion": "fairlead.dev/v1alpha1", "kind": "Training", "name": "train", "uid": run["metadata"]["uid"]}
     resources = {"cpu": "4", "memory": "8Gi", **({"nvidia.com/gpu": "1"} if index else {})}
     container = {"name": "ranks", "image": "i", "resources": {"requests": resources, "limits": resources}}
     return {
-        "metadata": {"name": f"train-0-{index}", "labels": labels(index)},
+        "metadata": {
+            "name": f"train-0-{index}",
+            "labels": labels(index),
+            "ownerReferences": [{**owner, "controller": True}],
+        },
         "spec": {"nodeName": node, "containers": [container]},
     }
 

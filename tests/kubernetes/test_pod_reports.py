@@ -9,8 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairlead.cluster.kubernetes.operator.pods.pod_reports import read_ending, read_last_words, read_report
+from fairlead.cluster.kubernetes.manifests.conditions import moment
+from fairlead.cluster.kubernetes.workloads.pod_reports import read_ending, read_last_words, read_report
 from fairlead.cluster.local.pod_files import progress_of
+from fairlead.cluster.records import dump, load, plain
 from fairlead.runtime.reporting import ENDING, MOST_EXIT_BYTES, MOST_REPORT_BYTES, exit_code, pack_exit, pack_report
 from fairlead.state.snapshot import Usage
 
@@ -169,3 +171,52 @@ def test_a_pod_says_the_most_that_it_used() -> None:
     older = read_ending(a_pod(pack_exit(a_record(a_rank(0))).decode(), code=0), ranks=range(1))
     assert older is not None
     assert older.usage is None
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.just(10**400) | st.floats() | st.text(),
+    lambda inner: st.lists(inner, max_size=5) | st.dictionaries(st.text(), inner, max_size=5),
+    max_leaves=12,
+)
+KEYS = (
+    "ranks", "tail", "tail_of", "hang", "usage", "message", "setup_failed", "progress", "events", "gpus", "ending",
+    "started_at", "active_at", "metrics", "asks", "drift", "step", "loss", "throughput_unit", "updated_at",
+)  # fmt: skip
+RANK = st.tuples(*[JSON | st.integers(0, 3)] * 5).map(list)
+RECORD = st.recursive(
+    JSON | st.lists(RANK, max_size=3),
+    lambda inner: st.dictionaries(st.sampled_from(KEYS), inner, max_size=6).map(lambda keys: {"form": 1, **keys}),
+    max_leaves=8,
+)
+POISON = (
+    '{"form":1,"ranks":[1]}', '{"form":1,"ranks":5}', '{"form":1,"tail":3,"ranks":[[0,0,null,1,0]]}',
+    '{"form":1,"hang":5}', '{"form":1,"usage":[Infinity,1],"ranks":[]}', "[" * 4_000,
+    '{"form":1,"ranks":[[0,0,null,1e999,0]]}',
+    '{"form":1,"ranks":[[0,{},[],"x",{}]]}', '{"form":1,"progress":{"loss":' + "9" * 400 + "}}", '{"form":[]}',
+    '{"form":1,"message":{"a":1},"ranks":[["0",1,2,3,4]]}', '{"form":1,"ending":{"form":1,"ranks":{}}}',
+)  # fmt: skip
+
+
+@given(RECORD)
+def test_whatever_a_program_writes_as_a_report_gives_typed_values_or_nothing(record: Any) -> None:
+    text = json.dumps(record)
+    ending = read_ending(a_pod(text), ranks=range(2))
+    assert ending is not None
+    for each in (ending, read_report(text), read_last_words(a_pod(text))):
+        if each is not None:
+            json.dumps(plain(each))
+            assert load(type(each), dump(each)) is not None
+    for rank in ending.exits:
+        assert type(rank.rank) is int
+        assert moment(rank.at).endswith("Z")
+        assert all(type(line) is str for line in rank.tail)
+
+
+@pytest.mark.parametrize("message", POISON, ids=lambda message: message[:30])
+def test_a_poisoned_termination_message_is_that_of_a_program_which_reported_nothing(message: str) -> None:
+    pod = a_pod(message, code=3)
+    ending = read_ending(pod, ranks=range(2))
+    assert ending is not None
+    assert [(each.rank, each.exit_code) for each in ending.exits] in ([(0, 3), (1, 3)], [(0, 0)], [])
+    read_last_words(pod)
+    read_report(message)

@@ -11,6 +11,7 @@ from fairlead.cluster.kubernetes.manifests.pods import REPORTER
 from fairlead.cluster.kubernetes.names import ATTEMPT
 from fairlead.runtime import reporting
 from fairlead.runtime.progress import Reporter
+from fairlead.specs.keys import API_VERSION
 
 NUM_STEPS = 400
 
@@ -26,7 +27,9 @@ class Pods:
         if self.refusal is not None:
             raise self.refusal
         for attempt in sorted(self.logs, reverse=True):
-            yield {"metadata": {"name": f"train-{attempt}-0", "labels": {ATTEMPT: str(attempt)}}}
+            owner = {"apiVersion": API_VERSION, "kind": "Training", "name": "train", "uid": "u", "controller": True}
+            about = {"name": f"train-{attempt}-0", "namespace": "team", "labels": {ATTEMPT: str(attempt)}}
+            yield {"metadata": {**about, "ownerReferences": [owner]}}
 
     def text(self, path: str, query: dict[str, str]) -> str:
         assert query["container"] == REPORTER
@@ -65,8 +68,9 @@ def test_the_points_of_every_start_that_is_still_there_are_read_and_nothing_else
     def line(*points: object) -> str:
         return json.dumps({"form": reporting.FORM, "points": points})
 
-    strange = line([2.0, 3, {"loss": 0.4}], "no point", [1, 2], [5.0, None, {"loss": "x"}])
-    second = "\n".join((strange, "{", '{"points": [[1, 1, {}]]}', "7"))
+    strange = line([2.0, 3, {"loss": 0.4}], "no point", [1, 2], [5.0, None, {"loss": "x"}], [1, float("inf"), {"a": 1}])
+    foreign = json.dumps({"form": reporting.FORM, "points": 3})
+    second = "\n".join((strange, "{", '{"points": [[1, 1, {}]]}', "7", foreign, line([10**400, 1, {"loss": 1}])))
     logs: dict[int, str | ApiError] = {0: line([1.0, 1, {"loss": 0.5}]), 1: refused(404), 2: second}
     series = read_series(Pods(logs), "team", "u")  # type: ignore[arg-type]
     assert [(point.attempt, point.step, point.value) for point in series["loss"]] == [(0, 1, 0.5), (2, 3, 0.4)]

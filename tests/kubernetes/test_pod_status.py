@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from fairlead.cluster.kubernetes.api.objects import Amounts, PodObject, read_node
-from fairlead.cluster.kubernetes.operator.pods.pod_status import (
+from fairlead.cluster.kubernetes.informers.pod_status import (
     MOUNT_PATIENCE_S,
     LastWord,
     is_hopeless,

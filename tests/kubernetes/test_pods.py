@@ -11,10 +11,13 @@ from hypothesis import strategies as st
 from fairlead.cluster.kubernetes.devices import DeviceResource
 from fairlead.cluster.kubernetes.manifests import pod_environment as contract
 from fairlead.cluster.kubernetes.manifests.pods import PodSettings, overhead, render_pod
+from fairlead.cluster.kubernetes.manifests.run_keys import render_key
 from fairlead.cluster.kubernetes.manifests.services import render_service
+from fairlead.cluster.kubernetes.names import owner, run_labels
+from fairlead.specs.engines import Engine
 from fairlead.specs.overlay import overlay
 from fairlead.specs.resources import GpuRequest, Resources
-from fairlead.specs.training import Capacity, Checkpoint
+from fairlead.specs.training import Capacity, Checkpoint, Framework
 from fairlead.state.snapshot import Grant, Taint
 from tests.kubernetes.builders import GIB, SETTINGS, UID, a_creation, a_training, a_workload
 from tests.kubernetes.goldens import check_golden
@@ -220,7 +223,7 @@ def test_no_command_or_path_of_a_spec_becomes_part_of_what_kubernetes_runs() -> 
 
 def test_instructions_name_the_ranks_of_the_pod() -> None:
     workload = a_workload(a_training(nodes=3, ranks_per_node=2))
-    given = contract.instructions(workload, a_creation(index=2), checkpoint_to=None, has_parts=False)
+    given = contract.instructions(workload, a_creation(index=2), checkpoint_to=None, parts=None)
     told = json.loads(given["FAIRLEAD_INSTRUCTIONS"])
     assert told["ranks"] == [4, 5]
     assert told["threads"] == 2
@@ -232,6 +235,14 @@ def test_every_attempt_meets_at_the_first_pod_of_its_own() -> None:
     env = contract.environment(workload, a_creation(attempt=3, index=1), checkpoint_to=None)
     assert env["MASTER_ADDR"] == "train-llama-3-0.ft-train-llama-111111.research.svc"
     assert "FAIRLEAD_CHECKPOINT_TO" not in env
+
+
+def test_a_pod_alone_meets_itself_as_nothing_gives_it_a_name() -> None:
+    workload = a_workload(a_training(ranks_per_node=2, framework=Framework.TENSORFLOW))
+    env = contract.environment(workload, a_creation(), checkpoint_to=None)
+    assert (env["MASTER_ADDR"], env["FAIRLEAD_HOSTS"]) == ("127.0.0.1", "127.0.0.1")
+    for spec in (a_training(nodes=2), a_training(nodes=1, most_nodes=4)):
+        assert ".svc" in contract.environment(a_workload(spec), a_creation(), checkpoint_to=None)["MASTER_ADDR"]
 
 
 @pytest.mark.parametrize(
@@ -255,9 +266,52 @@ def test_labels_of_the_run_are_on_its_pods_beside_fairleads_own() -> None:
     labels = render_pod(workload, a_creation(), SETTINGS)["metadata"]["labels"]
     assert labels == {
         "experiment": "a",
+        "app.kubernetes.io/name": "fairlead-run",
+        "app.kubernetes.io/instance": workload.spec.name,
+        "app.kubernetes.io/component": "ranks",
+        "app.kubernetes.io/part-of": "fairlead",
         "app.kubernetes.io/managed-by": "fairlead",
         "fairlead.dev/run": workload.spec.name,
         "fairlead.dev/run-uid": UID,
         "fairlead.dev/attempt": "0",
         "fairlead.dev/index": "0",
     }
+
+
+def test_a_user_may_replace_recommended_labels_but_none_of_fairleads_own() -> None:
+    labels = {"app.kubernetes.io/part-of": "search", "app.kubernetes.io/name": "ranker"}
+    workload = a_workload(replace(a_training(), labels=labels))
+    found = render_pod(workload, a_creation(), SETTINGS)["metadata"]["labels"]
+    assert found == {**run_labels(workload), **labels, "fairlead.dev/attempt": "0", "fairlead.dev/index": "0"}
+    assert run_labels(workload)["app.kubernetes.io/part-of"] == "fairlead"
+
+
+def test_pods_of_engines_leave_recommended_labels_to_their_engines() -> None:
+    workload = a_workload(replace(a_training(), engine=Engine.JOBSET))
+    assert run_labels(workload).keys() == {"app.kubernetes.io/managed-by", "fairlead.dev/run", "fairlead.dev/run-uid"}
+
+
+def test_the_key_of_a_run_is_in_no_pod_and_ranks_get_only_its_file() -> None:
+    a_key = "k" * 64
+    workload = a_workload(a_training(nodes=2))
+    text = json.dumps(render_pod(workload, a_creation(), SETTINGS))
+    secret = render_key(workload, 0, a_key)
+    assert a_key not in text
+    assert secret["immutable"] is True
+    assert secret["metadata"]["ownerReferences"] == [owner(workload)]
+    env = {each["name"]: each for each in render_pod(workload, a_creation(), SETTINGS)["spec"]["containers"][0]["env"]}
+    assert env["FAIRLEAD_KEY"]["valueFrom"]["secretKeyRef"] == {"name": secret["metadata"]["name"], "key": "key"}
+    alone = json.dumps(render_pod(a_workload(a_training(nodes=1)), a_creation(), SETTINGS))
+    assert "FAIRLEAD_KEY" not in alone
+
+
+def test_a_container_beside_the_ranks_keeps_no_capability_but_those_that_it_names() -> None:
+    security = {"capabilities": {"add": ["NET_BIND_SERVICE"], "drop": []}}
+    beside = {"name": "proxy", "image": "proxy:1", "securityContext": security}
+    pod = render_pod(
+        a_workload(a_training(kubernetes=overlay({"spec": {"initContainers": [beside]}}))),
+        a_creation(index=1),
+        SETTINGS,
+    )
+    (proxy,) = pod["spec"]["initContainers"]
+    assert proxy["securityContext"]["capabilities"] == {"add": ["NET_BIND_SERVICE"], "drop": ["ALL"]}

@@ -11,7 +11,7 @@ from fairlead.cluster.kubernetes.client.checkup import _operator
 from fairlead.cluster.kubernetes.client.discovery import Operator
 from fairlead.cluster.kubernetes.client.user_client import UserClient
 from fairlead.cluster.kubernetes.names import LEASE, POLICY
-from fairlead.cluster.kubernetes.operator.cluster import KubernetesCluster
+from fairlead.cluster.kubernetes.workloads.workload_api import WorkloadApi
 from fairlead.errors import ClusterError
 from fairlead.specs.overlay import overlay
 from fairlead.specs.training import Training
@@ -33,8 +33,9 @@ def lasting(namespace: str, name: str, seconds: float) -> Training:
     return replace(gang(namespace, name, nodes=1), kubernetes=PINNED, expected_duration_s=seconds)
 
 
+@pytest.mark.slow
 def test_a_long_run_gives_way_to_a_short_one_where_the_operator_goes_by_such_a_policy(
-    access: Access, cluster: KubernetesCluster, namespace: str
+    access: Access, cluster: WorkloadApi, namespace: str
 ) -> None:
     with operating(access, namespace, policy="preempting"):
         long = cluster.submit(lasting(namespace, "long", 360_000.0))
@@ -49,10 +50,10 @@ def test_a_long_run_gives_way_to_a_short_one_where_the_operator_goes_by_such_a_p
 
 
 def test_whoever_asks_what_would_happen_is_answered_by_the_rules_of_the_operator_that_leads(
-    access: Access, cluster: KubernetesCluster, namespace: str
+    access: Access, cluster: WorkloadApi, namespace: str
 ) -> None:
     client = cluster.client
-    assert leasing.rules_there(client) == DEFAULT
+    assert leasing.rules_of(leasing.leader_there(client)) == DEFAULT
     with operating(access, namespace, policy="shortest") as operator:
         until(lambda: operator.election.is_leader, "leader")
         leader = leasing.holder_of(client, namespace)
@@ -63,11 +64,11 @@ def test_whoever_asks_what_would_happen_is_answered_by_the_rules_of_the_operator
     assert "policy shortest; it runs outside of the cluster" in says
     with operating(access, namespace) as operator:
         until(lambda: operator.election.is_leader, "leader")
-        assert leasing.rules_there(client) == DEFAULT
+        assert leasing.rules_of(leasing.leader_there(client)) == DEFAULT
 
 
 def test_a_policy_of_a_newer_operator_is_told_and_not_taken_for_the_usual_one(
-    cluster: KubernetesCluster, namespace: str
+    cluster: WorkloadApi, namespace: str
 ) -> None:
     cluster.client.create(
         f"{leasing.API}/namespaces/{namespace}/leases",
@@ -85,4 +86,4 @@ def test_a_policy_of_a_newer_operator_is_told_and_not_taken_for_the_usual_one(
     with pytest.raises(
         ClusterError, match="by the policy 'fastest', and this version of fairlead knows fifo, backfill"
     ):
-        leasing.rules_there(cluster.client)
+        leasing.rules_of(leasing.leader_there(cluster.client))

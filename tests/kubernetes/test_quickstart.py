@@ -29,6 +29,7 @@ def fresh(request: pytest.FixtureRequest) -> Iterator[ControlPlane]:
         yield plane
 
 
+@pytest.mark.slow
 def test_a_new_user_gets_from_nothing_to_a_run_that_is_done(fresh: ControlPlane, tmp_path: Path) -> None:
     spec, start, look = (example for example in examples_of(PAGE) if example.kind in ("yaml", "bash"))
     # A fake node runs no program: it is told how long the pod takes.

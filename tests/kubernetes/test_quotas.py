@@ -2,8 +2,10 @@
 
 from dataclasses import replace
 
+import pytest
+
 from fairlead.cluster.kubernetes.api.config import Access
-from fairlead.cluster.kubernetes.operator.cluster import KubernetesCluster
+from fairlead.cluster.kubernetes.workloads.workload_api import WorkloadApi
 from fairlead.specs.training import Retry
 from fairlead.state.reasons import Code
 from fairlead.state.snapshot import Phase, Workload
@@ -13,18 +15,18 @@ from tests.waiting import until
 RESOURCE = "requests.nvidia.com/gpu"
 
 
-def a_quota(cluster: KubernetesCluster, namespace: str, most: int, *, of: str = RESOURCE) -> None:
+def a_quota(cluster: WorkloadApi, namespace: str, most: int, *, of: str = RESOURCE) -> None:
     path = f"/api/v1/namespaces/{namespace}/resourcequotas"
     cluster.client.create(path, {"metadata": {"name": "small"}, "spec": {"hard": {of: str(most)}}})
     until(lambda: "hard" in (cluster.client.get(f"{path}/small").get("status") or {}))
 
 
-def raise_quota(cluster: KubernetesCluster, namespace: str, most: int, *, of: str = RESOURCE) -> None:
+def raise_quota(cluster: WorkloadApi, namespace: str, most: int, *, of: str = RESOURCE) -> None:
     path = f"/api/v1/namespaces/{namespace}/resourcequotas/small"
     cluster.client.merge(path, {"spec": {"hard": {of: str(most)}}})
 
 
-def refused(cluster: KubernetesCluster, namespace: str, name: str = "train", *, times: int = 1) -> Workload:
+def refused(cluster: WorkloadApi, namespace: str, name: str = "train", *, times: int = 1) -> Workload:
     """The run, when it waits and was refused so often."""
     found: list[Workload] = []
 
@@ -37,8 +39,9 @@ def refused(cluster: KubernetesCluster, namespace: str, name: str = "train", *, 
     return found[0]
 
 
+@pytest.mark.slow
 def test_a_gang_that_a_quota_refuses_waits_and_starts_once_the_quota_is_raised(
-    access: Access, cluster: KubernetesCluster, namespace: str
+    access: Access, cluster: WorkloadApi, namespace: str
 ) -> None:
     a_quota(cluster, namespace, GPUS)
     cluster.submit(replace(gang(namespace), retry=Retry(infrastructure=0)))
@@ -56,8 +59,9 @@ def test_a_gang_that_a_quota_refuses_waits_and_starts_once_the_quota_is_raised(
     assert (status.disruptions, status.program_failures, status.last_failure) == (0, 0, None)
 
 
+@pytest.mark.slow
 def test_a_gang_that_a_quota_refuses_starts_when_others_have_left_the_room(
-    access: Access, cluster: KubernetesCluster, namespace: str
+    access: Access, cluster: WorkloadApi, namespace: str
 ) -> None:
     a_quota(cluster, namespace, GPUS)
     with operating(access, namespace):
@@ -70,9 +74,7 @@ def test_a_gang_that_a_quota_refuses_starts_when_others_have_left_the_room(
         comes_to(cluster, "second", Phase.RUNNING)
 
 
-def test_a_quota_may_also_refuse_what_comes_with_the_pods(
-    access: Access, cluster: KubernetesCluster, namespace: str
-) -> None:
+def test_a_quota_may_also_refuse_what_comes_with_the_pods(access: Access, cluster: WorkloadApi, namespace: str) -> None:
     a_quota(cluster, namespace, 0, of="services")
     cluster.submit(gang(namespace))
     with operating(access, namespace):
@@ -82,8 +84,9 @@ def test_a_quota_may_also_refuse_what_comes_with_the_pods(
         comes_to(cluster, "train", Phase.RUNNING)
 
 
+@pytest.mark.slow
 def test_gangs_that_each_need_the_whole_quota_run_one_after_the_other(
-    access: Access, cluster: KubernetesCluster, namespace: str
+    access: Access, cluster: WorkloadApi, namespace: str
 ) -> None:
     a_quota(cluster, namespace, GPUS)
     for name in ("one", "other"):

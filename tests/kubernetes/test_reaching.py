@@ -26,8 +26,10 @@ from fairlead.cluster.kubernetes.client.installation import install
 from fairlead.cluster.kubernetes.manifests.install import InstallSettings
 from fairlead.cluster.kubernetes.manifests.pods import PodSettings, render_pod
 from fairlead.cluster.kubernetes.manifests.roles import render_binding
+from fairlead.cluster.kubernetes.manifests.run_keys import render_key
 from fairlead.cluster.kubernetes.manifests.runtime_bundle import bundle_name, render_bundle
-from fairlead.cluster.kubernetes.operator.runs.run_record import read_training
+from fairlead.cluster.kubernetes.workloads.run_record import read_training
+from fairlead.runtime.run_key import new_key
 from fairlead.state.plan import CreatePod
 from fairlead.state.snapshot import Grant
 from tests.docs.examples import ROOT, examples_of
@@ -91,6 +93,7 @@ def cluster(request: pytest.FixtureRequest) -> Iterator[RealCluster]:
         run = read_training(client.create(trainings, body)).workload
         assert run is not None
         made.request("POST", "/api/v1/namespaces/default/configmaps", render_bundle("default"))
+        made.request("POST", "/api/v1/namespaces/default/secrets", render_key(run, 0, new_key()))
         grant = Grant(cpu_milli=100, memory_bytes=256 * 1024**2)
         for index in range(2):
             member = CreatePod(attempt=0, index=index, node="node-1", grant=grant)

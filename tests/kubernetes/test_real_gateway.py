@@ -250,7 +250,7 @@ for path in glob.glob("/tmp/gateway/haproxy-*.sock"):
         asked.sendall(b"show stat -1 4 -1\\n")
         lines = asked.makefile().read().splitlines()
     rows = [dict(zip(lines[0].lstrip("# ").split(","), line.split(","))) for line in lines[1:] if line]
-    found += sum(int(each["stot"]) for each in rows if each["svname"] != "door")
+    found += sum(int(each["stot"]) for each in rows if each["svname"] != "gateway")
 print(json.dumps([told, found]))
 """
     told, taken = json.loads(kubectl(cluster, GATEWAY_NAMESPACE, "exec", gateway, "--", "python3", "-c", program))

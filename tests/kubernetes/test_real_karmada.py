@@ -17,7 +17,7 @@ from fairlead.cluster.kubernetes.api.config import load_access
 from fairlead.cluster.kubernetes.kinds import objects_path
 from fairlead.cluster.kubernetes.manifests.placeholders import render_priority_class
 from fairlead.cluster.kubernetes.manifests.roles import render_operator_bindings, render_roles
-from fairlead.cluster.kubernetes.operator.cluster import KubernetesCluster
+from fairlead.cluster.kubernetes.workloads.workload_api import WorkloadApi
 from fairlead.errors import Conflict
 from fairlead.policy.kinds.retention import managed_elsewhere
 from fairlead.state.snapshot import Intent, Phase
@@ -82,10 +82,10 @@ class World:
     def submit(self, name: str, *, nodes: int = 1) -> None:
         self("run", self.write(name, RUN.replace("NAME", name).replace("NODES", str(nodes))), "--detach")
 
-    def cluster(self, member: str | None = None) -> KubernetesCluster:
+    def cluster(self, member: str | None = None) -> WorkloadApi:
         """The runs of a member, or those of Karmada's control plane."""
         plane = self.home if member is None else self.members[member]
-        return KubernetesCluster(Client(load_access((plane.kubeconfig(),))), namespace=NAMESPACE)
+        return WorkloadApi(Client(load_access((plane.kubeconfig(),))), namespace=NAMESPACE)
 
     def comes_to(self, name: str, phase: Phase) -> str:
         """The reason, once Karmada's control plane shows the run in a phase."""

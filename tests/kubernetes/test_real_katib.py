@@ -11,7 +11,7 @@ import pytest
 
 from fairlead.cluster.kubernetes.api.config import Access
 from fairlead.cluster.kubernetes.engines.katib import API
-from fairlead.cluster.kubernetes.operator.cluster import KubernetesCluster
+from fairlead.cluster.kubernetes.workloads.workload_api import WorkloadApi
 from fairlead.control.operator import Operator
 from fairlead.policy.kinds.table import leaf
 from fairlead.specs.sweep import values_of
@@ -42,18 +42,18 @@ def desk(access: Access, plane: ControlPlane, namespace: str, tmp_path: Path) ->
     return replace(a_desk(plane, namespace, tmp_path / "desk"), in_process=True)
 
 
-def their(cluster: KubernetesCluster, namespace: str, plural: str) -> dict[str, dict[str, Any]]:
+def their(cluster: WorkloadApi, namespace: str, plural: str) -> dict[str, dict[str, Any]]:
     """Objects of Katib, by name."""
     found = cluster.client.items(f"/apis/{API}/namespaces/{namespace}/{plural}")
     return {each["metadata"]["name"]: each for each in found}
 
 
-def admit(cluster: KubernetesCluster, namespace: str) -> None:
+def admit(cluster: WorkloadApi, namespace: str) -> None:
     """Have Katib take Experiments in a namespace."""
     cluster.client.merge(f"/api/v1/namespaces/{namespace}", {"metadata": {"labels": {LABEL: "enabled"}}})
 
 
-def left(cluster: KubernetesCluster, namespace: str) -> list[str]:
+def left(cluster: WorkloadApi, namespace: str) -> list[str]:
     """Name what of Katib's goes on in a namespace: searches, Trials, their Jobs, and the programs of algorithms."""
     named = [
         *(name for name, each in their(cluster, namespace, "experiments").items() if not holds(each, "Succeeded")),
@@ -75,13 +75,13 @@ def holds(content: dict[str, Any], type_: str) -> bool:
     return any(each["type"] == type_ and each["status"] == "True" for each in conditions)
 
 
-def end_all(operator: Operator, cluster: KubernetesCluster, ended: set[str]) -> None:
+def end_all(operator: Operator, cluster: WorkloadApi, ended: set[str]) -> None:
     """Have each run that trains report a loss, which follows from its value, and its pod succeed."""
     for name, run in runs(cluster).items():
         if run.status.phase is not Phase.RUNNING or name in ended:
             continue
         lr = float(values_of(leaf(run).spec)["lr"])
-        operator.cluster.report(run.uid, Progress(loss=abs(lr - 0.01), step=1, updated_at=1.0), None)
+        operator.cluster.reports.note(run.uid, Progress(loss=abs(lr - 0.01), step=1, updated_at=1.0), None)
         path = f"/api/v1/namespaces/{run.spec.team}/pods/{name}-0-0"
         cluster.client.merge(path, {"metadata": {"annotations": {"fake/run": "0.1s"}}})
         ended.add(name)
@@ -90,7 +90,7 @@ def end_all(operator: Operator, cluster: KubernetesCluster, ended: set[str]) -> 
 @pytest.mark.usefixtures("real_katib")
 @pytest.mark.parametrize("sampler", ["random", "tpe", "cma-es"])
 def test_a_real_katib_proposes_all_values_and_takes_what_it_is_told_of_their_ends(
-    access: Access, cluster: KubernetesCluster, namespace: str, sampler: str
+    access: Access, cluster: WorkloadApi, namespace: str, sampler: str
 ) -> None:
     cluster.submit(a_sweep(namespace, f"trials: 6\nsampler: {sampler}\n", TWO))
     ended: set[str] = set()
@@ -128,7 +128,7 @@ def test_a_real_katib_proposes_all_values_and_takes_what_it_is_told_of_their_end
 
 @pytest.mark.usefixtures("real_katib")
 def test_a_real_katib_ends_with_a_sweep_whose_target_is_reached(
-    desk: Desk, access: Access, cluster: KubernetesCluster, namespace: str
+    desk: Desk, access: Access, cluster: WorkloadApi, namespace: str
 ) -> None:
     admit(cluster, namespace)
     cluster.submit(a_sweep(namespace, "trials: 6\nsampler: random\nstop: {target: 0.5}\n"))
@@ -154,7 +154,7 @@ def test_a_real_katib_ends_with_a_sweep_whose_target_is_reached(
 
 @pytest.mark.usefixtures("real_katib")
 def test_a_real_katib_ends_with_a_stop_also_where_the_operator_is_killed_meanwhile(
-    desk: Desk, cluster: KubernetesCluster, namespace: str
+    desk: Desk, cluster: WorkloadApi, namespace: str
 ) -> None:
     admit(cluster, namespace)
     uid = cluster.submit(a_sweep(namespace, "trials: 20\nsampler: cma-es\n", TWO)).uid
@@ -201,7 +201,7 @@ def test_a_real_katib_ends_with_a_stop_also_where_the_operator_is_killed_meanwhi
 
 @pytest.mark.usefixtures("real_katib")
 def test_what_a_real_katibs_algorithm_refuses_is_why_the_sweep_failed(
-    access: Access, cluster: KubernetesCluster, namespace: str
+    access: Access, cluster: WorkloadApi, namespace: str
 ) -> None:
     admit(cluster, namespace)
     cluster.submit(a_sweep(namespace, "trials: 6\nsampler: cma-es\n"))

@@ -76,7 +76,7 @@ def test_keda_scales_endpoints_by_queue_and_gpu_utilisation_down_to_none_and_bac
     scalers = f"/apis/autoscaling/v2/namespaces/{namespace}/horizontalpodautoscalers"
     with (
         a_measured_server(values, program("prometheus", "prometheus"), tmp_path / "prometheus") as url,
-        a_process(desk),
+        a_process(desk, "--prometheus-host", "127.0.0.1"),
     ):
         queue = f"prometheus: {{url: '{url}', query: sum(waiting), target: 5}}, window: 1s, idle: 1s"
         busy = f"prometheus: {{url: '{url}', query: avg(DCGM_FI_DEV_GPU_UTIL), target: 70, aggregation: mean}}"

@@ -13,9 +13,11 @@ from fairlead.cluster.kubernetes.manifests.crds import definitions
 from fairlead.cluster.kubernetes.manifests.network_policies import render_run_policy
 from fairlead.cluster.kubernetes.manifests.pods import REPORTER, PodSettings, render_pod
 from fairlead.cluster.kubernetes.manifests.roles import render_roles
+from fairlead.cluster.kubernetes.manifests.run_keys import render_key
 from fairlead.cluster.kubernetes.manifests.runtime_bundle import bundle_name, render_bundle
 from fairlead.cluster.kubernetes.manifests.services import render_service, render_slice
-from fairlead.cluster.kubernetes.operator.pods.pod_reports import read_ending, read_report
+from fairlead.cluster.kubernetes.workloads.pod_reports import read_ending, read_report
+from fairlead.runtime.run_key import new_key
 from fairlead.state.snapshot import Grant, Workload
 from tests.kubernetes.builders import a_creation, a_training, a_workload
 from tests.kubernetes.clusters import started
@@ -76,6 +78,7 @@ def start(cluster: RealCluster, namespace: str, program: str, nodes: int) -> Wor
     cluster.request("POST", f"{path}/configmaps", render_bundle(namespace))
     for place, item in (
         (f"{path}/services", render_service(workload)),
+        (f"{path}/secrets", render_key(workload, 0, new_key())),
         (f"/apis/networking.k8s.io/v1/namespaces/{namespace}/networkpolicies", render_run_policy(workload)),
     ):
         cluster.request("POST", place, _unowned(item))

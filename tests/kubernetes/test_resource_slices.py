@@ -26,11 +26,11 @@ from fairlead.cluster.kubernetes.client.discovery import count_gpus
 from fairlead.cluster.kubernetes.client.one_shot_snapshot import OneShotSnapshot
 from fairlead.cluster.kubernetes.client.user_client import UserClient
 from fairlead.cluster.kubernetes.devices import DRA, DeviceResource
+from fairlead.cluster.kubernetes.informers.informers import Informers
+from fairlead.cluster.kubernetes.informers.snapshot_cache import SnapshotCache
 from fairlead.cluster.kubernetes.manifests.teams import TeamSettings, render_team
-from fairlead.cluster.kubernetes.operator.cluster import KubernetesCluster
 from fairlead.cluster.kubernetes.operator.engines.engine_controller import device_of
-from fairlead.cluster.kubernetes.operator.runs.informers import Informers
-from fairlead.cluster.kubernetes.operator.runs.snapshot_cache import SnapshotCache
+from fairlead.cluster.kubernetes.workloads.workload_api import WorkloadApi
 from fairlead.specs.resources import GpuRequest, Resources
 from fairlead.specs.team import Quota, Team
 from fairlead.specs.training import Training
@@ -312,15 +312,16 @@ def on_gpus(namespace: str, name: str, *, nodes: int, gpus: int) -> Training:
     return replace(gang(namespace, name, nodes=nodes), resources=resources)
 
 
-def waits(cluster: KubernetesCluster, name: str, namespace: str) -> bool:
+def waits(cluster: WorkloadApi, name: str, namespace: str) -> bool:
     return cluster.named(name, namespace).status.reason.code is Code.WAITING_FOR_RESOURCES
 
 
+@pytest.mark.slow
 def test_kube_scheduler_allocates_the_devices_of_runs_that_were_placed_by_slices(
-    plane: ControlPlane, access: Access, namespace: str, offering: list[str], cluster: KubernetesCluster
+    plane: ControlPlane, access: Access, namespace: str, offering: list[str], cluster: WorkloadApi
 ) -> None:
     team = Team(name=namespace, quota=Quota(gpu_milli=4000))
-    (quota,) = (each for each in render_team(team, TeamSettings()) if each["kind"] == "ResourceQuota")
+    quota = next(each for each in render_team(team, TeamSettings()) if each["kind"] == "ResourceQuota")
     path = f"/api/v1/namespaces/{namespace}/resourcequotas"
     plane.request("POST", path, quota)
     path = f"{path}/{quota['metadata']['name']}"
@@ -349,8 +350,9 @@ def test_gpus_in_slices_are_seen_without_an_operator(plane: ControlPlane, access
     assert f"2 x NVIDIA-A10 as {DRA} on {', '.join(sorted(offering))}" in gpus.says
 
 
+@pytest.mark.slow
 def test_devices_of_claims_that_others_wrote_are_not_given_again(
-    plane: ControlPlane, access: Access, namespace: str, offering: list[str], cluster: KubernetesCluster
+    plane: ControlPlane, access: Access, namespace: str, offering: list[str], cluster: WorkloadApi
 ) -> None:
     exactly = {"deviceClassName": DRIVER, "count": 1}
     claim = {"metadata": {"name": "own"}, "spec": {"devices": {"requests": [{"name": "gpu", "exactly": exactly}]}}}

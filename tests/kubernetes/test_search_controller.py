@@ -11,7 +11,7 @@ from fairlead.cluster.kubernetes.api.config import Access
 from fairlead.cluster.kubernetes.engines.katib import API, LABEL
 from fairlead.cluster.kubernetes.kinds import objects_path
 from fairlead.cluster.kubernetes.manifests.spec_objects import write_object
-from fairlead.cluster.kubernetes.operator.cluster import KubernetesCluster
+from fairlead.cluster.kubernetes.workloads.workload_api import WorkloadApi
 from fairlead.control.operator import Operator
 from fairlead.policy.kinds.sweep import detail_of
 from fairlead.policy.kinds.table import leaf
@@ -37,7 +37,7 @@ def kinds(plane: ControlPlane) -> Iterator[None]:
 class Katib:
     """Katib as the operator sees it."""
 
-    def __init__(self, cluster: KubernetesCluster, namespace: str) -> None:
+    def __init__(self, cluster: WorkloadApi, namespace: str) -> None:
         self.client, self.namespace = cluster.client, namespace
         self.place = f"/apis/{API}/namespaces/{namespace}"
 
@@ -49,7 +49,13 @@ class Katib:
         owner = self.client.get(f"{self.place}/experiments/{experiment}")
         self.client.create(f"{self.place}/trials", {
             "apiVersion": API, "kind": "Trial",
-            "metadata": {"name": f"{experiment}-{name}", "labels": {**owner["metadata"]["labels"], LABEL: experiment}},
+            "metadata": {
+                "name": f"{experiment}-{name}", "labels": {**owner["metadata"]["labels"], LABEL: experiment},
+                "ownerReferences": [{
+                    "apiVersion": API, "kind": "Experiment", "name": experiment, "uid": owner["metadata"]["uid"],
+                    "controller": True,
+                }],
+            },
             "spec": {"parameterAssignments": [{"name": key, "value": str(said)} for key, said in values.items()]},
         })  # fmt: skip
         self.say("trials", f"{experiment}-{name}", {"conditions": [{"type": "Created", "status": "True"}]})
@@ -82,7 +88,7 @@ class Katib:
 
 
 @pytest.fixture
-def engine(cluster: KubernetesCluster, namespace: str, kinds: None) -> Katib:
+def engine(cluster: WorkloadApi, namespace: str, kinds: None) -> Katib:
     return Katib(cluster, namespace)
 
 
@@ -97,23 +103,23 @@ def a_sweep(namespace: str, more: str = "trials: 3\n", parameters: str = "lr: lo
     return spec
 
 
-def runs(cluster: KubernetesCluster) -> dict[str, AnyWorkload]:
+def runs(cluster: WorkloadApi) -> dict[str, AnyWorkload]:
     return {each.spec.name: each for each in cluster.workloads() if not isinstance(each.spec, Sweep)}
 
 
-def sweep_of(cluster: KubernetesCluster) -> AnyWorkload:
+def sweep_of(cluster: WorkloadApi) -> AnyWorkload:
     return next(each for each in cluster.workloads() if isinstance(each.spec, Sweep))
 
 
-def are_running(cluster: KubernetesCluster, *names: str) -> bool:
+def are_running(cluster: WorkloadApi, *names: str) -> bool:
     found = runs(cluster)
     return all(name in found and found[name].status.phase is Phase.RUNNING for name in names)
 
 
-def end(operator: Operator, cluster: KubernetesCluster, name: str, loss: float) -> None:
+def end(operator: Operator, cluster: WorkloadApi, name: str, loss: float) -> None:
     """Have a run tell its loss and its pod succeed."""
     run = runs(cluster)[name]
-    operator.cluster.report(run.uid, Progress(loss=loss, step=1, updated_at=1.0), None)
+    operator.cluster.reports.note(run.uid, Progress(loss=loss, step=1, updated_at=1.0), None)
     path = f"/api/v1/namespaces/{run.spec.team}/pods/{name}-0-0"
     cluster.client.merge(path, {"metadata": {"annotations": {"fake/run": "0.1s"}}})
     until(lambda: runs(cluster)[name].status.phase is Phase.SUCCEEDED, lambda: runs(cluster)[name].status)
@@ -121,15 +127,16 @@ def end(operator: Operator, cluster: KubernetesCluster, name: str, loss: float) 
 
 # Before the kinds are there.
 def test_a_cluster_without_katib_says_so_in_the_sweeps_reason(
-    access: Access, cluster: KubernetesCluster, namespace: str
+    access: Access, cluster: WorkloadApi, namespace: str
 ) -> None:
     cluster.submit(a_sweep(namespace))
     with operating(access, namespace):
         until(lambda: "this cluster has no Experiment" in sweep_of(cluster).status.reason.message)
 
 
+@pytest.mark.slow
 def test_katib_proposes_and_is_told_how_the_runs_ended(
-    access: Access, cluster: KubernetesCluster, namespace: str, engine: Katib
+    access: Access, cluster: WorkloadApi, namespace: str, engine: Katib
 ) -> None:
     cluster.submit(a_sweep(namespace))
     with operating(access, namespace) as operator:
@@ -153,8 +160,9 @@ def test_katib_proposes_and_is_told_how_the_runs_ended(
         assert detail_of(sweep_of(cluster)).proposed == ("rates-0-a", "rates-0-b", "rates-0-c")  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 def test_a_stop_ends_the_experiment_at_once_and_a_resume_begins_another_experiment(
-    access: Access, cluster: KubernetesCluster, namespace: str, engine: Katib
+    access: Access, cluster: WorkloadApi, namespace: str, engine: Katib
 ) -> None:
     uid = cluster.submit(a_sweep(namespace)).uid
     with operating(access, namespace):
@@ -184,8 +192,9 @@ def test_a_stop_ends_the_experiment_at_once_and_a_resume_begins_another_experime
         until(lambda: not cluster.workloads())
 
 
+@pytest.mark.slow
 def test_an_operator_that_is_killed_at_any_moment_leaves_one_experiment_and_one_run_a_proposal(
-    access: Access, cluster: KubernetesCluster, namespace: str, engine: Katib
+    access: Access, cluster: WorkloadApi, namespace: str, engine: Katib
 ) -> None:
     cluster.submit(a_sweep(namespace))
     uids = set()
@@ -203,7 +212,7 @@ def test_an_operator_that_is_killed_at_any_moment_leaves_one_experiment_and_one_
 
 @pytest.mark.parametrize("has_suggestion", [True, False])
 def test_an_experiment_that_failed_fails_the_sweep_with_the_words_of_katibs_algorithm(
-    access: Access, cluster: KubernetesCluster, namespace: str, engine: Katib, has_suggestion: bool
+    access: Access, cluster: WorkloadApi, namespace: str, engine: Katib, has_suggestion: bool
 ) -> None:
     cluster.submit(a_sweep(namespace))
     with operating(access, namespace):
@@ -219,8 +228,9 @@ def test_an_experiment_that_failed_fails_the_sweep_with_the_words_of_katibs_algo
     assert f"Katib gave the search up: {why}; 0 of 3 trials are over" in sweep_of(cluster).status.reason.message
 
 
+@pytest.mark.slow
 def test_a_trial_that_a_user_stops_is_no_end_of_the_search(
-    access: Access, cluster: KubernetesCluster, namespace: str, engine: Katib
+    access: Access, cluster: WorkloadApi, namespace: str, engine: Katib
 ) -> None:
     cluster.submit(a_sweep(namespace))
     with operating(access, namespace):

@@ -17,6 +17,7 @@ def listed(desk: Desk, *options: str) -> list[str]:
     return sorted(run["name"] for run in json.loads(desk("status", "--json", *options).out))
 
 
+@pytest.mark.slow
 def test_labels_are_on_the_object_and_its_pods_and_choose_runs(
     desk: Desk, prepared: ControlPlane, operator: None
 ) -> None:
@@ -41,7 +42,7 @@ def test_labels_are_on_the_object_and_its_pods_and_choose_runs(
     prepared.request("PATCH", f"{trainings}/other", body, kind="merge-patch+json")
     assert listed(desk, "--label", "argocd.example/instance=x") == ["other"]
     assert json.loads(desk("status", "other", "--json").out)["labels"] == {"argocd.example/instance": "x"}
-    assert "nothing to do" in desk("plan", "train.yaml").out
+    assert "with the same spec)" in desk("plan", "train.yaml").out
 
     assert (
         "standard input is not a terminal, so this cannot be confirmed: Stop 2 runs: two, one?"

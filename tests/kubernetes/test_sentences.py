@@ -14,7 +14,7 @@ from fairlead.cluster.kubernetes.api.client import Client
 from fairlead.cluster.kubernetes.api.config import load_access
 from fairlead.cluster.kubernetes.manifests.crds import definitions
 from fairlead.cluster.kubernetes.manifests.roles import render_operator_bindings, render_roles
-from fairlead.cluster.kubernetes.operator.cluster import KubernetesCluster
+from fairlead.cluster.kubernetes.workloads.workload_api import WorkloadApi
 from fairlead.specs.overlay import RANKS, overlay
 from fairlead.specs.resources import GpuRequest, Resources
 from fairlead.specs.training import Retry, Training
@@ -49,11 +49,11 @@ def cluster(request: pytest.FixtureRequest) -> Iterator[RealCluster]:
 
 
 @pytest.fixture(scope="module")
-def runs(cluster: RealCluster) -> Iterator[KubernetesCluster]:
+def runs(cluster: RealCluster) -> Iterator[WorkloadApi]:
     """What a user has, while an operator is at work."""
     access = load_access((cluster.kubeconfig(),))
     with operating(access, TEAM):
-        yield KubernetesCluster(Client(access), namespace=TEAM)
+        yield WorkloadApi(Client(access), namespace=TEAM)
 
 
 def a_run(name: str, run: str = "sleep 600", *, gpus: int = 0, model: str | None = None, mib: int = 64) -> Training:
@@ -64,7 +64,7 @@ def a_run(name: str, run: str = "sleep 600", *, gpus: int = 0, model: str | None
     )
 
 
-def told(runs: KubernetesCluster, name: str, pattern: str) -> tuple[str, str]:
+def told(runs: WorkloadApi, name: str, pattern: str) -> tuple[str, str]:
     """The sentence of the run's status and its remedy, once it is the one that is waited for."""
     path = f"/apis/fairlead.dev/v1alpha1/namespaces/{TEAM}/trainings/{name}"
     deadline = time.monotonic() + PATIENCE_S
@@ -77,7 +77,7 @@ def told(runs: KubernetesCluster, name: str, pattern: str) -> tuple[str, str]:
         time.sleep(0.1)
 
 
-def test_gpus_exist_but_are_taken(runs: KubernetesCluster) -> None:
+def test_gpus_exist_but_are_taken(runs: WorkloadApi) -> None:
     runs.submit(a_run("first", gpus=2))
     told(runs, "first", "started")
     runs.submit(a_run("second", gpus=1))
@@ -90,7 +90,7 @@ def test_gpus_exist_but_are_taken(runs: KubernetesCluster) -> None:
         runs.client.delete(f"/apis/fairlead.dev/v1alpha1/namespaces/{TEAM}/trainings/{name}")
 
 
-def test_no_such_gpu_is_here(runs: KubernetesCluster) -> None:
+def test_no_such_gpu_is_here(runs: WorkloadApi) -> None:
     runs.submit(a_run("other", gpus=1, model="H200"))
     message, remedy = told(runs, "other", "never")
     assert "1 x H200 requested on one node, the largest node has 0" in message
@@ -98,7 +98,7 @@ def test_no_such_gpu_is_here(runs: KubernetesCluster) -> None:
     assert "`resources.gpu`" in remedy
 
 
-def test_an_image_cannot_be_pulled(runs: KubernetesCluster) -> None:
+def test_an_image_cannot_be_pulled(runs: WorkloadApi) -> None:
     runs.submit(replace(a_run("unknown"), image="127.0.0.1:1/team/none:7"))
     sentence = "the image 127.0.0.1:1/team/none:7 cannot be pulled on node-1: "
     message, _ = told(runs, "unknown", "has not started")
@@ -110,7 +110,7 @@ def test_an_image_cannot_be_pulled(runs: KubernetesCluster) -> None:
     assert "check its name and tag, and for a private registry name a pull secret under" in message
 
 
-def test_a_volume_cannot_be_mounted(cluster: RealCluster, runs: KubernetesCluster) -> None:
+def test_a_volume_cannot_be_mounted(cluster: RealCluster, runs: WorkloadApi) -> None:
     spec = {"volumes": [{"name": "keys", "secret": {"secretName": "late"}}]}
     mount = [{"name": RANKS, "volumeMounts": [{"name": "keys", "mountPath": "/keys"}]}]
     runs.submit(replace(a_run("keyless"), kubernetes=overlay({"spec": {**spec, "containers": mount}})))
@@ -122,7 +122,7 @@ def test_a_volume_cannot_be_mounted(cluster: RealCluster, runs: KubernetesCluste
     told(runs, "keyless", "started$")
 
 
-def test_a_quota_is_exceeded(cluster: RealCluster, runs: KubernetesCluster) -> None:
+def test_a_quota_is_exceeded(cluster: RealCluster, runs: WorkloadApi) -> None:
     path = f"/api/v1/namespaces/{TEAM}/resourcequotas"
     quota = {"metadata": {"name": "team"}, "spec": {"hard": {"requests.nvidia.com/gpu": "1"}}}
     cluster.request("POST", path, quota)
@@ -139,7 +139,7 @@ def test_a_quota_is_exceeded(cluster: RealCluster, runs: KubernetesCluster) -> N
     runs.client.delete(f"/apis/fairlead.dev/v1alpha1/namespaces/{TEAM}/trainings/greedy")
 
 
-def test_a_run_is_out_of_memory(runs: KubernetesCluster) -> None:
+def test_a_run_is_out_of_memory(runs: WorkloadApi) -> None:
     eats = "python3 -c \"b'x' * 10**9\""
     runs.submit(replace(a_run("eats", eats), retry=Retry(infrastructure=0)))
     message, remedy = told(runs, "eats", "memory")

@@ -2,7 +2,10 @@
 
 import json
 import signal
-from collections.abc import Collection
+import threading
+import urllib.error
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -61,6 +64,7 @@ def endpoint(plane: ControlPlane, namespace: str) -> dict[str, Any]:
     return found.get("status") or {}
 
 
+@pytest.mark.slow
 def test_an_endpoint_is_run_scaled_changed_rolled_back_and_stopped_by_the_commands(
     desk: Desk, plane: ControlPlane, namespace: str
 ) -> None:
@@ -103,6 +107,7 @@ def test_an_endpoint_is_run_scaled_changed_rolled_back_and_stopped_by_the_comman
         assert pods(plane, namespace) == {}
 
 
+@pytest.mark.slow
 def test_a_revision_without_a_working_directory_has_no_files_of_the_one_before(
     desk: Desk, plane: ControlPlane, namespace: str
 ) -> None:
@@ -126,6 +131,7 @@ def test_a_revision_without_a_working_directory_has_no_files_of_the_one_before(
         until(lambda: not objects(plane, "Serving", namespace) and not pods(plane, namespace))
 
 
+@pytest.mark.slow
 def test_each_revision_serves_the_files_that_came_with_it(desk: Desk, plane: ControlPlane, namespace: str) -> None:
     (desk.directory / "code").mkdir()
     maps = f"/api/v1/namespaces/{namespace}/configmaps?labelSelector=fairlead.dev/content%3Dworkdir"
@@ -156,7 +162,7 @@ def test_each_revision_serves_the_files_that_came_with_it(desk: Desk, plane: Con
         assert desk("plan", "code/serve.yaml").out.endswith("`fairlead run` would change nothing\n")
         write("two")
         (desk.directory / "code" / "more.py").write_text("")
-        planned = desk("plan", "code/serve.yaml", code=1).out
+        planned = desk("plan", "code/serve.yaml").out
         assert "web: `fairlead run` would make another revision, r2, in the place of r1\nKEY" in planned
         assert "(more.py, serve.py)\nweb: new replicas start first, at most 2 replicas at once" in planned
         assert "(more.py, serve.py)" in desk("plan", "--diff", "code/serve.yaml", code=1).out
@@ -201,6 +207,7 @@ def test_what_only_a_gateway_does_is_refused_by_the_command_where_there_is_none(
     assert objects(plane, "Serving", namespace) == []
 
 
+@pytest.mark.slow
 def test_one_that_kubectl_made_says_that_it_needs_a_gateway(desk: Desk, plane: ControlPlane, namespace: str) -> None:
     whole = {
         "apiVersion": "fairlead.dev/v1alpha1", "kind": "Serving", "metadata": {"name": "web"},
@@ -222,6 +229,7 @@ def test_one_that_kubectl_made_says_that_it_needs_a_gateway(desk: Desk, plane: C
         assert "no address" not in desk("status", "web").out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", ["run://train@best", "churn@production"])
 def test_a_model_that_pods_cannot_have_is_refused_by_the_api_server(
     plane: ControlPlane, namespace: str, model: str
@@ -254,6 +262,84 @@ def test_an_address_that_somebody_deleted_is_put_right(
             until(lambda: plane.exists(service) and len(backends(plane, namespace)) == 1)
 
 
+def drain(plane: ControlPlane, namespace: str, node: str) -> None:
+    """Cordon a node and evict its pods by the eviction API, as `kubectl drain` does, until none of them is left."""
+    plane.request("PATCH", f"/api/v1/nodes/{node}", {"spec": {"unschedulable": True}}, kind="merge-patch+json")
+    place = f"/api/v1/namespaces/{namespace}/pods"
+
+    def is_drained() -> bool:
+        there = [each for each in pods(plane, namespace).values() if each["spec"].get("nodeName") == node]
+        for each in there:
+            name = each["metadata"]["name"]
+            if each["metadata"].get("deletionTimestamp"):
+                continue
+            eviction = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": name}}
+            try:
+                plane.request("POST", f"{place}/{name}/eviction", eviction)
+            except urllib.error.HTTPError as error:
+                if error.code not in (404, 429):  # 429: the budget allows no eviction now
+                    raise
+        return not there
+
+    until(is_drained)
+
+
+@contextmanager
+def fewest_backends(plane: ControlPlane, namespace: str) -> Iterator[list[int]]:
+    """The numbers of pods behind the endpoint's address during the block, sampled all the time."""
+    seen: list[int] = []
+    over = threading.Event()
+
+    def sample() -> None:
+        while not over.wait(0.02):
+            seen.append(len(backends(plane, namespace)))
+
+    thread = threading.Thread(target=sample)
+    thread.start()
+    try:
+        yield seen
+    finally:
+        over.set()
+        thread.join()
+
+
+@pytest.mark.slow
+def test_a_drained_node_leaves_an_endpoint_of_two_replicas_with_one_all_the_time(
+    desk: Desk, access: Access, plane: ControlPlane, namespace: str
+) -> None:
+    budget = f"/apis/policy/v1/namespaces/{namespace}/poddisruptionbudgets/serve-web"
+    slow = 'kubernetes: {metadata: {annotations: {fake/start: "2s"}}}\n'
+    (desk.directory / "serve.yaml").write_text(spec(more=slow))
+    with operating(access, namespace):
+        desk("run", "serve.yaml")
+        until(lambda: len(backends(plane, namespace)) == 2)
+        until(lambda: plane.exists(budget) and plane.request("GET", budget)["status"].get("currentHealthy") == 2)
+        made = plane.request("GET", budget)
+        assert (made["spec"]["minAvailable"], made["status"]["disruptionsAllowed"]) == (1, 1)
+        (owner,) = made["metadata"]["ownerReferences"]
+        assert (owner["kind"], owner["name"]) == ("Serving", "web")
+        held = {each["spec"]["nodeName"] for each in pods(plane, namespace).values()}
+        assert len(held) == 1, "packing put both on one node"
+        (node,) = held
+        try:
+            with fewest_backends(plane, namespace) as seen:
+                drain(plane, namespace, node)
+                until(lambda: len(backends(plane, namespace)) == 2)
+        finally:
+            plane.request("PATCH", f"/api/v1/nodes/{node}", {"spec": {"unschedulable": None}}, kind="merge-patch+json")
+        assert min(seen) == 1, f"of {len(seen)} samples"
+        assert {each["spec"]["nodeName"] for each in pods(plane, namespace).values()} != held
+        (desk.directory / "serve.yaml").write_text(spec(replicas=3, more=slow))
+        desk("run", "serve.yaml")
+        until(lambda: plane.request("GET", budget)["spec"]["minAvailable"] == 2)
+        (desk.directory / "serve.yaml").write_text(spec(replicas=1, more=slow))
+        desk("run", "serve.yaml")
+        until(lambda: not plane.exists(budget))
+        desk("delete", "--yes", "web")
+        until(lambda: not objects(plane, "Serving", namespace))
+
+
+@pytest.mark.slow
 def test_a_replica_that_is_not_ready_or_told_to_go_is_not_behind_the_address(
     desk: Desk, plane: ControlPlane, namespace: str
 ) -> None:
@@ -311,6 +397,7 @@ def test_an_operator_that_is_killed_during_a_rollout_makes_no_replica_twice(
         until(lambda: not objects(plane, "Serving", namespace) and not pods(plane, namespace))
 
 
+@pytest.mark.slow
 def test_a_service_that_somebody_else_made_is_left_alone_and_told_of(
     desk: Desk, plane: ControlPlane, namespace: str
 ) -> None:

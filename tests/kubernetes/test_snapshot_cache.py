@@ -9,11 +9,11 @@ import pytest
 from fairlead.cluster.kubernetes.api.client import Client
 from fairlead.cluster.kubernetes.api.config import Access
 from fairlead.cluster.kubernetes.api.credentials import Anonymous
+from fairlead.cluster.kubernetes.informers import snapshot_cache as picture
+from fairlead.cluster.kubernetes.informers.informers import Informers
+from fairlead.cluster.kubernetes.informers.snapshot_cache import SnapshotCache
 from fairlead.cluster.kubernetes.manifests.spec_objects import write_object
-from fairlead.cluster.kubernetes.operator.runs import snapshot_cache as picture
-from fairlead.cluster.kubernetes.operator.runs.informers import Informers
-from fairlead.cluster.kubernetes.operator.runs.run_record import changed, state_plain
-from fairlead.cluster.kubernetes.operator.runs.snapshot_cache import SnapshotCache
+from fairlead.cluster.kubernetes.workloads.run_record import changed, state_plain
 from fairlead.policy.decide import decide
 from fairlead.specs.team import Quota, Team
 from fairlead.state.snapshot import Progress, Snapshot
@@ -94,7 +94,8 @@ class World:
             index = self._rng.randrange(len(gang.nodes))
             name, node = f"{run.name}-{gang.attempt}-{index}", gang.nodes[index]
             labels = {"fairlead.dev/attempt": str(gang.attempt), "fairlead.dev/index": str(index)}
-            owners = [{"kind": "Training", "apiVersion": "fairlead.dev/v1alpha1", "uid": run.uid, "controller": True}]
+            owner = {"kind": "Training", "apiVersion": "fairlead.dev/v1alpha1", "name": run.name, "uid": run.uid}
+            owners = [{**owner, "controller": True}]
         phase = self._rng.choice(("Pending", "Running", "Running", "Succeeded", "Failed"))
         running = {"name": "ranks", "state": {"running": {"startedAt": MOMENT}}}
         ended = {"name": "ranks", "state": {"terminated": {"exitCode": 1, "startedAt": MOMENT, "finishedAt": MOMENT}}}

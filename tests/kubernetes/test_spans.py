@@ -9,16 +9,16 @@ from typing import Any
 import pytest
 
 from fairlead.cluster.kubernetes.api.config import Access
-from fairlead.cluster.kubernetes.operator.cluster import KubernetesCluster
+from fairlead.cluster.kubernetes.informers.informers import trainings_path
 from fairlead.cluster.kubernetes.operator.pods.image_pulls import duration_s, pull_in
-from fairlead.cluster.kubernetes.operator.runs.informers import trainings_path
-from fairlead.cluster.kubernetes.operator.runs.run_record import (
+from fairlead.cluster.kubernetes.workloads.run_record import (
     MOST_EVENTS,
     KeptEvent,
     RunRecord,
     known_events,
     read_training,
 )
+from fairlead.cluster.kubernetes.workloads.workload_api import WorkloadApi
 from fairlead.control.operator import Operator
 from fairlead.control.span_receiver import SpanReceiver, receiver_of
 from fairlead.state.attempts import ImagePull
@@ -56,6 +56,17 @@ def test_a_pull_is_read_from_what_kubelet_says() -> None:
     assert pull_in([event('Successfully pulled image "x" in soon (later including waiting)')], "a") is None
 
 
+@pytest.mark.parametrize("took", ["9" * 400 + "h", "9" * 20 + "s", "9" * 5000 + "s"])
+def test_a_pull_that_began_before_all_time_is_none(took: str) -> None:
+    assert pull_in([event(PULLED.format(image="x", took=took))], "a") is None
+
+
+def test_a_size_that_no_image_has_is_not_read() -> None:
+    pull = pull_in([event(PULLED.format(image="x", took="1s").replace("1234", "9" * 5000))], "a")
+    assert pull is not None
+    assert pull.size_bytes is None
+
+
 @pytest.mark.parametrize(
     ("text", "seconds"),
     [("1h0m1s", 3601.0), ("1.5s", 1.5), ("250.5ms", 0.2505), ("3µs", 3e-6), ("5", None), ("", None)],
@@ -64,16 +75,16 @@ def test_a_duration_is_as_go_prints_it(text: str, seconds: float | None) -> None
     assert duration_s(text) == (None if seconds is None else pytest.approx(seconds))
 
 
-def state_of(cluster: KubernetesCluster, namespace: str, name: str = "train") -> RunRecord:
+def state_of(cluster: WorkloadApi, namespace: str, name: str = "train") -> RunRecord:
     return read_training(cluster.client.get(trainings_path(namespace, name))).state
 
 
-def is_marked(cluster: KubernetesCluster, namespace: str) -> bool:
+def is_marked(cluster: WorkloadApi, namespace: str) -> bool:
     state = state_of(cluster, namespace)
     return state.traced is not None and state.traced == state.status.finished_at
 
 
-def ends(cluster: KubernetesCluster, namespace: str, pod: str, first_step_at: float) -> None:
+def ends(cluster: WorkloadApi, namespace: str, pod: str, first_step_at: float) -> None:
     """Let a fake pod end, with a report of its ranks."""
     progress = {"step": 1, "first_step_at": first_step_at, "updated_at": first_step_at}
     message = json.dumps({"form": 1, "ranks": [[0, 0, None, first_step_at + 1.0, 0]], "progress": progress})
@@ -82,7 +93,7 @@ def ends(cluster: KubernetesCluster, namespace: str, pod: str, first_step_at: fl
     cluster.client.merge(path, {"metadata": {"annotations": annotations}})
 
 
-def test_the_operator_sends_the_spans_of_a_run(access: Access, cluster: KubernetesCluster, namespace: str) -> None:
+def test_the_operator_sends_the_spans_of_a_run(access: Access, cluster: WorkloadApi, namespace: str) -> None:
     cluster.submit(gang(namespace, nodes=1, gpus=0))
     with receiving() as receiver, operating(access, namespace, spans=sending_to(receiver)):
         comes_to(cluster, "train", Phase.RUNNING)
@@ -100,7 +111,7 @@ def test_the_operator_sends_the_spans_of_a_run(access: Access, cluster: Kubernet
 
 @pytest.mark.long
 def test_a_run_that_is_resumed_is_sent_again_with_all_of_its_life(
-    access: Access, cluster: KubernetesCluster, namespace: str
+    access: Access, cluster: WorkloadApi, namespace: str
 ) -> None:
     run = cluster.submit(gang(namespace, nodes=1, gpus=0, run="0s"))
     cluster.set_intent(run.uid, Intent.STOP)
@@ -116,7 +127,7 @@ def test_a_run_that_is_resumed_is_sent_again_with_all_of_its_life(
     assert [each["spanId"] for each in before] == [each["spanId"] for each in after[:2]]
 
 
-def test_older_events_that_are_forgotten_begin_no_wait(cluster: KubernetesCluster, namespace: str) -> None:
+def test_older_events_that_are_forgotten_begin_no_wait(cluster: WorkloadApi, namespace: str) -> None:
     cluster.submit(gang(namespace))
     found = read_training(cluster.client.get(trainings_path(namespace, "train")))
     assert [each.type for each in known_events(found)] == ["Submitted"]
@@ -127,7 +138,7 @@ def test_older_events_that_are_forgotten_begin_no_wait(cluster: KubernetesCluste
 
 @pytest.mark.long
 def test_a_change_of_leader_neither_loses_nor_doubles_a_span(
-    access: Access, cluster: KubernetesCluster, namespace: str
+    access: Access, cluster: WorkloadApi, namespace: str
 ) -> None:
     """An answer is lost, its operator ends, and the next one sends the same spans; what is marked is sent no more."""
     cluster.submit(gang(namespace, start="3s"))

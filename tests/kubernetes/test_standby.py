@@ -5,14 +5,16 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
 from fairlead.cluster.kubernetes.api.config import Access
 from fairlead.cluster.kubernetes.api.objects import PodObject, amounts
 from fairlead.cluster.kubernetes.devices import DeviceResource
 from fairlead.cluster.kubernetes.manifests.spec_objects import write_object
 from fairlead.cluster.kubernetes.manifests.standby import render_standby
-from fairlead.cluster.kubernetes.operator.cluster import KubernetesCluster
 from fairlead.cluster.kubernetes.operator.ledger.usage_ledger import UsageLedger
 from fairlead.cluster.kubernetes.operator.placeholders.standby_controller import kept_of, read_history, write_history
+from fairlead.cluster.kubernetes.workloads.workload_api import WorkloadApi
 from fairlead.ledger.usage import Use
 from fairlead.policy.capacity.demand_history import DemandHistory
 from fairlead.policy.placement.node_eligibility import PRICE_LABEL
@@ -72,8 +74,9 @@ def test_a_past_that_was_written_is_read_as_it_was() -> None:
     assert read_history({}) == DemandHistory()
 
 
+@pytest.mark.slow
 def test_nodes_of_a_peak_are_asked_for_once_whoever_operates_and_given_back_after_it(
-    access: Access, cluster: KubernetesCluster, namespace: str
+    access: Access, cluster: WorkloadApi, namespace: str
 ) -> None:
     """No such node ever comes, so that placeholders wait; each operator has the rights of an installed one."""
     always = {"now": Peak(at="* * * * *", nodes=2, for_s=3600.0)}
@@ -102,7 +105,7 @@ def test_nodes_of_a_peak_are_asked_for_once_whoever_operates_and_given_back_afte
 
 
 def test_a_node_that_is_kept_ready_and_what_others_hold_are_on_the_bill(
-    access: Access, plane: ControlPlane, cluster: KubernetesCluster, namespace: str, tmp_path: Path
+    access: Access, plane: ControlPlane, cluster: WorkloadApi, namespace: str, tmp_path: Path
 ) -> None:
     labels = {"pool": namespace, PRICE_LABEL: "36"}
     nodes = add_nodes(plane, 2, prefix=namespace, gpus=8, labels=labels)

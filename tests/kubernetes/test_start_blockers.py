@@ -7,24 +7,27 @@ from typing import Any
 
 import pytest
 
+from fairlead.cluster.isolation import Isolation
 from fairlead.cluster.kubernetes.api.config import Access
 from fairlead.cluster.kubernetes.api.objects import Amounts, PodObject
-from fairlead.cluster.kubernetes.operator.cluster import KubernetesCluster
-from fairlead.cluster.kubernetes.operator.pods import pod_status as verdicts
+from fairlead.cluster.kubernetes.informers import pod_status as verdicts
+from fairlead.cluster.kubernetes.informers.pod_index import Marks
+from fairlead.cluster.kubernetes.informers.pod_status import MOUNT_PATIENCE_S, LastWord, is_hopeless
 from fairlead.cluster.kubernetes.operator.pods import start_blockers as hindrances
-from fairlead.cluster.kubernetes.operator.pods.pod_status import MOUNT_PATIENCE_S, LastWord, is_hopeless
 from fairlead.cluster.kubernetes.operator.pods.start_blockers import StartBlockers
-from fairlead.cluster.kubernetes.operator.runs.pod_index import Marks
+from fairlead.cluster.kubernetes.workloads.workload_api import WorkloadApi
 from fairlead.state.reasons import Code, Reason
 from fairlead.state.snapshot import Phase
 from tests.kubernetes.operating import comes_to, gang, live_pods, operating
+from tests.kubernetes.turns import a_turn
 from tests.waiting import until
 
 MOUNT = 'MountVolume.SetUp failed for volume "keys" : secret "nope" not found'
 
 
+@pytest.mark.slow
 def test_a_volume_that_cannot_be_mounted_is_told_until_it_is(
-    access: Access, cluster: KubernetesCluster, namespace: str, monkeypatch: pytest.MonkeyPatch
+    access: Access, cluster: WorkloadApi, namespace: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(hindrances, "FIRST_S", 3.0)
 
@@ -45,8 +48,9 @@ def test_a_volume_that_cannot_be_mounted_is_told_until_it_is(
         comes_to(cluster, "train", Phase.RUNNING, attempt=0)
 
 
+@pytest.mark.slow
 def test_a_gang_whose_volume_can_never_be_mounted_gives_its_places_back_and_is_tried_again(
-    access: Access, cluster: KubernetesCluster, namespace: str, monkeypatch: pytest.MonkeyPatch
+    access: Access, cluster: WorkloadApi, namespace: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(hindrances, "FIRST_S", 1.0)
     for module in (hindrances, verdicts):
@@ -74,7 +78,11 @@ class World:
         self._marks = Marks()
         self._marks.add(runs=["r"])
         self.view: Any = SimpleNamespace(
-            marks=lambda: self._marks, client=self, pods_of=lambda uid: {pod.key: pod}, note_last_word=self._note
+            isolation=Isolation(),
+            marks=lambda: self._marks,
+            client=self,
+            pods_of=lambda uid: {pod.key: pod},
+            note_last_word=self._note,
         )
 
     def items(self, path: str, query: dict[str, str]) -> list[dict[str, Any]]:
@@ -99,14 +107,14 @@ def test_it_is_asked_once_more_when_our_patience_ends(age_s: float) -> None:
     hopeless_at = None
     for second in range(1000):
         world.now = 1000.0 + second
-        asks.act(world.now, world)
+        asks.act(a_turn(world, world.now))
         if hopeless_at is None and world.noted is not None and is_hopeless(world.noted.applied(pod), world.now):
             hopeless_at = world.now
     assert hopeless_at == (1020.0 if age_s else pod.created_at + MOUNT_PATIENCE_S)
     assert [at - 1000.0 for at in world.asked[:4]] == [20.0, 60.0, 140.0, 300.0]
 
 
-def say(cluster: KubernetesCluster, namespace: str, reason: str, kind: str, message: str, by: str = "kubelet") -> None:
+def say(cluster: WorkloadApi, namespace: str, reason: str, kind: str, message: str, by: str = "kubelet") -> None:
     """What a kubelet, or another, says of the first pod."""
     pod = cluster.client.get(f"/api/v1/namespaces/{namespace}/pods/train-0-0")
     event = {

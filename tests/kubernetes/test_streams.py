@@ -1,7 +1,6 @@
 """The way to a stream into a pod, as far as it goes without containers: proxies, TLS, refusals, what the end says."""
 
 import socket
-import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,7 +11,7 @@ import pytest
 
 from fairlead.cluster.kubernetes.api.config import Access, load_access
 from fairlead.cluster.kubernetes.api.credentials import Anonymous
-from fairlead.cluster.kubernetes.api.streams import exec_stream, exit_code
+from fairlead.cluster.kubernetes.api.streams import exec_stream, exit_code, forward
 from fairlead.errors import ClusterError, NotAllowed
 from tests.kubernetes.testcluster.control_plane import ControlPlane
 from tests.ports import free_port
@@ -49,16 +48,21 @@ def test_a_stream_goes_through_the_proxy_of_the_kubeconfig(plane: ControlPlane) 
     assert asked == [plane.url.removeprefix("https://")]
 
 
+@pytest.mark.parametrize("name", ["../../secrets/token", "a?command=sh&x=", "a%2fb", "a\r\nHost: b", ".."])
+def test_a_name_that_would_lead_elsewhere_opens_no_stream(name: str) -> None:
+    access = Access(context="gone", server=f"http://127.0.0.1:{free_port()}", credentials=Anonymous())
+    path = f"/api/v1/namespaces/default/pods/{name}"
+    local, other = socket.socketpair()
+    with other, pytest.raises(ClusterError, match="no object of that name"):
+        forward(access, path, 80, local)
+    with pytest.raises(ClusterError, match="no object of that name"):
+        opened(access, path)
+
+
 def test_where_nobody_listens_is_told() -> None:
     access = Access(context="gone", server=f"http://127.0.0.1:{free_port()}", credentials=Anonymous())
     with pytest.raises(ClusterError, match=r"opens no stream to .*/exec: .*refused"):
         opened(access)
-
-
-def test_a_missing_library_is_told_with_what_brings_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "websockets.sync.client", None)
-    with pytest.raises(ClusterError, match=r"pip install 'fairlead\[cluster\]'"):
-        opened(Access(context="any", server="http://127.0.0.1:1", credentials=Anonymous()))
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ import pytest
 from fairlead.cluster.kubernetes.api.config import Access
 from fairlead.cluster.kubernetes.kinds import objects_path
 from fairlead.cluster.kubernetes.manifests.spec_objects import to_yaml, write_object
-from fairlead.cluster.kubernetes.operator.cluster import KubernetesCluster
+from fairlead.cluster.kubernetes.workloads.workload_api import WorkloadApi
 from fairlead.control.operator import Operator
 from fairlead.specs.formats.reading import parse
 from fairlead.state.snapshot import Phase, Progress
@@ -42,8 +42,9 @@ def a_sweep(namespace: str, *, trials: int = 4, parallel: int = 2, run_s: float 
     return to_yaml([write_object(spec)])
 
 
+@pytest.mark.slow
 def test_a_sweep_that_kubectl_applies_has_each_trial_once_and_goes_with_all_of_them(
-    access: Access, cluster: KubernetesCluster, plane: ControlPlane, namespace: str
+    access: Access, cluster: WorkloadApi, plane: ControlPlane, namespace: str
 ) -> None:
     kubectl = Kubectl(plane, namespace)
     assert "created" in kubectl("apply", "-f", "-", given=a_sweep(namespace))
@@ -65,8 +66,9 @@ def test_a_sweep_that_kubectl_applies_has_each_trial_once_and_goes_with_all_of_t
         assert live_pods(cluster, namespace) == []
 
 
+@pytest.mark.slow
 def test_a_sweep_is_suspended_resumed_and_deleted_with_the_trials_that_run(
-    access: Access, cluster: KubernetesCluster, plane: ControlPlane, namespace: str
+    access: Access, cluster: WorkloadApi, plane: ControlPlane, namespace: str
 ) -> None:
     kubectl = Kubectl(plane, namespace)
     kubectl("apply", "-f", "-", given=a_sweep(namespace, run_s=600))
@@ -89,7 +91,7 @@ def test_a_sweep_is_suspended_resumed_and_deleted_with_the_trials_that_run(
 
 
 def test_a_sweep_that_cannot_be_read_says_so_and_its_spec_cannot_change(
-    access: Access, cluster: KubernetesCluster, plane: ControlPlane, namespace: str
+    access: Access, cluster: WorkloadApi, plane: ControlPlane, namespace: str
 ) -> None:
     kubectl = Kubectl(plane, namespace)
     text = a_sweep(namespace).replace("lr: 0.001 | 0.002 | 0.003 | 0.004", "lr: log 5..1")
@@ -98,13 +100,37 @@ def test_a_sweep_that_cannot_be_read_says_so_and_its_spec_cannot_change(
         until(lambda: "lr" in kubectl("get", "sweep", "grid", "-o", "jsonpath={.status.message}"))
         assert kubectl("get", "sweep", "grid", "-o", "jsonpath={.status.phase}") == Phase.FAILED.value
         until(lambda: "InvalidSpec" in kubectl("describe", "sweep", "grid"))
-        assert "stays as it is" in kubectl("apply", "-f", "-", given=text.replace("parallel: 2", "parallel: 3"))
+        assert "`seed` of a Sweep stays as it is" in kubectl("apply", "-f", "-", given=text + "  seed: 3\n")
+        assert "`parameters` of a Sweep stays as it is" in kubectl("apply", "-f", "-", given=a_sweep(namespace))
+        kubectl("delete", "sweep", "grid", "--timeout=60s")
+
+
+@pytest.mark.slow
+def test_a_sweep_that_is_over_has_more_trials_by_kubectl_and_by_the_command(
+    access: Access, cluster: WorkloadApi, plane: ControlPlane, namespace: str, desk: Desk
+) -> None:
+    kubectl = Kubectl(plane, namespace)
+    three = a_sweep(namespace, trials=9, more="trials: 3\n")
+    kubectl("apply", "-f", "-", given=three)
+    with operating(access, namespace):
+        assert "condition met" in kubectl("wait", "--for=condition=Complete", "sweep/grid", "--timeout=60s")
+        assert "configured" in kubectl("apply", "-f", "-", given=three.replace("trials: 3", "trials: 5"))
+        kubectl("annotate", "sweep", "grid", "fairlead.dev/intent=run", "--overwrite")
+        until(lambda: "5 of 5 trials are over" in kubectl("get", "sweep", "grid"))
+        told = kubectl("describe", "sweep", "grid")
+        assert "trials: 3 -> 5" in told
+        assert "resumed after it had succeeded" in told
+        answer = desk("resume", "grid", "--set", "trials=7")
+        assert "trials: 5 -> 7" in answer.err, answer.err
+        until(lambda: "7 of 7 trials are over" in kubectl("get", "sweep", "grid"))
+        uids = {run.spec.name: run.uid for run in cluster.workloads() if run.parent is not None}
+        assert sorted(uids) == [f"grid-{number}" for number in range(7)]
         kubectl("delete", "sweep", "grid", "--timeout=60s")
 
 
 @pytest.mark.long
 def test_a_trial_pauses_at_a_rung_and_is_promoted_by_the_next_operator_as_by_this_one(
-    access: Access, cluster: KubernetesCluster, plane: ControlPlane, namespace: str
+    access: Access, cluster: WorkloadApi, plane: ControlPlane, namespace: str
 ) -> None:
     kubectl = Kubectl(plane, namespace)
     more = "objective: loss\nprune: {after: 1, factor: 2}\n"
@@ -121,7 +147,7 @@ def test_a_trial_pauses_at_a_rung_and_is_promoted_by_the_next_operator_as_by_thi
     def report(operator: Operator, name: str, step: int, loss: float) -> None:
         (uid,) = (run.uid for run in cluster.workloads() if run.spec.name == name)
         told = Progress(step=step, loss=loss, checkpoint_step=step, updated_at=time.time())
-        operator.cluster.report(uid, told, time.time())
+        operator.cluster.reports.note(uid, told, time.time())
         operator.view.wake()
 
     with operating(access, namespace) as operator:
@@ -157,12 +183,12 @@ def desk(access: Access, plane: ControlPlane, namespace: str, tmp_path: Path) ->
 
 
 @contextmanager
-def a_process(desk: Desk) -> Iterator["subprocess.Popen[bytes]"]:
+def a_process(desk: Desk, *more: str) -> Iterator["subprocess.Popen[bytes]"]:
     """An operator for the desk's namespace that may be killed."""
     arguments = ["operator", "--namespace", desk.namespace, "--only", desk.namespace, "--listen", "127.0.0.1:0"]
     environ = {**desk.environ, "KUBECONFIG": str(desk.operator_config)}
     with (desk.directory.parent / "operator.log").open("ab") as log:
-        process = subprocess.Popen([*COMMAND, *arguments], cwd="/", env=environ, stderr=log, stdout=log)
+        process = subprocess.Popen([*COMMAND, *arguments, *more], cwd="/", env=environ, stderr=log, stdout=log)
         try:
             yield process
         finally:
@@ -175,6 +201,7 @@ def objects(plane: ControlPlane, kind: str, namespace: str) -> list[dict[str, An
     return found
 
 
+@pytest.mark.slow
 def test_the_commands_know_a_sweep_and_its_trials(desk: Desk, plane: ControlPlane, namespace: str) -> None:
     (desk.directory / "train.py").write_text("print('hello')\n")
     fakes = "{fake/start: 0.1s, fake/run: 600s, fake/on-term: ends}"
@@ -189,7 +216,7 @@ def test_the_commands_know_a_sweep_and_its_trials(desk: Desk, plane: ControlPlan
         assert f"Submitted grid in the namespace {namespace}" in told
 
         def shown() -> dict[str, str]:
-            listed = json.loads(desk("status", "--json").out)
+            listed = json.loads(desk("status", "--all", "--json").out)
             return {run["name"]: run["phase"] for run in listed}
 
         until(lambda: phases(desk) == {"grid": "Running", "grid-0": "Running", "grid-1": "Running"})

@@ -7,12 +7,13 @@ from typing import Any
 import pytest
 
 from fairlead.cluster.kubernetes.api.config import Access
+from fairlead.cluster.kubernetes.informers.informers import TRAININGS
 from fairlead.cluster.kubernetes.manifests.spec_objects import write_object
-from fairlead.cluster.kubernetes.manifests.teams import TeamSettings, render_team
+from fairlead.cluster.kubernetes.manifests.teams import CRITICAL, TeamSettings, render_team
 from fairlead.cluster.kubernetes.names import TEAM
-from fairlead.cluster.kubernetes.operator.cluster import KubernetesCluster
-from fairlead.cluster.kubernetes.operator.runs.informers import TRAININGS
+from fairlead.cluster.kubernetes.operator.teams import team_controller
 from fairlead.cluster.kubernetes.operator.teams.drift import is_as_rendered, surplus
+from fairlead.cluster.kubernetes.workloads.workload_api import WorkloadApi
 from fairlead.specs.pool import Hardware, Pool
 from fairlead.specs.team import Quota, Team
 from tests.kubernetes.operating import operating
@@ -24,7 +25,7 @@ QUOTA = Quota(gpu_milli=16_000, cpu_milli=64_000)
 
 
 @pytest.fixture
-def name(cluster: KubernetesCluster, namespace: str) -> Iterator[str]:
+def name(cluster: WorkloadApi, namespace: str) -> Iterator[str]:
     """Of a team of the test's own; it and its namespace are deleted after it."""
     found = f"{namespace}-team"
     yield found
@@ -32,43 +33,43 @@ def name(cluster: KubernetesCluster, namespace: str) -> Iterator[str]:
         cluster.client.request("DELETE", path)
 
 
-def apply(cluster: KubernetesCluster, team: Team) -> None:
+def apply(cluster: WorkloadApi, team: Team) -> None:
     cluster.client.request(
         "PATCH", f"{TEAMS}/{team.name}", write_object(team), query={"fieldManager": "people", "force": "true"},
         content_type="application/apply-patch+yaml",
     )  # fmt: skip
 
 
-def condition(cluster: KubernetesCluster, path: str, type_: str) -> dict[str, Any]:
+def condition(cluster: WorkloadApi, path: str, type_: str) -> dict[str, Any]:
     status = cluster.client.get(path).get("status") or {}
     return next((c for c in status.get("conditions") or () if c["type"] == type_), {})
 
 
-def is_ready(cluster: KubernetesCluster, name: str) -> bool:
+def is_ready(cluster: WorkloadApi, name: str) -> bool:
     content = cluster.client.get(f"{TEAMS}/{name}")
     ready = condition(cluster, f"{TEAMS}/{name}", "Ready")
     return ready.get("status") == "True" and ready["observedGeneration"] == content["metadata"]["generation"]
 
 
-def told(cluster: KubernetesCluster, uid: str) -> str:
+def told(cluster: WorkloadApi, uid: str) -> str:
     """All Events of a team."""
     query = {"fieldSelector": f"involvedObject.uid={uid}"}
     return "\n".join(each["message"] for each in cluster.client.items("/api/v1/namespaces/default/events", query))
 
 
-def enforced(cluster: KubernetesCluster, name: str) -> str:
+def enforced(cluster: WorkloadApi, name: str) -> str:
     """The level of Pod Security that a namespace enforces."""
     labels = cluster.client.get(f"/api/v1/namespaces/{name}")["metadata"]["labels"]
     return str(labels["pod-security.kubernetes.io/enforce"])
 
 
-def policies(cluster: KubernetesCluster, name: str) -> dict[str, dict[str, Any]]:
+def policies(cluster: WorkloadApi, name: str) -> dict[str, dict[str, Any]]:
     found = cluster.client.items(f"/apis/networking.k8s.io/v1/namespaces/{name}/networkpolicies")
     return {each["metadata"]["name"]: each for each in found}
 
 
 def test_a_team_gets_its_namespace_its_bounds_and_its_closed_doors(
-    access: Access, cluster: KubernetesCluster, namespace: str, name: str
+    access: Access, cluster: WorkloadApi, namespace: str, name: str
 ) -> None:
     team = Team(name=name, quota=QUOTA, members=("ann@example.com",))
     with operating(access, namespace, watch_namespace=None):
@@ -84,8 +85,24 @@ def test_a_team_gets_its_namespace_its_bounds_and_its_closed_doors(
     assert "deleting the team leaves the namespace and all that is in it" in message
 
 
+def test_the_objects_of_a_team_are_counted_once_the_kinds_are_old_enough(
+    access: Access, cluster: WorkloadApi, namespace: str, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(team_controller, "COUNTED_AFTER_S", 2.0)
+    path = f"/api/v1/namespaces/{name}/resourcequotas/fairlead-objects"
+    with operating(access, namespace, watch_namespace=None):
+        apply(cluster, Team(name=name, max_objects=7))
+        until(lambda: any(quota["metadata"]["name"] == "fairlead-objects" for quota in cluster.client.items(
+            f"/api/v1/namespaces/{name}/resourcequotas"
+        )))  # fmt: skip
+        until(lambda: is_ready(cluster, name))
+    assert cluster.client.get(path)["spec"]["hard"]["count/sweeps.fairlead.dev"] == "7"
+    conditions = cluster.client.get(f"{TEAMS}/{name}")["status"]["conditions"]
+    assert "DriftMended" not in [entry["type"] for entry in conditions]
+
+
 def test_whatever_somebody_changes_is_put_right_and_told(
-    access: Access, cluster: KubernetesCluster, namespace: str, name: str
+    access: Access, cluster: WorkloadApi, namespace: str, name: str
 ) -> None:
     client = cluster.client
     place = f"/apis/networking.k8s.io/v1/namespaces/{name}/networkpolicies"
@@ -108,14 +125,15 @@ def test_whatever_somebody_changes_is_put_right_and_told(
         until(lambda: "changed or removed NetworkPolicy fairlead-nothing, which was restored" in told(cluster, uid))
 
 
-def leaving(cluster: KubernetesCluster) -> list[str]:
+def leaving(cluster: WorkloadApi) -> list[str]:
     """Namespaces that are going away, in which runs are left."""
     found = cluster.client.items("/api/v1/namespaces")
     gone = {each["metadata"]["name"] for each in found if "deletionTimestamp" in each["metadata"]}
     return sorted(gone & {run["metadata"]["namespace"] for run in cluster.client.items(TRAININGS)})
 
 
-def test_at_rest_a_team_costs_no_request(access: Access, cluster: KubernetesCluster, namespace: str, name: str) -> None:
+@pytest.mark.slow
+def test_at_rest_a_team_costs_no_request(access: Access, cluster: WorkloadApi, namespace: str, name: str) -> None:
     with operating(access, namespace, watch_namespace=None) as operator:
         apply(cluster, Team(name=name, quota=QUOTA))
         until(lambda: is_ready(cluster, name))
@@ -130,8 +148,9 @@ def test_at_rest_a_team_costs_no_request(access: Access, cluster: KubernetesClus
         assert cluster.client.get(f"{TEAMS}/{name}")["metadata"]["resourceVersion"] == version
 
 
+@pytest.mark.slow
 def test_a_namespace_of_somebody_else_is_not_touched_until_it_is_handed_over(
-    access: Access, cluster: KubernetesCluster, namespace: str, name: str, plane: ControlPlane
+    access: Access, cluster: WorkloadApi, namespace: str, name: str, plane: ControlPlane
 ) -> None:
     plane.request("POST", "/api/v1/namespaces", {"metadata": {"name": name, "labels": {"theirs": "yes"}}})
     with operating(access, namespace, watch_namespace=None):
@@ -145,19 +164,23 @@ def test_a_namespace_of_somebody_else_is_not_touched_until_it_is_handed_over(
 
 
 def test_a_team_that_has_no_quota_any_more_has_none(
-    access: Access, cluster: KubernetesCluster, namespace: str, name: str
+    access: Access, cluster: WorkloadApi, namespace: str, name: str
 ) -> None:
     quotas = f"/api/v1/namespaces/{name}/resourcequotas"
     with operating(access, namespace, watch_namespace=None):
         apply(cluster, Team(name=name, quota=QUOTA))
         until(lambda: is_ready(cluster, name))
-        assert len(list(cluster.client.items(quotas))) == 1
+        assert names_of(cluster, quotas) == {"fairlead", CRITICAL}
         apply(cluster, Team(name=name, members=("ben",)))
-        until(lambda: not list(cluster.client.items(quotas)) and is_ready(cluster, name))
+        until(lambda: names_of(cluster, quotas) == {CRITICAL} and is_ready(cluster, name))
+
+
+def names_of(cluster: WorkloadApi, path: str) -> set[str]:
+    return {each["metadata"]["name"] for each in cluster.client.items(path)}
 
 
 def test_a_deleted_team_leaves_its_namespace_and_says_how_to_remove_it(
-    access: Access, cluster: KubernetesCluster, namespace: str, name: str
+    access: Access, cluster: WorkloadApi, namespace: str, name: str
 ) -> None:
     with operating(access, namespace, watch_namespace=None):
         apply(cluster, Team(name=name, quota=QUOTA))
@@ -169,7 +192,7 @@ def test_a_deleted_team_leaves_its_namespace_and_says_how_to_remove_it(
     apply(cluster, Team(name=name))  # for the fixture, which deletes it
 
 
-def test_a_pool_says_that_nothing_here_comes_of_it(access: Access, cluster: KubernetesCluster, namespace: str) -> None:
+def test_a_pool_says_that_nothing_here_comes_of_it(access: Access, cluster: WorkloadApi, namespace: str) -> None:
     pool = Pool(name=f"{namespace}-pool", hardware=Hardware(cpu_milli=1000, memory_bytes=1024**3))
     with operating(access, namespace, watch_namespace=None):
         cluster.client.create(POOLS, write_object(pool))
@@ -177,12 +200,13 @@ def test_a_pool_says_that_nothing_here_comes_of_it(access: Access, cluster: Kube
     used = condition(cluster, f"{POOLS}/{pool.name}", "Used")
     assert (used["status"], used["reason"]) == ("False", "NotUsedHere")
     assert "of a Pool this cluster takes the price" in used["message"]
+    assert condition(cluster, f"{POOLS}/{pool.name}", "Ready")["status"] == "True"
     cluster.client.request("DELETE", f"{POOLS}/{pool.name}")
 
 
 def test_what_the_server_adds_is_no_drift_and_what_lets_more_through_is() -> None:
     rendered = render_team(Team(name="a", quota=QUOTA), TeamSettings())
-    by_kind = {each["kind"]: each for each in rendered}
+    by_kind = {each["kind"]: each for each in reversed(rendered)}
     quota = by_kind["ResourceQuota"]
     assert is_as_rendered({**quota, "status": {"used": {}}}, quota)
     live = {**quota, "spec": {"hard": {**quota["spec"]["hard"], "requests.cpu": "64000m"}}}

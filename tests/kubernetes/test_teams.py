@@ -6,7 +6,7 @@ from fairlead.cluster.kubernetes.manifests.network_policies import (
     render_run_policy,
     render_team_policies,
 )
-from fairlead.cluster.kubernetes.manifests.teams import TeamSettings, render_team
+from fairlead.cluster.kubernetes.manifests.teams import TeamSettings, render_object_counts, render_team
 from fairlead.specs.team import Quota, Team
 from tests.kubernetes.builders import UID, a_workload
 from tests.kubernetes.goldens import check_golden
@@ -19,11 +19,32 @@ TEAM = Team(
 
 
 def test_the_objects_of_a_team_are_those_of_the_golden_file() -> None:
-    check_golden("team.yaml", render_team(TEAM, TeamSettings()))
+    check_golden("team.yaml", [*render_team(TEAM, TeamSettings()), render_object_counts(TEAM)])
 
 
-def test_a_team_without_a_quota_has_no_resourcequota() -> None:
-    assert "ResourceQuota" not in [each["kind"] for each in render_team(Team(name="open"), TeamSettings())]
+def test_a_team_without_a_quota_is_bounded_in_nothing_but_critical_priority_classes_and_numbers_of_objects() -> None:
+    (quota,) = (entry for entry in render_team(Team(name="open"), TeamSettings()) if entry["kind"] == "ResourceQuota")
+    counts = render_object_counts(Team(name="open"))
+    assert counts["metadata"]["name"] == "fairlead-objects"
+    assert counts["spec"]["hard"]["count/trainings.fairlead.dev"] == "10000"
+    assert set(counts["spec"]["hard"].values()) == {"10000"}
+    assert quota["spec"]["hard"] == {"pods": "0"}
+    (scope,) = quota["spec"]["scopeSelector"]["matchExpressions"]
+    assert (scope["scopeName"], scope["operator"]) == ("PriorityClass", "In")
+    assert set(scope["values"]) == {"system-cluster-critical", "system-node-critical"}
+
+
+def test_groups_and_service_accounts_are_members_by_their_names() -> None:
+    account = "system:serviceaccount:ci:runner"
+    team = Team(name="research", members=("ann", account), groups=("oidc:ml",))
+    bound = {
+        each["roleRef"]["name"]: [(of["kind"], of["name"]) for of in each["subjects"]]
+        for each in render_team(team, TeamSettings())
+        if each["kind"] == "RoleBinding"
+    }
+    own = ("Group", "fairlead:research:user")
+    assert bound["fairlead-user"] == [own, ("Group", "oidc:ml"), ("User", "ann"), ("User", account)]
+    assert bound["fairlead-admin"] == [("Group", "fairlead:research:admin")]
 
 
 def test_every_object_of_a_team_is_in_its_namespace_and_bears_its_name() -> None:

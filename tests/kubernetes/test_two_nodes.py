@@ -27,7 +27,7 @@ from fairlead.cluster.kubernetes.manifests.pod_environment import POD_DIR
 from fairlead.cluster.kubernetes.manifests.roles import render_operator_bindings, render_roles
 from fairlead.cluster.kubernetes.manifests.spec_objects import write_object
 from fairlead.cluster.kubernetes.manifests.workdir import WORKDIR, pack, render_parts
-from fairlead.cluster.kubernetes.operator.cluster import KubernetesCluster
+from fairlead.cluster.kubernetes.workloads.workload_api import WorkloadApi
 from fairlead.specs.overlay import overlay
 from fairlead.specs.resources import Resources
 from fairlead.specs.training import Checkpoint, Elastic, Training
@@ -95,7 +95,7 @@ def for_pods(cluster: RealCluster, namespace: str, every_steps: int) -> dict[str
     }
 
 
-def submit(cluster: KubernetesCluster, spec: Training, workdir: Path = EXAMPLES) -> None:
+def submit(cluster: WorkloadApi, spec: Training, workdir: Path = EXAMPLES) -> None:
     """Submit with the working directory, whose parts come after the run that owns them; pods wait for them."""
     archive = pack(workdir)
     assert archive is not None
@@ -131,7 +131,7 @@ def model_bits(output: str) -> float:
 class Watch:
     """A run that is followed, and when what happened to it."""
 
-    def __init__(self, cluster: KubernetesCluster, spec: Training) -> None:
+    def __init__(self, cluster: WorkloadApi, spec: Training) -> None:
         self.cluster, self.spec, self.began = cluster, spec, time.monotonic()
 
     @property
@@ -210,7 +210,7 @@ def test_the_example_survives_a_killed_rank_and_a_drained_node_and_learns_the_sa
 ) -> None:
     here = on_this_machine(tmp_path)
     spec = the_example(**for_pods(cluster, namespace, EVERY))
-    runs = KubernetesCluster(Client(access), namespace=namespace)
+    runs = WorkloadApi(Client(access), namespace=namespace)
     name = spec.name
     with operating(access, namespace):
         submit(runs, spec)
@@ -264,7 +264,7 @@ def test_ranks_in_other_pods_go_on_without_those_that_were_killed_and_take_them_
         nodes=2, ranks_per_node=2, elastic=Elastic.IN_PLACE, env={"OMP_NUM_THREADS": "1"},
         **for_pods(cluster, namespace, 1000),
     )  # fmt: skip
-    runs = KubernetesCluster(Client(access), namespace=namespace)
+    runs = WorkloadApi(Client(access), namespace=namespace)
 
     def said() -> dict[int, list[Any]]:
         return steps_of(cluster, namespace, "steadfast-0-1")
@@ -336,7 +336,7 @@ def test_the_pod_of_a_node_is_lost_alone_and_the_run_grows_again_when_the_node_i
         nodes=2, ranks_per_node=2, elastic=Elastic.IN_PLACE, env={"OMP_NUM_THREADS": "1"}, grace_s=20.0,
         **for_pods(cluster, namespace, 1000),
     )  # fmt: skip
-    runs = KubernetesCluster(Client(access), namespace=namespace)
+    runs = WorkloadApi(Client(access), namespace=namespace)
 
     def said() -> dict[int, list[Any]]:
         return steps_of(cluster, namespace, "steadfast-0-0")

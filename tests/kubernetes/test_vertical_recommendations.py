@@ -6,9 +6,9 @@ import pytest
 
 from fairlead.cluster.kubernetes.api.config import Access
 from fairlead.cluster.kubernetes.client.one_shot_snapshot import OneShotSnapshot
+from fairlead.cluster.kubernetes.informers.vertical_recommendations import RESOURCE
 from fairlead.cluster.kubernetes.names import SIZES
-from fairlead.cluster.kubernetes.operator.cluster import KubernetesCluster
-from fairlead.cluster.kubernetes.operator.runs.vertical_recommendations import RESOURCE
+from fairlead.cluster.kubernetes.workloads.workload_api import WorkloadApi
 from fairlead.specs.resources import Resources
 from fairlead.state.snapshot import Phase
 from tests.kubernetes.operating import comes_to, gang, loosely_defined, operating
@@ -24,8 +24,9 @@ SAID = (
 )
 
 
+@pytest.mark.slow
 def test_a_run_asks_for_what_an_autoscaler_recommends_and_says_so(
-    plane: ControlPlane, access: Access, cluster: KubernetesCluster, namespace: str
+    plane: ControlPlane, access: Access, cluster: WorkloadApi, namespace: str
 ) -> None:
     spec = replace(gang(namespace, nodes=1, gpus=0), resources=Resources(memory_auto=True, cpu_auto=True))
     assert OneShotSnapshot(cluster.client).snapshot().recommended == ()

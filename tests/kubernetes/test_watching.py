@@ -1,16 +1,21 @@
 """A cache that follows a list through everything that interrupts a watch."""
 
+import json
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from fairlead.cluster.kubernetes.api import watching
 from fairlead.cluster.kubernetes.api.client import PAGE, Object
+from fairlead.cluster.kubernetes.api.shallow import loads, too_deep
 from fairlead.cluster.kubernetes.api.watching import Cache
-from tests.kubernetes.loopback import Listing, client_of, serving
+from tests.kubernetes.loopback import NESTED, Answering, Listing, client_of, serving
 from tests.waiting import PATIENCE_S, until
 
 
@@ -249,3 +254,181 @@ def test_remembered_deletions_are_bounded() -> None:
             assert len(cache._tombstones) <= 5
         finally:
             watching.MOST_TOMBSTONES = limit
+
+
+POISON: dict[str, dict[str, Any]] = {
+    "of another type": {"color": 5, "raises": TypeError},
+    "too deep for the reader": {"color": NESTED},
+    "of a value that overflows": {"raises": OverflowError},
+    "of which the reader knows nothing": {"raises": KeyError},
+}
+
+
+def poisoned(content: Object) -> Thing | None:
+    """A reader that fails as readers of untrusted objects do."""
+    raised = content["metadata"]["labels"].get("raises")
+    if raised is not None:
+        raise {"OverflowError": OverflowError, "KeyError": KeyError, "TypeError": TypeError}[raised]("poison")
+    return read(content)
+
+
+@contextmanager
+def following_poison(listing: Listing) -> Iterator[Cache[Thing]]:
+    with serving(listing.handler()) as url:
+        cache = Cache(client_of(url), "/things", poisoned, lambda _before, _after: None, idle_s=5.0)
+        cache.start()
+        try:
+            until(lambda: cache.is_synced)
+            yield cache
+        finally:
+            cache.stop()
+
+
+@pytest.mark.parametrize("labels", POISON.values(), ids=POISON)
+def test_an_object_that_cannot_be_read_is_set_apart_and_the_others_are_followed(
+    labels: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    poison = {name: value.__name__ if isinstance(value, type) else value for name, value in labels.items()}
+    listing = Listing()
+    listing.put("a")
+    listing.put("b", **poison)
+    listing.put("c")
+    with following_poison(listing) as cache:
+        assert names(cache) == {"a", "c"}
+        assert [each.key for each in cache.unreadable] == ["b"]
+        until(lambda: listing.watches == 1)
+        # By the watch too: a new one, one that was good before, and one that comes after both.
+        listing.put("d", **poison)
+        listing.put("a", **poison)
+        listing.put("e")
+        until(lambda: "e" in names(cache))
+        assert names(cache) == {"a", "c", "e"}
+        assert sorted(each.key for each in cache.unreadable) == ["a", "b", "d"]
+        assert (listing.lists, listing.watches) == (1, 1)
+        assert cache.trouble is None
+        for key in ("a", "b", "d"):
+            assert len([each for each in caplog.messages if f"cannot read {key}:" in each]) == 1
+        # What is mended is read again, and what is deleted is gone.
+        listing.put("b", color="red")
+        listing.remove("a")
+        listing.remove("d")
+        until(lambda: names(cache) == {"b", "c", "e"})
+        until(lambda: not cache.unreadable)
+        assert listing.lists == 1
+
+
+def test_an_object_that_cannot_be_read_counts_as_it_last_could_also_after_a_new_list() -> None:
+    listing = Listing()
+    listing.put("a", color="red")
+    with following_poison(listing) as cache:
+        until(lambda: listing.watches == 1)
+        listing.put("a", raises="KeyError")
+        until(lambda: bool(cache.unreadable))
+        listing.forget()
+        listing.cut()
+        until(lambda: listing.lists == 2)
+        listing.put("b")
+        until(lambda: "b" in names(cache))
+        assert [each.color for each in cache.all() if each.key == "a"] == ["red"]
+        (apart,) = cache.unreadable
+        assert (apart.name, apart.version, apart.path) == ("a", 102, "/things")
+        assert "KeyError" in apart.problem
+
+
+def test_a_follower_that_fails_at_one_object_hears_of_the_others() -> None:
+    heard: list[str] = []
+
+    def changed(_before: Thing | None, after: Thing | None) -> None:
+        if after is not None and after.key == "b":
+            raise RecursionError("poison")
+        if after is not None:
+            heard.append(after.key)
+
+    listing = Listing()
+    for name in ("a", "b", "c"):
+        listing.put(name)
+    with serving(listing.handler()) as url:
+        cache = Cache(client_of(url), "/things", read, changed)
+        cache.start()
+        try:
+            until(lambda: cache.is_synced)
+            assert heard == ["a", "c"]
+            assert listing.lists == 1
+        finally:
+            cache.stop()
+
+
+@pytest.mark.slow
+@given(
+    st.recursive(
+        st.none() | st.text() | st.integers() | st.floats(),
+        lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+    )
+)
+def test_whatever_an_object_holds_the_cache_takes_it_or_sets_it_apart(content: Any) -> None:
+    cache = Cache(client_of("http://127.0.0.1:1"), "/things", read, lambda _before, _after: None)
+    cache.put({"metadata": content})
+    assert len(cache.unreadable) + len(cache.all()) <= 1
+
+
+@given(st.binary(max_size=300), st.integers(200, 3000))
+def test_a_text_that_is_nested_too_deeply_is_cut_at_its_deepest_part_only(text: bytes, depth: int) -> None:
+    inner = json.dumps(text.decode("latin-1"))
+    deep = '{"items":[{"metadata":{"name":"good"}},{"kind":"K","metadata":{"name":"bad"},"x":%s}]}' % (
+        "[" * depth + inner + "]" * depth
+    )
+    good, bad = loads(deep.encode())["items"]
+    assert good == {"metadata": {"name": "good"}}
+    assert bad["metadata"] == {"name": "bad"}
+    assert (too_deep(bad) is not None) == ("x" not in bad)
+
+
+def test_a_line_without_an_end_is_cut_and_says_so() -> None:
+    class Log(Answering):
+        def answer(self) -> None:
+            self.say(b"short\n" + b"x" * 300_000 + b"\nlast\n" + b"y" * 100_000, "text/plain")
+
+    with serving(Log) as url, client_of(url).stream("/log", {}, idle_s=5.0) as stream:
+        lines = list(stream)
+    assert lines[0::2] == [b"short", b"last"]
+    assert lines[1] == b"x" * 65_536 + b" ... (234464 more bytes of this line were cut)"
+
+
+def test_a_log_without_an_end_is_read_up_to_a_limit() -> None:
+    class Log(Answering):
+        def answer(self) -> None:
+            self.say(b"x" * 99 + b"\n" + b"y" * 10_000_000, "text/plain")
+
+    with serving(Log) as url, client_of(url).stream("/log", {}, idle_s=5.0, most_bytes=200_000) as stream:
+        lines = list(stream)
+        assert stream.is_cut
+    assert [len(line) for line in lines] == [99, 65_536 + len(" ... (xxxxxx more bytes of this line were cut)")]
+
+
+def test_a_list_is_stale_from_when_its_watch_is_lost_until_it_is_followed_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(watching, "MOST_BACKOFF_S", 0.05)
+    listing, is_refusing = Listing(), threading.Event()
+    handler: Any = listing.handler()
+
+    class Moody(handler):  # type: ignore[misc] # a class that a function returns
+        def answer(self) -> None:
+            if is_refusing.is_set():
+                self.refuse(403, "Forbidden")
+            else:
+                super().answer()
+
+    with serving(Moody) as url:
+        cache = Cache(client_of(url), "/things", read, lambda _before, _after: None, idle_s=0.3)
+        cache.start()
+        try:
+            until(lambda: cache.is_synced and cache.stale_s == 0.0)
+            is_refusing.set()
+            listing.cut()
+            until(lambda: cache.stale_s > 0.5)
+            assert cache.trouble is not None
+            is_refusing.clear()
+            until(lambda: cache.stale_s == 0.0)
+        finally:
+            cache.stop()

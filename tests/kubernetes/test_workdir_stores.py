@@ -27,7 +27,7 @@ from fairlead.cluster.kubernetes.manifests import workdir
 from fairlead.cluster.kubernetes.manifests.roles import render_binding, render_roles
 from fairlead.cluster.kubernetes.manifests.runtime_bundle import bundle
 from fairlead.cluster.kubernetes.manifests.workdir import WORKDIR, archive_place
-from fairlead.cluster.kubernetes.operator.cluster import KubernetesCluster
+from fairlead.cluster.kubernetes.workloads.workload_api import WorkloadApi
 from fairlead.runtime.archives import fetch
 from fairlead.runtime.errors import StoreUnavailable
 from fairlead.runtime.places import open_place
@@ -50,7 +50,7 @@ class Person:
         applied(plane, render_binding(namespace, "user", people))
         self.plane, self.namespace, self.directory, self.s3 = plane, namespace, directory, s3
         self.client = Client(load_access((plane.kubeconfig("nobody", namespace=namespace),)))
-        self.cluster = KubernetesCluster(self.client, namespace=namespace)
+        self.cluster = WorkloadApi(self.client, namespace=namespace)
         self.runs = f"/apis/fairlead.dev/v1alpha1/namespaces/{namespace}/trainings"
 
     def write(self, program: str) -> Path:

@@ -154,3 +154,31 @@ def test_a_directory_that_goes_along_cannot_be_seen_live(project: Path) -> None:
     with pytest.raises(Conflict, match=r"snapshot: false was asked for, but the files of .* as they are at submission"):
         choose(a_training(run=RUN, snapshot=False), project)
     assert choose(a_training(image=IMAGE, snapshot=False), project).directory is None
+
+
+def test_files_of_credentials_stay_and_are_named(project: Path) -> None:
+    (project / ".env").write_text("TOKEN=s3cr3t")
+    (project / "src" / "tls.pem").write_text("s3cr3t")
+    found = choose(a_training(image=IMAGE, workdir="."), project)
+    said = "left out, as such files hold credentials: .env, src/tls.pem; a line `!NAME` in .fairleadignore takes one"
+    assert said in (found.sentence or "")
+    assert said in (found.note or "")
+    archive = workdir.pack(project)
+    assert archive is not None
+    assert archive.num_files == 3
+    (project / ".fairleadignore").write_text("!.env\n")
+    again = workdir.pack(project)
+    assert again is not None
+    assert again.num_files == 5
+
+
+@pytest.mark.parametrize("way", ["the file's directory", "a workdir", "the root"])
+def test_a_home_directory_is_not_uploaded(way: str, project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(project))
+    specs = {
+        "the file's directory": a_training(run=RUN),
+        "a workdir": a_training(image=IMAGE, workdir=str(project)),
+        "the root": a_training(image=IMAGE, workdir="/"),
+    }
+    with pytest.raises(Conflict, match="is or holds a home directory; give the run a directory of its own"):
+        choose(specs[way], project)

@@ -75,6 +75,7 @@ def test_a_program_with_an_optimizer_does_what_it_does_in_a_fresh_interpreter(tm
     assert warm.lines() == cold.lines()
 
 
+@pytest.mark.slow
 @pytest.mark.torch
 def test_ranks_draw_different_random_numbers_but_the_same_from_torch(tmp_path: Path) -> None:
     (tmp_path / "draw.py").write_text(
@@ -111,6 +112,7 @@ ENDINGS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.torch
 def test_every_ending_is_that_of_a_fresh_interpreter(tmp_path: Path) -> None:
     script = "import numpy\nimport os, sys, time\n"

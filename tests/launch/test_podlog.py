@@ -260,7 +260,31 @@ def test_a_full_disk_costs_lines_and_not_the_program(small_disk: Path) -> None:
     assert record["ranks"][0]["exit_code"] == 0
     texts = pod.lines()
     assert texts[-1] == ("0", "o", "after")
-    assert any(rank == "-" and "lines of output were lost: No space left on device" in text for rank, _, text in texts)
+    notes = [text for rank, _, text in texts if rank == "-" and "lines of output were lost: No space left" in text]
+    assert notes
+    assert record["lost_output"]["lines"] == sum(int(note.split()[0]) for note in notes)
+    assert record["lost_output"]["lines"] == 20_002 - sum(rank == "0" for rank, _, _ in texts)
+
+
+def test_lines_lost_until_the_end_are_counted_in_the_record(small_disk: Path) -> None:
+    pod = PodDir(small_disk / "pod")
+    go_on, program = small_disk / "go-on", small_disk / "program.py"
+    program.write_text(
+        "import os, time\nprint('before', flush=True)\n"
+        f"while not os.path.exists({str(go_on)!r}): time.sleep(0.01)\n"
+        "for i in range(20000): print('lost', i)\n"
+    )
+    pod.write(f"{sys.executable} {program}").start()
+    try:
+        pod.wait_for_output("before")
+        go_on.touch()
+        fill(small_disk / "pod" / "filler")
+        record = pod.end()
+    finally:
+        pod.clean_up()
+    num_kept = sum(rank == "0" for rank, _, _ in pod.lines())
+    assert record["lost_output"]["lines"] == 20_001 - num_kept > 0
+    assert record["lost_output"]["why"] == "No space left on device"
 
 
 def fill(path: Path) -> None:

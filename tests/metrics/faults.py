@@ -8,9 +8,10 @@ from types import SimpleNamespace
 
 from fairlead.cluster.simulated.faults import AddNode, LoseNode, LosePod, RemoveNode, ReturnNode, WarnNode
 from fairlead.cluster.simulated.programs import Program
+from fairlead.control.health import METRICS
 from fairlead.control.metrics.readings import Readings
 from fairlead.gateway.routes import read_routes
-from fairlead.gateway.services import Table
+from fairlead.gateway.services import ServiceTable
 from fairlead.specs.resources import Resources
 from fairlead.specs.serving import Serving
 from fairlead.specs.team import Budget, Team
@@ -245,13 +246,19 @@ def an_endpoint_wakes_and_sleeps(world: World) -> None:
 
 def answered(world: World, *counts: tuple[int, int], minutes: int = 30) -> None:
     """Answers of a gateway for an endpoint, every two minutes so many with a status."""
-    table: Table[object] = Table()
+    table: ServiceTable[object] = ServiceTable()
     routes = {"research/web": service(("web-1", 1))}
-    table.update(read_routes(json.dumps({"version": 1, "services": routes}).encode()).services)
+    table.update(read_routes(json.dumps({"version": 2, "services": routes}).encode()).services)
     world.gateway = SimpleNamespace(
-        table=table, unread=Counter(), conversations=(), turned_away=0, defects=0, log_lines_lost=0, routes_problem=None
+        table=table,
+        unrouted=Counter(),
+        connections=(),
+        refused_connections=0,
+        defects=0,
+        log_lines_lost=0,
+        routes_problem=None,
     )
-    tally = table.services["research/web"].tally
+    tally = table.services["research/web"].metrics
     for status, _ in counts:
         tally.codes["r1", status] = 0
     for _ in range(minutes // 2):
@@ -279,6 +286,37 @@ def a_gateway_cannot_read_its_routes(world: World) -> None:
     world.go_on(20)
 
 
+def an_operator_sees_everything(world: World) -> None:
+    """A quiet API server sends a bookmark a minute."""
+    for minute in range(60):
+        world.own = OWN | {"fairlead_watch_silent_seconds": float(minute % 3 * 30)}
+        world.go_on(2)
+
+
+def a_list_cannot_be_followed(world: World) -> None:
+    for minute in range(10):
+        world.own = OWN | {"fairlead_watch_stale_seconds": 120.0 * minute}
+        world.go_on(2)
+
+
+def a_watch_falls_silent(world: World) -> None:
+    for minute in range(10):
+        world.own = OWN | {"fairlead_watch_silent_seconds": 120.0 * minute}
+        world.go_on(2)
+
+
+def an_object_cannot_be_read(world: World) -> None:
+    world.own = OWN | {"fairlead_unreadable_objects": 1.0}
+    world.go_on(10)
+
+
+def the_operator_fails_at_a_run(world: World) -> None:
+    for number in range(10):
+        world.own = OWN | {"fairlead_internal_errors_total": float(number)}
+        world.go_on(2)
+
+
+OWN = dict.fromkeys(METRICS, 0.0)
 FAULTS: dict[Fault, set[str]] = {
     nothing: set(),
     busy_but_well: set(),
@@ -312,6 +350,11 @@ FAULTS: dict[Fault, set[str]] = {
     an_endpoint_is_full: {"FairleadEndpointRefuses"},
     few_requests_fail: set(),
     a_gateway_cannot_read_its_routes: {"FairleadGatewayRoutesInvalid"},
+    an_operator_sees_everything: set(),
+    a_list_cannot_be_followed: {"FairleadWatchStale"},
+    a_watch_falls_silent: {"FairleadWatchStale"},
+    an_object_cannot_be_read: {"FairleadUnreadableObjects"},
+    the_operator_fails_at_a_run: {"FairleadInternalErrors"},
 }
 
 

@@ -45,7 +45,7 @@ def routes_to(replica: Replica, numbers: Replica, *, is_awake: bool) -> dict[str
 
 def scrapes(place: Path, rounds: int) -> list[tuple[Metric, ...]]:
     """Scrape an endpoint after each of some rounds of requests, in each of which a service is woken."""
-    found = []
+    found: list[tuple[Metric, ...]] = []
     with (
         Replica("Words") as replica,
         Replica("Doubler") as numbers,
@@ -65,11 +65,17 @@ def scrapes(place: Path, rounds: int) -> list[tuple[Metric, ...]]:
             until(lambda: door.demand()["services"].get("team/sleepy", {}).get("wake"), "a wake-up")
             door.write_routes(routes_to(replica, numbers, is_awake=True))
             assert beside.answer().status == 200
+            until(lambda: cold_starts(place) > len(found), "the cold start in the metrics")
             found.append(served_metrics(place))
-            assert value(found[-1], "fairlead_gateway_cold_start_seconds_count", "team/sleepy") == number + 1
+            assert cold_starts(place) == number + 1
             door.write_routes(routes_to(replica, numbers, is_awake=False))
             until(lambda: not value(served_metrics(place), "fairlead_gateway_replicas", "team/sleepy"), "sleep")
     return found
+
+
+def cold_starts(place: Path) -> float:
+    """Return how often the service that sleeps was started."""
+    return value(served_metrics(place), "fairlead_gateway_cold_start_seconds_count", "team/sleepy")
 
 
 def value(metrics: tuple[Metric, ...], name: str, service: str) -> float:

@@ -10,12 +10,13 @@ import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
+from fairlead.cluster.kubernetes.manifests.deployments import with_recommended_labels
 from fairlead.cluster.kubernetes.manifests.gateway import render_gateway
 from fairlead.cluster.kubernetes.manifests.install import HEALTH_PORT, InstallSettings, render_install
 from fairlead.cluster.kubernetes.manifests.pods import PodSettings, render_pod
 from fairlead.control.health import METRICS, Health, serve
 from fairlead.control.metrics.dashboards import DASHBOARDS
-from fairlead.control.metrics.operator import MISSING, operator_metrics
+from fairlead.control.metrics.operator import operator_metrics
 from fairlead.control.metrics.prometheus_operator import monitoring_objects
 from fairlead.control.metrics.rules import rule_groups
 from fairlead.control.pass_counts import PassCounts
@@ -35,7 +36,7 @@ def counts() -> PassCounts:
 
 def test_its_own_numbers_and_those_of_runs_are_one_exposition(counts: PassCounts) -> None:
     own = dict.fromkeys(METRICS, 1.0)
-    health = Health(numbers=lambda: own, is_ready=lambda: True, more=lambda: operator_metrics(counts, is_leader=True))
+    health = Health(numbers=lambda: own, trouble=str, more=lambda: operator_metrics(counts, is_leader=True))
     server = serve(health, "127.0.0.1", 0)
     try:
         with urllib.request.urlopen(f"http://127.0.0.1:{server.server_address[1]}/metrics", timeout=20) as answer:
@@ -58,19 +59,14 @@ def test_one_that_follows_tells_of_no_runs(counts: PassCounts) -> None:
     assert operator_metrics(PassCounts(), is_leader=True) == text
 
 
-def test_without_the_package_it_says_so_and_serves_the_rest(
-    counts: PassCounts, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delitem(sys.modules, "fairlead.control.metrics.exposition", raising=False)
-    monkeypatch.setitem(sys.modules, "prometheus_client", None)
-    assert operator_metrics(counts, is_leader=True) == MISSING
-    assert MISSING.startswith("# ")
-
-
 def test_the_monitor_finds_the_operators_port() -> None:
     objects = {each["kind"]: each for each in render_install(InstallSettings(image="fairlead:test"))}
     pod = objects["Deployment"]["spec"]["template"]
-    service, monitor, rules, *boards = monitoring_objects("fairlead-system")
+    service, account, token, binding, monitor, rules, *boards = monitoring_objects("fairlead-system")
+    assert token["metadata"]["annotations"]["kubernetes.io/service-account.name"] == account["metadata"]["name"]
+    assert binding["roleRef"]["name"] == "fairlead-metrics-reader"
+    (endpoint,) = monitor["spec"]["endpoints"]
+    assert endpoint["authorization"]["credentials"] == {"name": token["metadata"]["name"], "key": "token"}
     assert service["spec"]["selector"].items() <= pod["metadata"]["labels"].items()
     (port,) = service["spec"]["ports"]
     (opened,) = pod["spec"]["containers"][0]["ports"]
@@ -108,6 +104,7 @@ def test_gateways_and_replicas_are_scraped_at_ports_that_they_open() -> None:
     assert endpoint["port"] in [each["name"] for each in replica["spec"]["containers"][0]["ports"]]
 
 
+@pytest.mark.slow
 def test_the_command_prints_them_last_and_only_when_asked(tmp_path: Path) -> None:
     argv = [sys.executable, "-m", "fairlead.cli.main", "install", "--render", "--namespace", "here"]
 
@@ -116,5 +113,9 @@ def test_the_command_prints_them_last_and_only_when_asked(tmp_path: Path) -> Non
         return list(yaml.safe_load_all(ended.stdout))
 
     without = printed()
-    assert printed("--monitoring") == [*without, *monitoring_objects("here")]
-    assert printed("--monitoring", "--gateways", "1")[-3:] == monitoring_objects("here", gateways=True)[-3:]
+    wanted, with_gateways = (
+        [with_recommended_labels(each, "operator") for each in monitoring_objects("here", gateways=gateways)]
+        for gateways in (False, True)
+    )
+    assert printed("--monitoring") == [*without, *wanted]
+    assert printed("--monitoring", "--gateways", "1")[-3:] == with_gateways[-3:]

@@ -50,3 +50,22 @@ def test_an_address_of_either_family_answers(host: str) -> None:
         finally:
             server.shutdown()
             thread.join(20)
+
+
+def test_a_name_that_a_site_leads_here_is_refused() -> None:
+    with metrics_server(lambda: World().readings(), "127.0.0.1", 0) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            url = f"http://127.0.0.1:{server.server_address[1]}/metrics"
+            for host, is_right in {"localhost:9": True, "127.0.0.1": True, "rebound.example": False}.items():
+                request = urllib.request.Request(url, headers={"Host": host})
+                if is_right:
+                    with urllib.request.urlopen(request, timeout=20) as answer:
+                        assert answer.status == 200
+                else:
+                    with pytest.raises(urllib.error.HTTPError, match="421"):
+                        urllib.request.urlopen(request, timeout=20)
+        finally:
+            server.shutdown()
+            thread.join(20)

@@ -6,7 +6,7 @@ Two nodes of four GPUs at 8 dollars an hour, one run that goes on for ever. What
 
 import math
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
@@ -16,11 +16,12 @@ from prometheus_client.parser import text_string_to_metric_families
 from fairlead.cluster.ledger_tables import Grouping, LedgerTables, Price, holder_of, intervals_of, month_of
 from fairlead.cluster.simulated.cluster import SimulatedCluster
 from fairlead.cluster.simulated.programs import OnTerm, Program
+from fairlead.control.health import exposition as own_exposition
 from fairlead.control.loop import run_pass
 from fairlead.control.metrics.exposition import MOST_RUNS, exposition
 from fairlead.control.metrics.readings import GpuReading, Readings, RunUsage
 from fairlead.control.pass_counts import PassCounts
-from fairlead.gateway.admin import metrics
+from fairlead.gateway.admin import gateway_exposition
 from fairlead.ledger.activity import ended_ms
 from fairlead.ledger.bills import cost_of, statement
 from fairlead.ledger.goodput import goodput
@@ -59,6 +60,7 @@ class World:
         busy: By run, how busy its GPUs are while it works.
         most_runs: So many have series of their own.
         gateway: What a gateway counts; None while there is none.
+        own: What an operator says of itself; empty as of a supervisor.
     """
 
     programs: dict[str, Program] = field(default_factory=dict)
@@ -68,6 +70,7 @@ class World:
     busy: dict[str, float] = field(default_factory=dict)
     most_runs: int = MOST_RUNS
     gateway: Any = None
+    own: Mapping[str, float] = field(default_factory=dict)
     counts: PassCounts = field(default_factory=PassCounts)
     series: Series = field(default_factory=dict)
     num_samples: int = 0
@@ -188,7 +191,9 @@ class World:
         if self.is_scraped:
             told = exposition(self.readings(), most_runs=self.most_runs).decode()
             if self.gateway is not None:
-                told += metrics(self.gateway)[0].decode()
+                told += gateway_exposition(self.gateway)[0].decode()
+            if self.own:
+                told += own_exposition(self.own)
             for line in told.splitlines():
                 if not line.startswith("#"):
                     series, _, value = line.rpartition(" ")

@@ -20,7 +20,7 @@ NOW = Wait(0.0)
 Take = Callable[[Workload], tuple[Placement, ...] | None]
 
 
-def give_all_that_is_free(gangs: Iterable[tuple[Workload, int]], take: Take) -> dict[str, list[Placement]]:
+def give_all_that_is_free(gangs: Iterable[tuple[Workload, int]], take: Take, share: Any) -> dict[str, list[Placement]]:
     found: dict[str, list[Placement]] = {}
     for workload, _ in gangs:
         while taken := take(workload):
@@ -28,7 +28,7 @@ def give_all_that_is_free(gangs: Iterable[tuple[Workload, int]], take: Take) -> 
     return found
 
 
-def give_nothing(gangs: Iterable[tuple[Workload, int]], take: Take) -> dict[str, list[Placement]]:
+def give_nothing(gangs: Iterable[tuple[Workload, int]], take: Take, share: Any) -> dict[str, list[Placement]]:
     return {}
 
 

@@ -10,13 +10,15 @@ from typing import Any
 
 from fairlead.cluster.simulated.programs import OnTerm, Program
 from fairlead.policy import decide as deciding
-from fairlead.policy.kinds import changes, lifecycle, training
+from fairlead.policy.kinds import training
 from fairlead.policy.kinds.lost_pods import replaced
 from fairlead.policy.kinds.retries import Again
 from fairlead.policy.placement import free_capacity, placement
 from fairlead.policy.placement.placement import Placement
+from fairlead.policy.queue import changes
 from fairlead.specs.resources import Resources
 from fairlead.specs.training import Elastic, Retry, Training
+from fairlead.state import phase_transitions
 from fairlead.state.plan import Change, Plan
 from fairlead.state.reasons import Code
 from fairlead.state.snapshot import Intent, Phase, Pod, Snapshot, Status, Workload
@@ -50,14 +52,14 @@ class Mutant:
         return f"{self.by.__name__} breaks {self.breaks.__name__}"
 
 
-decide, place, rooms, move = deciding.decide, placement.place, free_capacity.rooms, lifecycle.move
+decide, place, rooms, move = deciding.decide, placement.place, free_capacity.rooms, phase_transitions.move
 current_pods, notices = deciding._current_pods, changes.notices
 change_of, requeue, wait_for = changes.change_to, changes.requeue, changes.wait
 started = changes.started
 counter = itertools.count()
 
 
-def place_what_fits(spec: Training, free: Any) -> tuple[Placement, ...] | None:
+def place_what_fits(spec: Training, free: Any, *more: Any) -> tuple[Placement, ...] | None:
     for members in range(spec.nodes, 0, -1):
         placed = place(replace(spec, nodes=members), free)
         if placed is not None:

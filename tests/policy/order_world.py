@@ -225,7 +225,7 @@ def _replaced(decided: Decided) -> dict[str, list[Workload]]:
         status = change.status
         if status is None or status.phase is not Phase.STOPPING or status.reason.code is not Code.PREEMPTED:
             continue
-        name = status.reason.message.split()[2].rstrip(",")
+        name = status.reason.message.split()[2].rstrip(",").rpartition("/")[2]
         found.setdefault(name, []).append(by_uid[change.workload_uid])
         if status.reason.message.endswith("has less left to do"):
             for_less.add(name)

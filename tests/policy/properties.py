@@ -6,8 +6,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from fairlead.policy import decide as deciding
-from fairlead.policy.kinds.lifecycle import MOVES
+from fairlead.policy.placement.placement import why_never
 from fairlead.specs.training import Elastic
+from fairlead.state.phase_transitions import MOVES
 from fairlead.state.plan import Change, Event
 from fairlead.state.pod_uids import pod_uid
 from fairlead.state.reasons import Code
@@ -306,6 +307,8 @@ def _unexplained(world: World, workload: Workload) -> Iterator[str]:
         return
     if status.phase is Phase.PENDING and status.reason.code is Code.OVER_QUOTA:
         return
+    if status.phase is Phase.PENDING and why_never(spec, world.scenario.nodes) is not None and spec.nodes > 1:
+        return  # it waits for more nodes than there are
     yield f"{spec.name} is {status.phase} for {status.reason} at the end"
 
 

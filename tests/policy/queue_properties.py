@@ -3,6 +3,7 @@
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from itertools import combinations
 
 from fairlead.policy.placement.free_capacity import rooms
@@ -26,11 +27,12 @@ def nobody_delays_the_first(world: World) -> Iterator[str]:
     """Whoever starts before its turn leaves the first that waits its earliest start, as far as ends are known.
 
     Of runs of one team that is guaranteed nothing. The turn is by priority, of which ten minutes of waiting are worth
-    a point; then by age.
+    a point; then by age. A gang that only changes its size has had its turn: it takes the place of its own pods, and a
+    run that precedes it may stop it there.
     """
     for decision in world.decisions:
         left = [w for w in decision.before.workloads if is_left_waiting(w, decision) and w.spec.priority >= 0]
-        begun = [pair for pair in decision.done() if pair[1].create and pair[0].status.phase is not Phase.RUNNING]
+        begun = [pair for pair in decision.done() if pair[1].create and not _had_its_turn(pair[0])]
         teams = {workload.spec.team for workload in left} | {workload.spec.team for workload, _ in begun}
         if not left or len(teams) > 1 or any(t.name in teams for t in decision.before.teams):
             continue
@@ -90,6 +92,89 @@ def guarantees_are_honoured(world: World) -> Iterator[str]:
                 yield f"{workload.spec.name} waits for {waited_s} s although others have borrowed its room, at {now}"
 
 
+def nobody_within_its_share_waits_for_more(world: World) -> Iterator[str]:
+    """No run starts of a team that holds more than its share, where one of a team that asks for less would fit.
+
+    A team's share is its weight over those of all teams that hold or want something. Runs within a guarantee go first.
+    """
+    for decision in world.decisions:
+        before, whole = decision.before, capacity(decision.before.nodes)
+        done = [pair for pair in planned(decision) if pair[1].create and not _had_its_turn(pair[0])]
+        left = [w for w in before.workloads if is_left_waiting(w, decision) and w.spec.priority >= 0]
+        if not left or not done or any(_within_guarantee(each, before, whole) for each in left):
+            continue
+        held = _held_by_team(before, whole)
+        weights = {team.name: team.weight for team in before.teams}
+        fair = _fair_shares({*held, *(w.spec.team for w in before.workloads if w.spec.priority >= 0)}, weights)
+        after = dict(held)
+        for workload, _ in done:
+            if workload.spec.priority >= 0:
+                after[workload.spec.team] = after.get(workload.spec.team, Amounts()) + asked(workload.spec, whole)
+        shares = {team: dominant_share(after.get(team, Amounts()), whole) / weights.get(team, 1) for team in fair}
+        poorest = min((w.spec.team for w in left), key=lambda team: (shares[team], team))
+        first = min((w for w in left if w.spec.team == poorest), key=lambda w: _turn(w, decision.now))
+        asks = dominant_share(after.get(poorest, Amounts()) + asked(first.spec, whole), whole)
+        if asks > fair[poorest] or sum(shares[team] == shares[poorest] for team in {w.spec.team for w in left}) > 1:
+            continue
+        for number, (workload, _) in enumerate(done):
+            team, rest = workload.spec.team, [pair for at, pair in enumerate(done) if at != number]
+            has = held.get(team, Amounts())
+            for other, _ in done[:number]:
+                has = has + (asked(other.spec, whole) if other.spec.team == team else Amounts())
+            if team == poorest or workload.spec.priority < 0 or _within_guarantee(workload, before, whole):
+                continue
+            alone, beside = (rooms(before.nodes, [*before.pods, *created(of)]) for of in (rest, done))
+            if dominant_share(has, whole) > fair[team] and place(first.spec, alone) and not place(first.spec, beside):
+                yield f"{workload.spec.name} of team {team} took what {first.spec.name} of team {poorest} waits for"
+
+
+def nobody_keeps_room_by_replacing_its_own(world: World) -> Iterator[str]:
+    """No team that holds more than its share stops a run for one of its own that another team's comes before."""
+    for decision in world.decisions:
+        before, whole = decision.before, capacity(decision.before.nodes)
+        held = _held_by_team(before, whole)
+        weights = {team.name: team.weight for team in before.teams}
+        fair = _fair_shares({*held, *(w.spec.team for w in before.workloads if w.spec.priority >= 0)}, weights)
+        left = [w for w in before.workloads if is_left_waiting(w, decision) and w.spec.priority >= 0]
+        if any(team.guaranteed != Quota() for team in before.teams):
+            continue
+        for victim, status in stops(decision):
+            team = victim.spec.team
+            if f"; it has {victim.spec.priority}" not in status.reason.message or victim.spec.priority < 0:
+                continue
+            if dominant_share(held[team], whole) <= fair[team]:
+                continue
+            for other in left:
+                has = held.get(other.spec.team, Amounts())
+                if (
+                    other.spec.team != team
+                    and dominant_share(has + asked(other.spec, whole), whole) <= fair[other.spec.team]
+                ):
+                    yield f"{victim.spec.name} of team {team} is replaced while {other.spec.name} waits"
+
+
+def _held_by_team(snapshot: Snapshot, whole: Capacity) -> dict[str, Amounts]:
+    held = defaultdict[str, Amounts](Amounts)
+    for each in _holders(snapshot):
+        if each.spec.priority >= 0:
+            held[each.spec.team] = held[each.spec.team] + asked(each.gang, whole)
+    return dict(held)
+
+
+def _fair_shares(teams: set[str], weights: dict[str, int]) -> dict[str, float]:
+    total = sum(weights.get(team, 1) for team in teams)
+    return {team: weights.get(team, 1) / total for team in teams}
+
+
+def _within_guarantee(workload: Workload, snapshot: Snapshot, whole: Capacity) -> bool:
+    for team in snapshot.teams:
+        if team.name == workload.spec.team and team.guaranteed != Quota():
+            held = _held_by_team(snapshot, whole).get(team.name, Amounts())
+            pending = replace(workload, status=replace(workload.status, phase=Phase.PENDING))
+            return _is_within(held, pending, team.guaranteed, whole)
+    return False
+
+
 def preemption_pays(world: World) -> Iterator[str]:
     """Runs are stopped only for one that then fits, none of them for nothing, and for no more than it gains.
 
@@ -100,7 +185,7 @@ def preemption_pays(world: World) -> Iterator[str]:
         by_name = {workload.spec.name: workload for workload in decision.before.workloads}
         for victim, status in stops(decision):
             if status.reason.code is Code.PREEMPTED:
-                groups[status.reason.message.split()[2].rstrip(",")].append(victim)
+                groups[_named_in(status, 2)].append(victim)
         stopped = {victim.uid for group in groups.values() for victim in group}
         smaller = {uid for uids in made_smaller(decision).values() for uid in uids}
         for name, group in groups.items():
@@ -112,6 +197,8 @@ QUEUE_PROPERTIES = (
     scavengers_take_only_what_is_idle,
     nobody_holds_more_than_its_quota,
     guarantees_are_honoured,
+    nobody_within_its_share_waits_for_more,
+    nobody_keeps_room_by_replacing_its_own,
     preemption_pays,
 )
 
@@ -134,8 +221,13 @@ def made_smaller(decision: Decision) -> dict[str, set[str]]:
     found: dict[str, set[str]] = defaultdict(set)
     for workload, status in stops(decision):
         if status.reason.message.startswith("makes room for"):
-            found[status.reason.message.split()[3]].add(workload.uid)
+            found[_named_in(status, 3)].add(workload.uid)
     return found
+
+
+def _named_in(status: Status, place: int) -> str:
+    """The name of the run, without its team, at a place among the words of a reason."""
+    return status.reason.message.split()[place].rstrip(",:").rpartition("/")[2]
 
 
 def _unpaid(
@@ -295,6 +387,13 @@ def is_left_waiting(workload: Workload, decision: Decision) -> bool:
     if status.phase is Phase.PENDING:
         return True
     return status.phase is Phase.RESTARTING and (status.retry_at is None or status.retry_at <= decision.now)
+
+
+def _had_its_turn(workload: Workload) -> bool:
+    """Whether new pods only take the place of those that the run had: of lost ones, or in another number."""
+    status = workload.status
+    is_resizing = status.next_reason is not None and status.next_reason.code is Code.RESIZED
+    return status.phase is Phase.RUNNING or (status.phase is Phase.STOPPING and is_resizing)
 
 
 def _turn(workload: Workload, now: float) -> tuple[int, float, str]:

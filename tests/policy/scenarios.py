@@ -142,12 +142,14 @@ TEAMS = st.builds(
     guaranteed=AMOUNTS,
     weight=st.sampled_from((1, 3)),
 )
+DEBTS = st.dictionaries(st.sampled_from(("default", "vision")), st.sampled_from((-600_000.0, -900.0, 900.0, 600_000.0)))
 STEADY_SCENARIOS = st.builds(
     Scenario,
     nodes=nodes(),
     jobs=steady_jobs(),
     moves=st.lists(st.one_of(SUBMITS, SUBMITS, WAITS, WAITS, WANTS, SUFFERS), min_size=10, max_size=30).map(tuple),
     teams=st.one_of(st.just(()), st.tuples(TEAMS)),
+    debts=DEBTS,
 )
 LOSSES = st.builds(
     Suffer,
@@ -165,6 +167,7 @@ IN_PLACE_SCENARIOS = st.builds(
         min_size=4, max_size=25,
     ).map(lambda moves: (*TRAINING, *moves)),
     teams=st.one_of(st.just(()), st.tuples(TEAMS)),
+    debts=DEBTS,
 )  # fmt: skip
 SCENARIOS = st.builds(
     Scenario,
@@ -172,4 +175,5 @@ SCENARIOS = st.builds(
     jobs=jobs(),
     moves=st.lists(MOVES, min_size=10, max_size=40).map(tuple),
     teams=st.one_of(st.just(()), st.tuples(TEAMS)),
+    debts=DEBTS,
 )

@@ -109,7 +109,7 @@ LONG_AGO = replace(SAVED, checkpoint_at=NOW - 2000.0)
                      + [PIECES[2]], id="they would lose more than moves may cost in an hour"),
         pytest.param([saving(p[0].uid, p[1].node, range(2), progress=LONG_AGO, max_duration_s=1200.0)
                       for p in PIECES[:2]] + [PIECES[2]], id="they would lose more than the gang gains"),
-        pytest.param([saving(p[0].uid, p[1].node, range(2), priority=9, team="other") for p in PIECES[:2]]
+        pytest.param([saving(p[0].uid, p[1].node, range(2), priority=9) for p in PIECES[:2]]
                      + [PIECES[2]], id="they come before the gang"),
         pytest.param([saving(p[0].uid, p[1].node, range(2), max_duration_s=1030.0) for p in PIECES[:2]] + [PIECES[2]],
                      id="they end soon"),

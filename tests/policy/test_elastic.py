@@ -107,7 +107,7 @@ def test_a_gang_starts_on_as_many_nodes_as_are_free_within_its_bounds(num_nodes:
 
 def test_a_gang_whose_fewest_do_not_fit_waits_whole() -> None:
     change = changes(look(waiting("e", 2, 8), num_nodes=1))["e"]
-    assert (change.create, status_of(change).phase) == ((), Phase.FAILED)
+    assert (change.create, status_of(change).phase) == ((), Phase.PENDING)
     assert "needs 2..8 nodes with 3 CPU each" in status_of(change).reason.message
     taken = running("other", 1, None, [0])
     change = changes(look(taken, waiting("e", 2, 8), num_nodes=2))["e"]
@@ -172,6 +172,13 @@ def test_a_gang_that_runs_says_on_how_many_nodes_and_what_would_give_it_more() -
     assert status_of(change).reason.message == (
         "3 ranks on 3 nodes started; runs on 3 of 2..8 nodes; would grow when 5 more are free"
     )
+
+
+def test_a_gang_whose_pods_share_a_node_is_not_said_to_be_on_more() -> None:
+    workload, pods = running("e", 2, 8, [0, 1, 1])
+    starting = replace(workload, status=replace(workload.status, phase=Phase.STARTING))
+    change = changes(look((starting, pods), num_nodes=3))["e"]
+    assert status_of(change).reason.message.startswith("3 ranks in 3 pods on 2 nodes started; ")
 
 
 def test_room_is_told_first_then_taken_when_it_has_lasted() -> None:
@@ -251,7 +258,7 @@ def test_a_gang_gives_nodes_up_to_a_higher_priority_rather_than_another_is_stopp
     found = changes(look(gang, other, waiting("urgent", 2, priority=5)))
     assert set(found) == {"e", "urgent"}
     assert status_of(found["e"]).reason.message == (
-        "makes room for urgent of team default: of its 3 nodes it keeps at least 1; continues from a checkpoint"
+        "makes room for urgent: of its 3 nodes it keeps at least 1; continues from a checkpoint"
     )
     assert len(found["e"].terminate) == 3
     assert status_of(found["urgent"]).reason.message.endswith("starts when e has saved its work and changed its size")
@@ -298,10 +305,27 @@ def test_what_is_shared_out_goes_to_who_has_least_until_nobody_can_take_more() -
         return (left.pop(),) if left else None
 
     gangs = [(waiting("a", 1, 9), 4), (waiting("b", 1, 3), 1), (waiting("c", 1, 9), 2)]
-    found = share_out(gangs, take)
+    found = share_out(gangs, take, lambda team: 0.0)
     assert {uid: [each.node for each in parts] for uid, parts in found.items()} == {
         "b": ["n4", "n3"], "c": ["n2", "n1"], "a": ["n0"]
     }  # fmt: skip
+
+
+def test_what_is_shared_out_goes_to_the_team_that_holds_least_however_many_gangs_it_has() -> None:
+    held = {"a": 0.0, "b": 0.0}
+
+    def take(gang: Workload) -> tuple[Placement, ...] | None:
+        if sum(held.values()) > 5.5:
+            return None
+        held[gang.spec.team] += 1.0
+        return (Placement(index=0, node="n", grant=Grant()),)
+
+    gangs = [
+        *((waiting(f"a{number}", 1, 300, team="a"), 1) for number in range(5)),
+        (waiting("b0", 1, 300, team="b"), 9),
+    ]
+    found = share_out(gangs, take, held.__getitem__)
+    assert {uid: len(parts) for uid, parts in found.items()} == {"a0": 1, "a1": 1, "a2": 1, "b0": 3}
 
 
 def test_the_next_look_is_when_the_pause_is_over_and_when_room_has_lasted() -> None:

@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 
 from fairlead.policy.kinds.failures import Blame, Failure, diagnose
+from fairlead.runtime.shim import OWN_SIGNAL
 from fairlead.specs.resources import Resources
 from fairlead.specs.training import Launch, Training
 from fairlead.state.reasons import Code
@@ -54,6 +55,14 @@ def test_the_first_error_is_the_cause() -> None:
     failure = diagnosed(gang(exited(1, 10.0, code=1), exited(0, 10.1, by=signal.SIGTERM)))
     assert (failure.blame, failure.reason.code) == (Blame.PROGRAM, Code.PROGRAM_FAILED)
     assert failure.reason.message == "rank 1 of 2 failed with exit code 1"
+
+
+def test_a_script_that_signals_its_own_group_has_failed_by_itself() -> None:
+    tail = (f"fairlead: {OWN_SIGNAL}",)
+    failure = diagnosed(gang(exited(0, by=signal.SIGTERM, tail=tail)))
+    assert (failure.blame, failure.reason.code) == (Blame.PROGRAM, Code.PROGRAM_FAILED)
+    assert "which a process of its own group sent to all of it" in failure.reason.message
+    assert diagnosed(gang(exited(0, by=signal.SIGTERM))).blame is Blame.INFRASTRUCTURE
 
 
 def test_the_only_line_of_a_rank_is_told_once() -> None:

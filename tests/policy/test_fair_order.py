@@ -1,12 +1,13 @@
 """Whose turn it is: guarantees, priority, age, shares, scavengers."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
 
 from fairlead.policy.queue.ageing import AGEING_S
 from fairlead.policy.queue.dominant_shares import Amounts, Capacity, dominant_share
-from fairlead.policy.queue.fair_order import FAIR_S, fairly, first_come
+from fairlead.policy.queue.fair_order import MOST_SAVED_S, OVERDUE_S, fairly, first_come
 from fairlead.policy.queue.queue_score import Standing
 from fairlead.policy.queue.quotas import Ledger, protected
 from fairlead.policy.queue.remaining_work import Remaining
@@ -40,13 +41,13 @@ def standing(order: Order = Order.FIRST_COME, completed: tuple[Completed, ...] =
     return Standing(order=order, remaining=Remaining(completed), whole=WHOLE, now=BEGAN)
 
 
-def order(*waiting: Workload, held: Ledger | None = None) -> list[str]:
-    return [each.uid for each in fairly(waiting, held or ledger(), standing())[0]]
+def order(*waiting: Workload, held: Ledger | None = None, debts: Mapping[str, float] | None = None) -> list[str]:
+    return [each.uid for each in fairly(waiting, held or ledger(), standing(), debts=debts)[0]]
 
 
 def test_priority_goes_first_then_age() -> None:
     runs = run("late", age_s=1), run("early", age_s=2), run("urgent", priority=3)
-    assert order(*runs) == [each.uid for each in first_come(runs)] == ["urgent", "early", "late"]
+    assert order(*runs) == [each.uid for each in first_come(runs, ledger())] == ["urgent", "early", "late"]
 
 
 def test_ten_minutes_of_waiting_are_worth_a_point_of_priority() -> None:
@@ -70,17 +71,109 @@ def test_turns_alternate_as_shares_grow() -> None:
     assert order(*runs) == ["a0", "b0", "a1", "b1", "a2", "b2"]
 
 
-def test_a_team_that_holds_everything_waits_no_more_than_a_day_longer() -> None:
-    held = ledger(run("held", cpu=10_000, team="rich"))
-    newcomer = run("new", team="poor")
-    assert order(run("old", team="rich", waited_s=FAIR_S - AGEING_S), newcomer, held=held) == ["new", "old"]
-    assert order(run("old", team="rich", waited_s=FAIR_S + AGEING_S), newcomer, held=held) == ["old", "new"]
+def test_priority_and_waiting_order_runs_of_a_team_and_never_teams() -> None:
+    held = ledger(run("held", cpu=2000, team="rich"))
+    rich = [run(f"rich{n}", team="rich", priority=1000 - n, waited_s=30 * OVERDUE_S) for n in range(3)]
+    assert order(*reversed(rich), run("new", team="poor"), held=held) == ["new", "rich0", "rich1", "rich2"]
+
+
+def test_a_priority_counts_among_teams_as_far_as_an_administrator_lets_it() -> None:
+    held = ledger(run("held", cpu=2000, team="rich"), teams=(Team(name="rich", max_priority=10),))
+    assert order(run("new", team="poor"), run("urgent", team="rich", priority=1000), held=held) == ["urgent", "new"]
+    held = ledger(
+        run("held", cpu=2000, team="rich"),
+        teams=(Team(name="rich", max_priority=10), Team(name="poor", max_priority=11)),
+    )
+    new = run("new", team="poor", priority=11)
+    assert order(run("urgent", team="rich", priority=1000), new, held=held) == ["new", "urgent"]
+
+
+def test_who_asks_for_no_more_than_its_share_goes_before_who_asks_for_more() -> None:
+    held = ledger(run("held", cpu=2000, team="a"))
+    wide, within = run("wide", cpu=6000, team="b", age_s=60), run("within", cpu=3000, team="a")
+    assert order(wide, within, held=held) == ["within", "wide"]
+    assert order(wide, run("over", cpu=4000, team="a"), held=held) == ["wide", "over"]
+
+
+def test_a_run_that_is_wider_than_its_teams_share_is_overdue_after_a_day() -> None:
+    held, debts = ledger(run("held", cpu=100, team="a")), {"a": -OVERDUE_S}
+    within = run("within", cpu=1000, team="b")
+    early, late = (run("wide", cpu=9000, team="a", waited_s=OVERDUE_S - spared) for spared in (1, 0))
+    assert order(early, within, held=held, debts=debts) == ["within", "wide"]
+    assert order(late, within, held=held, debts=debts) == ["wide", "within"]
+
+
+@pytest.mark.parametrize(
+    ("limit_s", "saved_s"), [(None, 0.45 * OVERDUE_S), (9 * OVERDUE_S, 0.45 * OVERDUE_S), (3600.0, 0.45 * 3600.0)]
+)
+def test_no_run_is_overdue_before_its_team_has_saved_what_it_takes_from_the_others(
+    limit_s: float | None, saved_s: float
+) -> None:
+    # Of nine tenths of the cluster, half is the other team's.
+    wide = run("wide", cpu=9000, team="a", waited_s=99 * OVERDUE_S, max_duration_s=limit_s)
+    within = run("within", cpu=1000, team="b")
+    assert order(wide, within, debts={"a": -saved_s - 1.0}) == ["wide", "within"]
+    assert order(wide, within, debts={"a": -saved_s + 1.0}) == ["within", "wide"]
+    assert order(wide, within) == ["within", "wide"]
+    held = ledger(run("held", cpu=5500, team="a"))
+    assert order(wide, within, held=held, debts={"a": -saved_s - 1.0}) == ["within", "wide"]
+
+
+def test_a_team_among_many_saves_no_more_than_two_weeks_of_its_share() -> None:
+    others = [run(f"within-{number}", cpu=10, team=f"team-{number}") for number in range(49)]
+    wide = run("wide", cpu=10_000, team="a", waited_s=99 * OVERDUE_S)
+    assert order(wide, *others, debts={"a": -MOST_SAVED_S / 50 - 1.0})[0] == "wide"
+    assert order(wide, *others, debts={"a": -MOST_SAVED_S / 50 + 1.0})[-1] == "wide"
+
+
+def test_a_run_that_is_no_wider_than_its_teams_share_is_never_overdue() -> None:
+    held = ledger(run("held", cpu=3000, team="a"))
+    narrow, within = run("narrow", cpu=3000, team="a", waited_s=9 * OVERDUE_S), run("within", cpu=1000, team="b")
+    assert order(narrow, within, held=held, debts={"a": -9e5}) == ["within", "narrow"]
+
+
+def test_beyond_their_shares_the_team_with_the_smaller_debt_for_its_weight_goes_first() -> None:
+    held = ledger(run("some", cpu=2000, team="a"), run("more", cpu=4000, team="b"))
+    two = run("a", cpu=4000, team="a"), run("b", cpu=4000, team="b")
+    assert order(*two, held=held) == ["a", "b"]
+    assert order(*two, held=held, debts={"a": 60.0, "b": -60.0}) == ["b", "a"]
+    heavy = ledger(run("some", cpu=5000, team="a"), run("more", cpu=5000, team="b"), teams=(Team(name="a", weight=3),))
+    two = run("a", cpu=4000, team="a"), run("b", cpu=1000, team="b")
+    assert order(*two, held=heavy, debts={"a": 60.0, "b": 30.0}) == ["a", "b"]
+    assert order(*two, held=heavy, debts={"a": 60.0, "b": 10.0}) == ["b", "a"]
+
+
+def test_a_debt_keeps_no_team_from_what_is_within_its_share() -> None:
+    held = ledger(run("held", cpu=2000, team="b"))
+    within, over = run("within", cpu=4000, team="a"), run("over", cpu=4000, team="b")
+    assert order(over, within, held=held, debts={"a": 6e5, "b": -6e5}) == ["within", "over"]
+
+
+def test_guaranteed_runs_and_scavengers_of_teams_alternate_too() -> None:
+    teams = tuple(Team(name=name, guaranteed=Quota(cpu_milli=3000)) for name in "ab")
+    runs = [run(f"{team}{n}", team=team, priority=1000 if team == "a" else 0, age_s=9 - n) for team in "ab"
+            for n in range(2)]  # fmt: skip
+    assert order(*runs, held=ledger(teams=teams)) == ["a0", "b0", "a1", "b1"]
+    scavengers = [run(f"{team}{n}", team=team, priority=-1, age_s=9 - n) for team in "ab" for n in range(2)]
+    assert order(*scavengers) == ["a0", "b0", "a1", "b1"]
+
+
+def test_first_come_orders_teams_by_arrival_and_runs_of_a_team_by_priority() -> None:
+    runs = [
+        run("a-early", team="a", age_s=3),
+        run("b", team="b", age_s=2),
+        run("a-urgent", team="a", priority=9, age_s=1),
+        run("c", team="c", priority=1000),
+    ]
+    assert [each.uid for each in first_come(runs, ledger())] == ["a-urgent", "b", "a-early", "c"]
+    allowed = ledger(teams=(Team(name="c", max_priority=1),))
+    assert [each.uid for each in first_come(runs, allowed)] == ["c", "a-urgent", "b", "a-early"]
 
 
 def test_what_is_guaranteed_goes_before_any_priority_and_scavengers_last() -> None:
     teams = (Team(name="vision", guaranteed=Quota(cpu_milli=2000)),)
     runs = (
-        run("scavenger", priority=-1, age_s=FAIR_S),
+        run("scavenger", priority=-1, age_s=OVERDUE_S),
         run("urgent", priority=1000),
         run("owed", team="vision"),
         run("borrows", team="vision", cpu=1500, age_s=-1),

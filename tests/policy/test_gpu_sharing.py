@@ -95,7 +95,7 @@ def test_a_run_that_names_ways_gets_no_other(num_nodes: int) -> None:
     run = a_run(200, None, MPS)
     placed = [place(run, free) for _ in range(2)]
     assert [None if each is None else each[0].grant.gpu_uuids for each in placed] == [("share",), None]
-    assert "0 of 1 MPS shares" in why_waiting(run, free, {}).message
+    assert "0 of 1 MPS shares" in why_waiting(run, free).message
 
 
 @pytest.mark.parametrize("num_nodes", [1, 2])

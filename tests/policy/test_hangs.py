@@ -75,6 +75,12 @@ def test_who_hangs_is_said_as_far_as_it_can_be_told(ranks: list[Whereabouts | No
     assert explain(gang(*ranks), len(ranks)) == said
 
 
+def test_ranks_that_had_succeeded_are_not_blamed_for_giving_no_stack() -> None:
+    exits = [RankExit(rank=0, exit_code=0, at=1.0), RankExit(rank=1, signal=9, at=1.0, hang=at("sleep at x.py:3"))]
+    assert explain(exits, 2) == "rank 1 is in sleep at x.py:3; rank 0 had succeeded"
+    assert explain(exits, 4) == "rank 1 is in sleep at x.py:3; rank 0 had succeeded; 2 ranks gave no stack"
+
+
 def test_nothing_is_said_where_nobody_looked() -> None:
     assert explain(gang(None, None), 2) is None
     assert explain([], 2) is None

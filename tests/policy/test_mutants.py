@@ -5,8 +5,8 @@ import pytest
 from fairlead.policy import decide as deciding
 from fairlead.policy.disruption import defragmentation, preemption
 from fairlead.policy.disruption import eviction as making_room
-from fairlead.policy.kinds import changes, lost_pods, training
-from fairlead.policy.queue import ageing, quotas, timeline
+from fairlead.policy.kinds import lost_pods, training
+from fairlead.policy.queue import ageing, changes, quotas, timeline
 from fairlead.policy.queue import fair_order as turns
 from fairlead.policy.queue import scheduling as starting
 from fairlead.policy.scaling import elastic

@@ -149,7 +149,7 @@ def test_a_taint_that_may_go_is_waited_for_and_named() -> None:
     assert why_never(a_run(), nodes) is None
     free = rooms(nodes, ())
     assert place(a_run(), free) is None
-    assert "a is tainted with team=vision:NoSchedule" in why_waiting(a_run(), free, {}).message
+    assert "a is tainted with team=vision:NoSchedule" in why_waiting(a_run(), free).message
 
 
 def test_taints_of_gpus_keep_nobody_away() -> None:
@@ -173,7 +173,7 @@ def test_a_share_takes_the_smallest_part_that_is_enough_and_nobody_else_does(num
     taken = [place(a_run(gpu_milli=100), free) for _ in range(4)]
     granted = [None if placed is None else placed[0].grant.gpu_uuids[0].rpartition("-")[2] for placed in taken]
     assert granted == ["142", "142", "428", None]
-    assert "0 of 3 shares of GPUs" in why_waiting(a_run(gpu_milli=100), free, {}).message
+    assert "0 of 3 shares of GPUs" in why_waiting(a_run(gpu_milli=100), free).message
     whole = place(a_run(gpu_milli=1000), free)
     assert whole is not None
     assert whole[0].grant.gpu_uuids == ("gpu-2-1000",)

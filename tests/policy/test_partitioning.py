@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 
 from fairlead.policy.decide import decide
+from fairlead.policy.disruption.partitioning import DRAIN_PATIENCE_S, LEAST_PATIENCE_S, RETRY_S, partition_steps
 from fairlead.policy.gpu.device_inventory import in_layout
-from fairlead.policy.gpu.partitioning import DRAIN_PATIENCE_S, LEAST_PATIENCE_S, RETRY_S, partition_steps
 from fairlead.policy.next_decision import next_decision_at
 from fairlead.specs.pool import GpuLayout, Hardware, Partitions, Pool, PoolGpu
 from fairlead.specs.resources import GpuRequest, Resources

@@ -5,6 +5,7 @@ import math
 import pytest
 
 from fairlead.policy.queue.pending_reasons import needs, promised
+from fairlead.policy.queue.run_names import Reader, name_of
 from fairlead.policy.queue.timeline import Claim, Timeline
 from fairlead.specs.resources import Resources
 from fairlead.specs.training import Training
@@ -36,8 +37,9 @@ def test_an_unknown_start_names_those_whose_end_is_not_known(
     running = [workload(name, Phase.RUNNING, **spec) for name, spec in holders]
     never = Claim(start=math.inf, end=math.inf)
     timeline = Timeline.of((node(),), (), {}, NOW)
-    needed = needs(waiting, timeline, (each.spec.name for each in running))
-    message = promised(needed, waiting, never, None, running, (), is_owed=False).message
+    reader = Reader("default")
+    needed = needs(waiting, timeline, {name_of(each.spec) for each in running}, reader)
+    message = promised(needed, waiting, never, None, running, (), reader, is_owed=False).message
     assert message.startswith("needs 1 node with 2 CPU; ")
     assert message.endswith(f"; {says}")
 

@@ -79,7 +79,7 @@ def test_what_can_never_fit_is_told_with_the_numbers() -> None:
 
 def test_what_waits_is_told_what_is_free_and_who_holds_the_rest() -> None:
     free = rooms((machine("a"),), (holder(Grant(cpu_milli=6000)),))
-    reason = why_waiting(gang(cpu=4), free, ["other"])
+    reason = why_waiting(gang(cpu=4), free, "other", "other")
     assert reason.message == "needs 1 node with 4 CPU; a has 2 of 8 CPU free; held by other"
     assert reason.remedy == "It starts when other ends; `fairlead suspend other` would free it now."
 
@@ -95,7 +95,7 @@ def test_a_gang_that_fits_only_without_others_waits_and_a_larger_one_can_never_f
 def test_among_many_nodes_those_with_most_room_are_named() -> None:
     machines = tuple(machine(name, gpus=1) for name in "abcd")
     free = rooms(machines, [holder(Grant(cpu_milli=1000, gpu_uuids=("a-0",), gpu_milli=1000))])
-    reason = why_waiting(gang(gpu=GpuRequest(milli=2000)), free, {})
+    reason = why_waiting(gang(gpu=GpuRequest(milli=2000)), free)
     assert "b has 1 of 1 GPUs free; c has 1 of 1 GPUs free; d has 1 of 1 GPUs free" in reason.message
 
 
@@ -127,5 +127,5 @@ def test_a_small_installation_says_what_several_nodes_need(monkeypatch: pytest.M
 def test_a_closed_node_with_such_devices_is_told_before_open_ones_without() -> None:
     away = replace(machine("z", gpus=8), closed="cordoned")
     nodes = (machine("a"), machine("b"), machine("c"), machine("d"), away)
-    reason = why_waiting(gang(gpu=GpuRequest(milli=8000)), rooms(nodes, []), {})
+    reason = why_waiting(gang(gpu=GpuRequest(milli=8000)), rooms(nodes, []))
     assert "; z is cordoned; " in reason.message

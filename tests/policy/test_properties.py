@@ -1,5 +1,7 @@
 """Safety properties of the decisions, held against random runs, wishes, faults, crashes and clock jumps."""
 
+from typing import Any
+
 import pytest
 from hypothesis import HealthCheck, given, settings
 
@@ -8,12 +10,12 @@ from fairlead.policy import decide as deciding
 from fairlead.specs.resources import Resources
 from fairlead.specs.training import Retry
 from fairlead.state.snapshot import Intent
-from tests.builders import node
+from tests.builders import GIB, node
 from tests.builders import training as training_of
 from tests.policy.properties import PROPERTIES, a_stop_is_obeyed_within_its_grace, retries_are_bounded
-from tests.policy.queue_properties import preemption_pays
+from tests.policy.queue_properties import nobody_delays_the_first, preemption_pays
 from tests.policy.scenarios import IN_PLACE_SCENARIOS, SCENARIOS, STEADY_SCENARIOS
-from tests.policy.world import Harm, Job, Jump, Scenario, Sleep, Submit, Suffer, Wait, Want, World, play
+from tests.policy.world import Harm, Job, Jump, Move, Scenario, Sleep, Submit, Suffer, Wait, Want, World, play
 
 
 @settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
@@ -68,6 +70,30 @@ def test_a_preempted_run_whose_pod_is_told_to_be_unconfirmed_is_not_preempted_ag
     world = play(Scenario(nodes=(node(),), jobs=jobs, moves=moves))
     assert {"Stopping", "EndUnconfirmed"} <= told(world)
     assert list(preemption_pays(world)) == []
+
+
+def test_a_gang_that_shrank_takes_its_own_place_again_and_is_stopped_there_if_a_node_is_lost() -> None:
+    def job(name: str, **changes: Any) -> Job:
+        values = {"resources": Resources(cpu_milli=500), "grace_s": 0.0, "retry": Retry(infrastructure=0), **changes}
+        return Job(spec=training_of(name, run=name, **values), programs=(Program(duration_s=60.0),))
+
+    urgent = job("urgent", nodes=3, resources=Resources(cpu_milli=500, memory_bytes=GIB), priority=5)
+    gang = job("gang", most_nodes=2, resources=Resources(cpu_milli=500, memory_bytes=3 * GIB))
+    begun: tuple[Move, ...] = (Submit(1), Submit(2), Wait(0.0), Submit(0), Wait(0.0))
+    scenario = Scenario(
+        nodes=tuple(node(f"node-{number}", memory_bytes=4 * GIB) for number in range(2)),
+        jobs=(urgent, job("other"), gang),
+        moves=(*begun, Suffer(Harm.LOSE_NODE, 0), Sleep(0.0), *[Wait(0.0)] * 5),
+    )
+    world = play(scenario)
+    assert list(nobody_delays_the_first(world)) == []
+    starts = [
+        (workload.spec.name, [order.node for order in change.create])
+        for decision in world.decisions
+        for workload, change in decision.done()
+        if change.create and workload.spec.name != "other"
+    ]
+    assert starts[:3] == [("gang", ["node-1", "node-0"]), ("gang", ["node-1"]), ("urgent", ["node-1"] * 3)]
 
 
 def told(world: World) -> set[str]:

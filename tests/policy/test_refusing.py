@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from fairlead.policy.decide import decide
-from fairlead.policy.kinds.lifecycle import move
 from fairlead.policy.kinds.retries import longest_wait_s, retry_refused
 from fairlead.specs.training import Retry
+from fairlead.state.phase_transitions import move
 from fairlead.state.plan import Change, TerminatePod
 from fairlead.state.reasons import Code, Reason
 from fairlead.state.snapshot import Grant, Intent, Phase, Pod, PodPhase, Snapshot, Status, Workload

@@ -101,6 +101,16 @@ def test_whole_copies_that_do_not_fit_are_told_to_shard_or_recompute() -> None:
     assert " on each GPU; FSDP over 8 " in told
 
 
+def test_what_does_not_fit_by_a_long_sequence_says_for_which_it_was_counted() -> None:
+    gpu = find("A10G")
+    assert gpu is not None
+    on = Hardware(gpu=gpu, gpus=1, node=1)
+    for length, said in ((131_072, True), (4096, False)):
+        model = transformer_of(replace(LLAMA_8B, sequence=length), None)
+        told = does_not_fit(model, assess(model, Split(data=1), on), on)
+        assert (f"for sequences of {length:,} tokens (`sequence` in `model`" in told) is said
+
+
 def test_every_loser_says_why_and_none_that_fits_is_faster() -> None:
     gpu = find("A100-80GB")
     assert gpu is not None

@@ -5,10 +5,12 @@ from dataclasses import replace
 import pytest
 
 from fairlead.policy.decide import decide
-from fairlead.policy.kinds.lifecycle import active_until, move, upgraded
+from fairlead.policy.kinds.lifecycle import upgraded
 from fairlead.specs.resources import Resources
 from fairlead.specs.training import Training
+from fairlead.state.phase_transitions import move
 from fairlead.state.reasons import Code, Reason
+from fairlead.state.run_times import active_until
 from fairlead.state.snapshot import Intent, Phase, Snapshot, Workload
 from tests.builders import node, status, training
 
@@ -70,7 +72,8 @@ def test_a_run_of_that_name_in_another_team_is_not_in_the_way() -> None:
 def test_a_run_that_fitted_once_waits_for_the_nodes_that_have_left() -> None:
     wide = workload("a", training("wide", nodes=3, resources=Resources(cpu_milli=4000)), Phase.PENDING)
     here = (node("one"), node("two"))
-    first = replace(wide, status=status(reason=Reason(code=Code.SUBMITTED, message="submitted")))
+    new = status(reason=Reason(code=Code.SUBMITTED, message="submitted"))
+    first = replace(wide, spec=replace(wide.spec, resources=Resources(cpu_milli=4001)), status=new)
     (refused,) = decide(Snapshot(nodes=here, workloads=(first,), pods=()), NOW).changes
     assert refused.status is not None
     assert refused.status.phase is Phase.FAILED
@@ -78,9 +81,7 @@ def test_a_run_that_fitted_once_waits_for_the_nodes_that_have_left() -> None:
     (told,) = decide(Snapshot(nodes=here, workloads=(waits,), pods=()), NOW).changes
     assert told.status is not None
     assert told.status.phase is Phase.PENDING
-    assert told.status.reason.message.startswith(
-        "it fitted when it was submitted, and nodes have left since: wide needs 3"
-    )
+    assert told.status.reason.message.startswith("too few nodes are there that could hold it: wide needs 3")
     back = (*here, node("three"))
     again = replace(wide, status=told.status, version=wide.version + 1)
     (started,) = decide(Snapshot(nodes=back, workloads=(again,), pods=()), NOW).changes

@@ -13,7 +13,7 @@ from fairlead.state.reasons import Code, Reason
 from fairlead.state.snapshot import Intent, Phase, Progress, Status, Workload
 
 NOW = 1_000.0
-QUOTED = "step b failed: p-b is Failed: rank 0 of 1 failed; `retry` allows no restart; 1 run, 1 failed"
+QUOTED = "step b failed: p-b is Failed: rank 0 of 1 failed; `retry` allows no restart; 1 step ran, 1 failed"
 
 
 def spec(**changes: Any) -> Training:

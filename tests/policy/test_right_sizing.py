@@ -9,8 +9,7 @@ from fairlead.policy.decide import decide
 from fairlead.policy.kinds.right_sizing import LAST_RUNS, MIB, requests_of
 from fairlead.policy.pass_cache import PassCache
 from fairlead.specs.constraints import BrokenRules
-from fairlead.specs.quantities import parse_gpu
-from fairlead.specs.resources import GpuRequest, Resources
+from fairlead.specs.resources import GpuRequest, Resources, parse_gpu
 from fairlead.specs.serving import Serving
 from fairlead.specs.training import Retry, Training
 from fairlead.state.plan import Change
@@ -94,6 +93,18 @@ def test_what_is_recommended_for_others_or_says_nothing_leaves_the_defaults() ->
     found = requests_of(asking(), (), (node(),), (recommending(GIB, 100, name="other"), recommending(None, None)))
     assert (found.memory_bytes, found.cpu_milli) == (None, None)
     assert found.why == "it says nothing of what train leaves open, so that it gets the defaults"
+
+
+@pytest.mark.parametrize("amount", [0, 1, 2**50, 2**63 - 1])
+def test_whatever_a_program_says_it_used_or_an_object_recommends_its_next_run_can_ask_for(amount: int) -> None:
+    spec = training("train", resources=Resources(memory_auto=True, cpu_auto=True, gpu=parse_gpu("auto")))
+    usage = Usage(memory_bytes=amount, cpu_milli=amount, gpu_memory_bytes=amount, ranks=1)
+    done = replace(used(1), used=usage)
+    for seen in (requests_of(spec, (done,), ()), requests_of(spec, (), (node(),), (recommending(amount, amount),))):
+        assert with_requests(spec, seen).resources.is_auto
+    change = decided(run(spec, status(Phase.PENDING)), completed=(done,))
+    assert change.status is not None
+    assert change.status.requests is not None
 
 
 def test_what_is_long_ago_or_of_others_does_not_count() -> None:

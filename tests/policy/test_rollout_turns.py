@@ -43,7 +43,13 @@ def test_a_rollout_without_surge_takes_the_places_that_its_own_leave() -> None:
 
 
 def test_what_an_endpoint_wants_beyond_its_places_waits_its_turn() -> None:
-    world = an_endpoint(1)
+    world = World(spec("{}", replicas=1), node("one", cpu_milli=4_000))
+    world.run(20)
+    # It fits beside the endpoint's place once the run before it has ended, which is known to come.
+    world.cluster.submit(waits("ends", resources="{cpu: 1}", max_duration="1h"))
+    world.run(5)
+    world.cluster.submit(waits(resources="{cpu: 3}"))
+    world.run(5)
     world.change(spec("{}", replicas=3, run="better $PORT"))
     world.run(60)
     assert (world.detail.serving, len(world.ready())) == (2, 1)

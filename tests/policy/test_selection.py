@@ -60,6 +60,7 @@ def drawn(seed: int) -> list[Line]:
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rules", RULES)
 def test_whoever_restarts_for_a_wider_run_goes_on_elsewhere(rules: str) -> None:
     num_restarts = 0
@@ -177,7 +178,7 @@ def test_a_quota_bounds_what_a_team_gets(rules: str) -> None:
 def test_a_scavenger_gives_way_to_a_run_that_was_chosen(rules: str) -> None:
     idle = running("idle", "n0", range(4), expected_duration_s=60.0, priority=-1)
     found = became(look((idle,), lasting("long", 4, 9000.0), nodes=FOUR), rules)
-    assert found["idle"].reason.message == "preempted by long of team default: it takes only what is idle"
+    assert found["idle"].reason.message == "preempted by long: it takes only what is idle"
 
 
 @pytest.mark.parametrize("rules", RULES)

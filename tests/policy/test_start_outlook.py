@@ -1,7 +1,7 @@
 """The queue as people see it: turns, expected starts, and why nothing is known of one."""
 
 from fairlead.policy.decide import decide
-from fairlead.policy.queue.start_outlook import outlook
+from fairlead.policy.start_outlook import outlook
 from fairlead.specs.team import Quota, Team
 from fairlead.state.reasons import Code
 from fairlead.state.snapshot import Phase, Snapshot

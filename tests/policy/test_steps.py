@@ -82,6 +82,17 @@ def test_a_step_is_fanned_out_over_what_another_returned(value: Any, action: Any
     assert judge(fanned, "b", {"a": done("a", items=value), "b": [Task(step="b")]}) == action
 
 
+@pytest.mark.parametrize("need", [done("a"), [*done("a", items=1), Task(step="a", index=1, phase=GOOD)]])
+def test_a_list_that_cannot_be_read_is_told_with_its_limit(need: list[Task]) -> None:
+    each = ("x", "y") if len(need) > 1 else ()
+    tasks = [replace(task, index=place) if each else task for place, task in enumerate(need)]
+    fanned = pipeline(a=Step(run="a", each=each, outputs=("items",)), b=Step(run="b", needs=("a",), each_of="a.items"))
+    action = judge(fanned, "b", {"a": tasks, "b": [Task(step="b")]})
+    assert isinstance(action, Settle)
+    assert action.phase is FAILED
+    assert "a.items cannot be read: it is a directory, not UTF-8 text, `null` or larger than 4 MiB" in action.message
+
+
 def test_a_step_is_expanded_once() -> None:
     fanned = pipeline(a=Step(run="a", each=("x", "y")))
     assert judge(fanned, "a", {"a": [Task(step="a")]}) == Expand(step="a", items=("x", "y"))
@@ -157,8 +168,8 @@ def test_many_changes_are_counted() -> None:
 
 def test_the_outcome_counts_and_names_the_first_failures() -> None:
     steps = {"a": done("a"), "b": [Task(step="b", phase=FAILED, message="exit code 3")]}
-    assert outcome(steps) == (False, "step b failed: exit code 3; 1 run, 1 failed")
+    assert outcome(steps) == (False, "step b failed: exit code 3; 1 step ran, 1 failed")
     steps |= {name: [Task(step=name, phase=FAILED, message=f"no {name}")] for name in "cde"}
     named = "step b failed: exit code 3; step c failed: no c; step d failed: no d"
-    assert outcome(steps) == (False, f"{named}; 1 run, 4 failed")
-    assert outcome({"a": done("a")}) == (True, "1 run")
+    assert outcome(steps) == (False, f"{named}; 1 step ran, 4 failed")
+    assert outcome({"a": done("a")}) == (True, "1 step ran")

@@ -231,6 +231,14 @@ def test_a_trial_that_never_reported_its_objective_has_failed() -> None:
     assert "it ended without any value of `accuracy`" in world.sweep.status.reason.message
 
 
+def test_a_sweep_without_any_value_of_its_objective_says_what_was_reported_instead() -> None:
+    world = World(spec(objective="accuracy", max_failed="12"))
+    assert world.run() is Phase.FAILED
+    message = world.sweep.status.reason.message
+    assert "12 of 12 trials are over (12 failed), and none succeeded: 12 trials ended without any value of" in message
+    assert message.endswith("`accuracy`; reported: `cost`, `loss`")
+
+
 def test_a_sweep_ends_at_its_target_and_when_its_time_is_over() -> None:
     world = World(spec(trials="200", stop="{target: 0.2}"))
     assert world.run() is Phase.SUCCEEDED

@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from fairlead.control.served_requests import ServedRequests
 from fairlead.errors import UnknownModel
 from fairlead.policy.serving.text_calibration import calibrate, predict
 from fairlead.policy.serving.text_capacity import answers, blocks_of, by_data_sheet
@@ -102,6 +103,74 @@ def test_memory_that_bounds_a_server_is_found_from_what_it_served() -> None:
     assert found[0].engine.blocks == pytest.approx(300, rel=0.1)
     ends = [served.last_s.max() for served in predict(requests, found)]
     assert np.mean(ends) == pytest.approx(truth.last_s.max(), rel=0.05)
+
+
+def test_engines_that_do_not_share_experts_step_by_themselves() -> None:
+    requests = drawn(60)
+    alone = simulate(requests, STEP, Engine(ranks=2, is_lockstep=False))
+    together = simulate(requests, STEP, Engine(ranks=2))
+    assert np.mean(alone.last_s) < np.mean(together.last_s)
+    served, steps = simulate_steps(
+        [replace(request, arrived_s=0.0) for request in requests], STEP, Engine(ranks=2, is_lockstep=False)
+    )
+    ends = np.concatenate([[0.0], np.cumsum([step_s(part, STEP.values()) for part in steps.parts])])
+    assert served.last_s == pytest.approx(ends[steps.last + 1] - ends[steps.begin])
+
+
+def test_a_step_reads_the_experts_that_its_tokens_use() -> None:
+    times = replace(STEP, experts=0.1)
+    few, many = ([Request(arrived_s=0.0, prompt=1, output=20)] * num for num in (1, 200))
+    paces = []
+    for requests in (few, many):
+        served = simulate(requests, times, Engine(max_seqs=256, expert_share=1 / 16))
+        paces.append(float(np.mean(served.last_s - served.first_s)) / 19)
+    assert paces[0] == pytest.approx(0.02 + 0.1 / 16, rel=0.02)
+    assert paces[1] == pytest.approx(0.12 + 200 * 3e-5, rel=0.02)
+
+
+def served_by(requests: list[Request], served: Served, scheduled_s: float = 0.001) -> ServedRequests:
+    begins_s = np.array([request.arrived_s for request in requests]) + scheduled_s
+    return ServedRequests(requests=requests, served=served, begins_s=begins_s)
+
+
+def test_memory_that_nobody_waited_for_is_no_limit() -> None:
+    requests = drawn(60)
+    served = simulate(requests, STEP, Engine())
+    assert [engine.blocks for engine in served_by(requests, served).engines(Engine(), is_mixture=False)] == [None]
+    waited = served_by(requests, served, scheduled_s=2.0).engines(Engine(), is_mixture=False)
+    assert [engine.blocks is None for engine in waited] == [True, False]
+
+
+def test_engines_are_counted_by_tokens_that_come_at_almost_the_same_time() -> None:
+    requests = drawn(200)
+    one, two = (simulate(requests, STEP, Engine(ranks=ranks, is_lockstep=False)) for ranks in (1, 2))
+    [engine] = served_by(requests, one).engines(Engine(), is_mixture=False)
+    assert engine.ranks == 1
+    [engine] = served_by(requests, two).engines(Engine(), is_mixture=False)
+    assert (engine.ranks, engine.is_lockstep) == (2, False)
+    together = simulate(requests, STEP, Engine(ranks=2))
+    # The second engine's clock is read a moment later.
+    late_s = 3e-4 * (np.arange(200) % 2)
+    shifted = Served(first_s=together.first_s + late_s, last_s=together.last_s + late_s)
+    [engine] = served_by(requests, shifted).engines(Engine(), is_mixture=False)
+    assert (engine.ranks, engine.is_lockstep) == (2, True)
+
+
+def test_requests_of_two_engines_at_moderate_load_predict_heavier_load() -> None:
+    # Of the second half more run at once than of the first; nobody waits for memory.
+    gaps = np.concatenate([np.full(60, 0.12), np.full(60, 0.05)])
+    requests = [replace(request, arrived_s=float(at)) for request, at in zip(drawn(120), np.cumsum(gaps), strict=True)]
+    truth = simulate(requests, replace(STEP, experts=0.02), Engine(ranks=2, expert_share=1 / 16))
+    seen = served_by(requests, truth).first(60)
+    engines = seen.engines(Engine(expert_share=1 / 16), num_ranks=2)
+    predicted = predict(requests, calibrate(requests, seen.served, engines, simulations=40))
+    arrived = np.array([request.arrived_s for request in requests])
+    assert np.mean([served.first_s - arrived for served in predicted]) == pytest.approx(
+        np.mean(truth.first_s - arrived), rel=0.06
+    )
+    assert np.mean([served.last_s - arrived for served in predicted]) == pytest.approx(
+        np.mean(truth.last_s - arrived), rel=0.02
+    )
 
 
 LLAMA = hugging_face(

@@ -151,6 +151,7 @@ def test_before_anything_is_known_it_goes_by_requests_in_flight() -> None:
     assert service_of(BY_TOKENS, demand(4.0, ()), 2, locked=False, start_s=None, now=1200.0) is None
 
 
+@pytest.mark.slow
 def test_requests_that_a_replica_is_given_at_once_bound_it() -> None:
     known = told(0.1, 40, Engine(max_seqs=4))
     few, many = (answering(known, known, 1.0, None, most) for most in (4, None))

@@ -1,14 +1,17 @@
 """Lists of those that wait: the same turns as sorting all of them, and nobody looked at who is known to wait on."""
 
 import random
+from collections.abc import Collection, Iterable
 from dataclasses import replace
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fairlead.policy.placement.placement import why_never
 from fairlead.policy.queue.dominant_shares import Capacity
 from fairlead.policy.queue.fair_order import fairly
-from fairlead.policy.queue.pending_reasons import behind, scavenger
+from fairlead.policy.queue.pending_reasons import behind, nodes_left, scavenger
 from fairlead.policy.queue.queue_score import Standing
 from fairlead.policy.queue.quotas import Ledger
 from fairlead.policy.queue.remaining_work import Remaining
@@ -55,6 +58,7 @@ def lists_of(runs: list[Workload], chance: random.Random) -> WaitingLists:
     return lists
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=150)
 @given(seed=st.integers(0, 10_000), num=st.integers(0, 60), data=st.data())
 def test_turns_are_those_of_sorting_all_and_lists_that_are_idle_are_left_out(
@@ -80,16 +84,44 @@ def test_turns_are_those_of_sorting_all_and_lists_that_are_idle_are_left_out(
 
     turns = Turns(lists, more, {"owed"}, held.copy(), standing)
     assert turns.owed == owed
-    for each in turns.runs(is_idle):
+    held_up = data.draw(st.sets(st.sampled_from("abc")))
+    over_from = data.draw(st.none() | st.integers(0, num))
+
+    def is_over(lists: Iterable[Alike], singles: Collection[Workload]) -> bool:
+        assert sorted(singles, key=lambda run: run.uid) == sorted(
+            (run for run in order if run.uid not in listed and run not in told), key=lambda run: run.uid
+        )
+        return over_from is not None and over_from <= len(told)
+
+    listed = {run.uid for alike in lists.alike.values() for run in alike.runs if alike.traits.spec.team != "owed"}
+    for each in turns.runs(is_idle, held_up, is_over):
         told.append(each)
-    if not idle_from:
+    if not idle_from and over_from is None:
         assert told == order
+    if over_from is not None:
+        # Owed runs come first, and it may be over only after another.
+        begun = max(over_from, len(owed) + 1)
+        assert not listed & {run.uid for run in told[begun:]}
     places = {each.uid: place for place, each in enumerate(order)}
     assert [places[each.uid] for each in told] == sorted(places[each.uid] for each in told)
     # Whoever is left out is in a list that was idle by then.
     left_out = {each.uid for each in order} - {each.uid for each in told}
     in_lists = {each.uid for key, alike in lists.alike.items() if str(key) in idle_from for each in alike.runs}
-    assert left_out <= in_lists
+    assert left_out <= (in_lists if over_from is None else listed)
+
+
+def test_a_run_that_fits_no_node_waits_in_a_list_of_its_own_kind() -> None:
+    lists = WaitingLists(SpecTraits(NODES))
+    wide = run("wide", cpu=10**8)
+    never = why_never(wide.spec, NODES)
+    assert never is not None
+    wide = replace(wide, status=replace(wide.status, reason=nodes_left(never)))
+    lists.add(wide)
+    assert [alike.lacks_nodes for alike in lists.alike.values()] == [True]
+    lists.remove("wide")
+    narrow = run("narrow")
+    lists.add(replace(narrow, status=replace(narrow.status, reason=nodes_left(never))))
+    assert list(lists.others) == ["narrow"]
 
 
 def test_a_list_is_kept_by_arrival_and_gone_when_it_is_empty() -> None:

@@ -5,8 +5,8 @@ hold of any record is in ``tests.policy.properties``.
 """
 
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from fairlead.cluster.simulated.cluster import SimulatedCluster
@@ -108,12 +108,17 @@ Move = Submit | Want | Suffer | Wait | Sleep | Jump | Crash | Race
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scenario:
-    """Everything that is made up."""
+    """Everything that is made up.
+
+    Attributes:
+        debts: What teams have had beyond their shares, in seconds of the cluster; the same all the time.
+    """
 
     nodes: tuple[Node, ...]
     jobs: tuple[Job, ...]
     moves: tuple[Move, ...]
     teams: tuple[Team, ...] = ()
+    debts: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -177,12 +182,12 @@ class World:
     def make(self, move: Move) -> None:
         """One move."""
         if isinstance(move, Race):
-            before, now = self.cluster.snapshot(), self.now
+            before, now = self._snapshot(), self.now
             plan = deciding.decide(before, now)
             self.make(move.move)
             self._apply(before, now, plan, whole=False)
         elif isinstance(move, Crash):
-            before, now = self.cluster.snapshot(), self.now
+            before, now = self._snapshot(), self.now
             plan = deciding.decide(before, now)
             self._apply(before, now, Plan(changes=plan.changes[: move.num_applied]), whole=False)
             self.cluster = SimulatedCluster.load(self.cluster.save(), self.behave)
@@ -205,7 +210,7 @@ class World:
 
     def run_pass(self) -> bool:
         """Look, decide, apply; whether anything was done."""
-        before, now = self.cluster.snapshot(), self.now
+        before, now = self._snapshot(), self.now
         plan = deciding.decide(before, now)
         self._apply(before, now, plan, whole=True)
         return any(self.decisions[-1].applied)
@@ -241,6 +246,9 @@ class World:
 
     def live(self) -> list[Pod]:
         return [pod for pod in self.cluster.snapshot().pods if not pod.phase.is_final]
+
+    def _snapshot(self) -> Snapshot:
+        return replace(self.cluster.snapshot(), debts=self.scenario.debts)
 
     def _apply(self, before: Snapshot, now: float, plan: Plan, *, whole: bool) -> None:
         at = self.cluster.clock.now()

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from fairlead.runtime import run_key
 from tests.late import Late
 from tests.ports import free_port
 
@@ -33,8 +34,15 @@ def contract(
         "FAIRLEAD_POD_DIR": str(pod_dir),
         "FAIRLEAD_AGREE_PORT": str(agree_port),
         "FAIRLEAD_GRACE_S": "5",
+        run_key.FILE: str(pod_dir / "key"),
     }
     return environ if to is None else {**environ, "FAIRLEAD_CHECKPOINT_TO": str(to)}
+
+
+def keyed(path: Path) -> dict[str, str]:
+    """The environment of a helper beside the ranks of the first attempt, with the key in that file."""
+    run_key.create(path)
+    return {**os.environ, run_key.FILE: str(path), "FAIRLEAD_RUN_UID": "uid", "FAIRLEAD_ATTEMPT": "0"}
 
 
 class Gang:
@@ -56,6 +64,7 @@ class Gang:
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload(["torch", "torch._dynamo", "tests.runtime.programs", *preload])
         pod_dir.mkdir(parents=True, exist_ok=True)
+        run_key.create(pod_dir / "key")
         self.pod_dir = pod_dir
         ports = {"port": free_port(), "agree_port": free_port()}
         self._context = context

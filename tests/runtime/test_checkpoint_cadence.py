@@ -111,9 +111,18 @@ def test_a_save_that_fits_into_the_interval_is_hidden_after_the_first() -> None:
     assert trained.waited_s == pytest.approx(10 * 0.5)
 
 
-def test_a_quick_save_begins_one_step_early() -> None:
-    trained = train(num_steps=400, every_steps=100, step_s=1.0, save_s=0.1)
-    assert trained.begun == [50, 149, 248, 347]
+@pytest.mark.parametrize("every_steps", [1, 5, 20, 100])
+def test_quick_saves_are_of_multiples_of_the_interval_after_a_first_one_at_half_of_it(every_steps: int) -> None:
+    trained = train(num_steps=4 * every_steps, every_steps=every_steps, step_s=1.0, save_s=0.04 * every_steps)
+    multiples = [every_steps * number for number in range(1, 5)]
+    assert trained.begun == sorted({(every_steps + 1) // 2, *multiples})
+    assert trained.worst_steps <= every_steps
+    assert trained.waited_s <= 0.05 * 4 * every_steps + 1e-9
+
+
+def test_a_save_of_more_than_a_twentieth_of_the_interval_begins_earlier() -> None:
+    trained = train(num_steps=400, every_steps=100, step_s=1.0, save_s=8.0)
+    assert trained.begun == [50, 140, 230, 320]
     assert trained.waited_s == 0.0
 
 

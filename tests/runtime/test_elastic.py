@@ -65,6 +65,7 @@ def return_unnoticed(gang: Gang, rank: int, members: Path) -> None:
         gang.signal(other, signal.SIGCONT)
 
 
+@pytest.mark.slow
 @pytest.mark.torch
 def test_ranks_go_on_without_those_that_were_killed_and_train_the_same(tmp_path: Path) -> None:
     gang, calm = elastic(tmp_path, "calm", 0.0)
@@ -105,7 +106,7 @@ def test_ranks_that_share_no_directory_go_on_without_one_and_take_it_in_again(tm
         gang.finish()
     port = free_port()
     gang, results = elastic(tmp_path, "disturbed", 0.05, steps=24, port=port)
-    with serving(port), gang:
+    with serving(port, gang.pod_dir / "key"), gang:
         gang.until(lambda: len(losses(results)) >= 5, "step 5")
         gang.signal(0, signal.SIGKILL)
         gang.until(lambda: ranks_of_last_step(results) == 3, "a step of three ranks", without=0)
@@ -119,6 +120,7 @@ def test_ranks_that_share_no_directory_go_on_without_one_and_take_it_in_again(tm
     assert (told.count("RankLost"), told.count("RankReturned")) == (1, 1)
 
 
+@pytest.mark.slow
 @pytest.mark.torch
 def test_a_pod_that_is_told_to_stop_leaves_alone_and_the_first_one_stops_all(tmp_path: Path) -> None:
     gang, results = elastic(tmp_path, "told", 0.05, steps=10_000, are_nodes=True)

@@ -36,6 +36,7 @@ def test_contract_is_read_whole() -> None:
         every_s=2.5,
         keep=5,
         agree_port=2,
+        key_file="/pod/key",
         grace_s=5.0,
         elastic=True,
     )

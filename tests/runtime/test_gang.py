@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from fairlead.runtime import run_key
 from fairlead.runtime.checkpoint.directory import open_store
 from tests.ports import free_port
 from tests.runtime.gang import Gang, contract, read_events, read_report
@@ -36,6 +37,7 @@ def to(tmp_path: Path) -> Path:
     return tmp_path / "checkpoints"
 
 
+@pytest.mark.slow
 @pytest.mark.torch
 def test_stop_notice_to_one_rank_saves_the_same_step_on_all_and_resuming_is_bit_identical(
     tmp_path: Path, to: Path
@@ -99,6 +101,7 @@ def test_one_rank_that_cannot_write_fails_the_save_on_all_and_training_goes_on(t
     assert list(to.glob(".partial-*")) == []
 
 
+@pytest.mark.slow
 @pytest.mark.torch
 def test_sharded_state_of_two_ranks_is_loaded_into_one_and_back(tmp_path: Path, to: Path) -> None:
     import torch
@@ -131,6 +134,7 @@ def start(tmp_path: Path, to: Path) -> Callable[..., list["subprocess.Popen[str]
     ) -> list["subprocess.Popen[str]"]:
         pod_dir = tmp_path / str(attempt)
         pod_dir.mkdir()
+        run_key.create(pod_dir / "key")
         given = {"world_size": world_size, "attempt": attempt, "port": 0, "agree_port": free_port()}
         return [
             subprocess.Popen(

@@ -54,6 +54,7 @@ def test_two_ranks_measure_a_processor_and_an_all_reduce(tmp_path: Path) -> None
     assert on.coefficients.tflops == found.tflops
 
 
+@pytest.mark.slow
 @pytest.mark.torch
 def test_a_device_that_is_too_busy_to_be_measured_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     torch = pytest.importorskip("torch", reason="torch is not installed; pip install 'fairlead[torch]'")

@@ -1,6 +1,5 @@
 """Ranks that share no directory learn of each other at a server: who is there, who is gone, and what was posted."""
 
-import json
 import os
 import signal
 import socket
@@ -13,23 +12,26 @@ from pathlib import Path
 
 import pytest
 
+from fairlead.runtime.admission import MOST_HELLO, greet
 from fairlead.runtime.elastic import boards
 from fairlead.runtime.elastic.beginnings import has_begun
 from fairlead.runtime.elastic.boards import ServedBoard, open_board
+from fairlead.runtime.elastic.member_server import MEMBERS
 from fairlead.runtime.elastic.membership import Epoch, Membership
 from fairlead.runtime.errors import ReformFailed
+from fairlead.runtime.run_key import token_here
 from tests.ports import free_port
+from tests.runtime.gang import keyed
 from tests.waiting import until
 
-RUN = "uid/0"
 PORT = 4321
 WITHIN_S = 60.0
 
 
 @contextmanager
-def serving(port: int) -> Iterator[subprocess.Popen[bytes]]:
+def serving(port: int, key: Path) -> Iterator[subprocess.Popen[bytes]]:
     program = "import sys; from fairlead.runtime.inpod import main; main()"
-    server = subprocess.Popen([sys.executable, "-c", program, "members", str(port), RUN])
+    server = subprocess.Popen([sys.executable, "-c", program, "members", str(port)], env=keyed(key))
     try:
         yield server
     finally:
@@ -42,13 +44,16 @@ class Ranks:
 
     def __init__(self, directory: Path, world_size: int) -> None:
         self.directory, self.world_size, self.port = directory, world_size, free_port()
+        self.key = directory / "key"
+        environ = keyed(self.key)
+        self.secret = token_here(environ, MEMBERS)
         self._made: list[Membership] = []
 
     def enter(self, rank: int, token: str = "first", replacement: int = 0) -> Membership:
         """Start a rank, in a pod of its own, which is a replacement of so many."""
         token = f"{rank}-{token}"
         own = self.directory / (f"{rank}r{replacement}" if replacement else str(rank))
-        board = open_board(own, ("127.0.0.1", self.port), RUN, rank, token, replacement)
+        board = open_board(own, ("127.0.0.1", self.port), rank, token, replacement, admission=lambda: self.secret)
         self._made.append(Membership(board, token, rank, self.world_size))
         return self._made[-1]
 
@@ -74,7 +79,7 @@ class Ranks:
 @pytest.fixture
 def ranks(tmp_path: Path) -> Iterator[Ranks]:
     made = Ranks(tmp_path, 3)
-    with serving(made.port):
+    with serving(made.port, made.key):
         yield made
         made.close()
 
@@ -135,19 +140,18 @@ def test_a_place_is_for_one_process_at_a_time(ranks: Ranks, monkeypatch: pytest.
 @pytest.mark.parametrize(
     "said",
     [
-        b"GET / HTTP/1.1\r\n\r\n",
-        json.dumps({"run": "uid/1", "rank": 0, "token": "x"}).encode() + b"\n",
-        json.dumps({"name": "epoch.json", "value": {}, "number": 1}).encode() + b"\n",
-        b"[]\n",
-        b"x" * (1 << 21),
+        b'{"rank": 0}',
+        b'{"rank": Infinity, "token": "x"}',
+        b'{"rank": [], "token": "x"}',
+        b"[]",
+        b"[" * MOST_HELLO,
     ],
-    ids=["http", "another attempt", "no greeting", "no object", "no end"],
 )
-def test_who_is_no_rank_of_the_run_is_turned_away_and_disturbs_nobody(ranks: Ranks, said: bytes) -> None:
+def test_a_hello_that_is_none_disturbs_nobody(ranks: Ranks, said: bytes) -> None:
     zero = ranks.enter(0)
     with socket.create_connection(("127.0.0.1", ranks.port), timeout=WITHIN_S) as stranger:
         try:
-            stranger.sendall(said)
+            greet(stranger, ranks.secret, said)
             assert stranger.recv(1) == b""
         except ConnectionError:
             pass  # it was turned away before it had said everything
@@ -188,7 +192,7 @@ def test_a_rank_that_was_cut_off_from_the_others_begins_anew(ranks: Ranks, monke
 
 def test_a_rank_whose_server_is_gone_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ranks = Ranks(tmp_path, 1)
-    with serving(ranks.port) as server:
+    with serving(ranks.port, ranks.key) as server:
         alone = ranks.enter(0)
         assert ranks.next_epoch(alone) == [alone.epoch]
         server.kill()
@@ -205,7 +209,8 @@ FORKING = """
 import os, sys, time
 from pathlib import Path
 from fairlead.runtime.elastic.boards import open_board
-board = open_board(Path(sys.argv[1]), ("127.0.0.1", int(sys.argv[2])), sys.argv[3], 1, "1-first")
+at, secret = ("127.0.0.1", int(sys.argv[2])), bytes.fromhex(sys.argv[3])
+board = open_board(Path(sys.argv[1]), at, 1, "1-first", admission=lambda: secret)
 child = os.fork()
 if child:
     print(child, flush=True)
@@ -215,7 +220,7 @@ time.sleep(600)
 
 def test_a_process_that_a_killed_rank_forked_does_not_keep_its_place(ranks: Ranks) -> None:
     zero = ranks.enter(0)
-    argv = [sys.executable, "-c", FORKING, str(ranks.directory / "1"), str(ranks.port), RUN]
+    argv = [sys.executable, "-c", FORKING, str(ranks.directory / "1"), str(ranks.port), ranks.secret.hex()]
     with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as rank:
         assert rank.stdout is not None
         worker = int(rank.stdout.readline())

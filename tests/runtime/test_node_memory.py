@@ -15,10 +15,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fairlead.runtime.admission import greet
 from fairlead.runtime.channels import receive, send
 from fairlead.runtime.checkpoint.directory import PARTIAL, Directory
 from fairlead.runtime.checkpoint.manifest import Manifest
-from fairlead.runtime.checkpoint.memory import make_private, open_memory
+from fairlead.runtime.checkpoint.memory import make_place, open_memory
 from fairlead.runtime.checkpoint.neighbours import neighbour
 from fairlead.runtime.checkpoint.phases import Phase
 from fairlead.runtime.checkpoint.restoring import Rejected, Restored, restore
@@ -325,29 +326,41 @@ def test_room_is_counted_for_all_ranks_of_the_machine_and_their_copies(tmp_path:
 
 
 def test_directory_that_is_open_to_others_is_refused(tmp_path: Path) -> None:
-    make_private(tmp_path / "mine" / "run" / "node-00000")
+    make_place(tmp_path / "mine" / "run" / "node-00000")
     (tmp_path / "mine").chmod(0o755)
     with pytest.raises(PermissionError, match="not a directory of this user alone"):
-        make_private(tmp_path / "mine" / "run" / "node-00000")
+        make_place(tmp_path / "mine" / "run" / "node-00000")
     (tmp_path / "theirs").symlink_to(tmp_path / "mine" / "run")
     with pytest.raises(PermissionError, match="not a directory of this user alone"):
-        make_private(tmp_path / "theirs" / "run" / "node-00000")
+        make_place(tmp_path / "theirs" / "run" / "node-00000")
 
 
 def test_stranger_gets_nothing_and_nobody_gets_out_of_the_directory(tmp_path: Path) -> None:
     (tmp_path / "node").mkdir()
     (tmp_path / "secret").write_text("secret")
-    server = Server(tmp_path / "node", host="127.0.0.1", token="right")
+    right = bytes(range(32))
+    server = Server(tmp_path / "node", host="127.0.0.1", token=right.hex())
 
-    def ask(**asked: object) -> Any:
+    def ask(request: object, token: bytes = right) -> Any:
         with socket.create_connection((server.address.host, server.address.port), timeout=PATIENCE_S) as connection:
-            send(connection, asked)
+            greet(connection, token)
+            send(connection, request)
             return receive(connection)
 
-    with pytest.raises(ConnectionResetError):
-        ask(token="wrong", get="..", name="secret")
-    assert "is not below" in ask(token="right", get="..", name="secret")["problem"]
-    assert "is not below" in ask(token="right", put="..", files=[["new", 0]])["problem"]
+    with pytest.raises(OSError, match=r"reset|closed|pipe"):
+        ask({"get": "..", "name": "secret"}, bytes(32))
+    assert "leads out of its directory" in ask({"get": "..", "name": "secret"})["problem"]
+    assert "leads out of its directory" in ask({"put": "..", "files": [["new", 0]]})["problem"]
+    malformed: tuple[object, ...] = (
+        7,
+        [],
+        {},
+        {"get": 1, "name": 2},
+        {"put": ".", "files": [["new", "x"]]},
+        {"get": ".", "name": "n"},
+    )
+    for request in malformed:
+        assert ask(request)["problem"]
     assert not (tmp_path / "new").exists()
     server.close()
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
+from fairlead.runtime.admission import greet
 from fairlead.runtime.process_manager import ProcessManager, serve
 
 
@@ -80,10 +81,13 @@ def test_another_protocol_is_refused(manager: ProcessManager) -> None:
 
 def test_it_ends_when_all_ranks_are_done_and_bears_one_that_only_looks_whether_it_listens() -> None:
     listener = socket.create_server(("127.0.0.1", 0))
-    serving = threading.Thread(target=serve, args=(listener, ProcessManager(2, 2, "uid-0")), daemon=True)
+    token = bytes(32)
+    serving = threading.Thread(target=serve, args=(listener, ProcessManager(2, 2, "uid-0"), token), daemon=True)
     serving.start()
-    socket.create_connection(listener.getsockname()).close()
-    clients = [socket.create_connection(listener.getsockname(), timeout=10.0) for _ in range(2)]
+    clients = [socket.create_connection(listener.getsockname(), timeout=10.0) for _ in range(3)]
+    for client in clients:
+        greet(client, token, b"0")
+    clients.pop().close()
     for client in clients:
         client.sendall(b"cmd=barrier_in\ncmd=final")
     for client in clients:

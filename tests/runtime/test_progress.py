@@ -133,6 +133,15 @@ def test_steps_are_the_unit_when_nothing_is_counted() -> None:
     assert counted.rate(4.0, 8) == (0.5, "steps/s")
 
 
+def test_a_program_that_counts_anew_has_no_negative_throughput() -> None:
+    counted = Counted()
+    for step, now in ((100, 0.0), (200, 1.0), (1, 2.0)):
+        counted.add(step, samples=None, tokens=None, now=now)
+    assert counted.rate(2.0, 1) == (None, None)
+    counted.add(5, samples=None, tokens=None, now=4.0)
+    assert counted.rate(4.0, 1) == (2.0, "steps/s")
+
+
 def test_events_are_lines_that_are_added(tmp_path: Path) -> None:
     report = reporter(tmp_path, Clock())
     report.event("Resumed", "Resumed after step 3.")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from fairlead.runtime import processes, ray_cluster
+from fairlead.runtime import processes, ray_cluster, run_key
 from tests.ports import free_ports
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="children that are adopted are Linux's")
@@ -47,7 +47,7 @@ COMMAND = "import os, sys; print(os.environ['RAY_ADDRESS'], os.environ['WORLD_SI
 class Gang:
     """Pods whose ranks begin by `ray_cluster.py`."""
 
-    def __init__(self, path: Path, num_pods: int, *, broken: bool = False) -> None:
+    def __init__(self, path: Path, num_pods: int, *, broken: bool = False, starts_at_once: bool = True) -> None:
         self.scripts, self.path = path / "ray" / "scripts", path
         self.scripts.mkdir(parents=True)
         for file, text in (("../__init__.py", ""), ("__init__.py", ""), ("scripts.py", RAY)):
@@ -56,34 +56,41 @@ class Gang:
             (self.scripts / "broken").touch()
         found = free_ports(2000)
         self.port = next(port for port in found if port + 1 in found)
-        self.pods = [self._start(index, num_pods) for index in range(num_pods)]
+        run_key.create(path / "key")
+        self._num_pods = num_pods
+        self.pods: list[subprocess.Popen[str]] = []
+        for index in range(num_pods if starts_at_once else 0):
+            self.start(index)
 
     def uid(self, index: int) -> str:
         """The uid of a pod."""
         return f"{self.path.name}-{os.getpid()}-{index}"
 
-    def _start(self, index: int, num_pods: int) -> "subprocess.Popen[str]":
+    def start(self, index: int) -> None:
+        """Start a pod; they are started in their order."""
         env = {
             **os.environ,
+            run_key.FILE: str(self.path / "key"),
             "PYTHONPATH": str(self.path),
             "GROUP_RANK": str(index),
-            "GROUP_WORLD_SIZE": str(num_pods),
-            "WORLD_SIZE": str(num_pods),
+            "GROUP_WORLD_SIZE": str(self._num_pods),
+            "WORLD_SIZE": str(self._num_pods),
             "RAY_ADDRESS": f"127.0.0.1:{self.port}",
             "RAY_AUTH_TOKEN_PATH": str(self.path / "files" / "token"),
             "FAIRLEAD_RAY_NODE": '{"num-cpus": 2}',
             "FAIRLEAD_POD_UID": self.uid(index),
         }
-        return subprocess.Popen(
+        pod = subprocess.Popen(
             [sys.executable, ray_cluster.__file__, sys.executable, "-c", COMMAND],
             env=env, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
         )  # fmt: skip
+        self.pods.append(pod)
 
     def processes(self) -> list[int]:
         """All of its processes."""
         return [
             pid
-            for each in range(len(self.pods))
+            for each in range(self._num_pods)
             for pid in processes.processes_with("FAIRLEAD_POD_UID", self.uid(each))
         ]
 

@@ -1,9 +1,11 @@
 """The run of one rank, without torch: when it saves, what it loads, how it stops."""
 
 import itertools
+import json
 import os
 import pickle
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -17,6 +19,7 @@ import pytest
 
 from fairlead.runtime import session
 from fairlead.runtime.checkpoint import directory, randomness
+from fairlead.runtime.checkpoint.manifest import FORMAT, checksum
 from fairlead.runtime.checkpoint.problems import at_the_root, clause, may_pass
 from fairlead.runtime.checkpoint.saving import Saver
 from fairlead.runtime.environment import Environment
@@ -119,14 +122,14 @@ def test_damaged_newest_falls_back_to_the_one_before(
     count(open_run(), 6, save_at=(2, 4))
     path = to / "step-000000000006" / "rank-00000" / "objects.pickle"
     path.write_bytes(path.read_bytes()[:-1] + b"x")
-    path = to / "step-000000000004" / "rank-00000" / "random.pickle"
+    path = to / "step-000000000004" / "rank-00000" / "random.json"
     size = path.stat().st_size
     path.write_bytes(b"short")
     assert count(open_run(), 7, save_at=(3, 6)) == (2, {"count": 7})
     assert [message for kind, message in read_events(tmp_path) if kind == "CheckpointDamaged"] == [
         "The checkpoint of step 6 cannot be used: rank-00000/objects.pickle differs from what was written; "
         "trying the one before.",
-        f"The checkpoint of step 4 cannot be used: rank-00000/random.pickle has 5 bytes where {size} were written; "
+        f"The checkpoint of step 4 cannot be used: rank-00000/random.json has 5 bytes where {size} were written; "
         "trying the one before.",
     ]
     assert "cannot be used" in capsys.readouterr().err
@@ -140,6 +143,47 @@ def test_nothing_but_damaged_ones_starts_over(open_run: Callable[..., Run], to: 
     (to / "step-000000000003" / "MANIFEST.json").write_text("{}")
     assert count(open_run(), 5) == (0, {"count": 5})
     assert steps_in(to) == [5]
+
+
+def test_checkpoints_that_were_saved_and_are_gone_are_told_before_a_start_from_nothing(
+    open_run: Callable[..., Run], to: Path, tmp_path: Path
+) -> None:
+    count(open_run(), 6, save_at=(3,))
+    shutil.rmtree(to / "step-000000000006")
+    assert count(open_run(attempt=1, checkpoint_step=6), 7)[0] == 3
+    told = [message for kind, message in read_events(tmp_path) if kind == "CheckpointsGone"]
+    assert told[0].startswith(f"The checkpoint of step 6 is gone: there is none in {to} newer than that of step 3.")
+    assert "goes on after step 3" in told[0]
+    to.rename(tmp_path / "moved")
+    assert count(open_run(attempt=2, checkpoint_step=7), 8)[0] == 0
+    told = [message for kind, message in read_events(tmp_path) if kind == "CheckpointsGone"]
+    assert f"there is none in {to} at all. Training goes on from the beginning." in told[1]
+
+
+def test_nothing_is_told_where_nothing_is_missing(open_run: Callable[..., Run], to: Path, tmp_path: Path) -> None:
+    count(open_run(), 3)
+    count(open_run(attempt=1, checkpoint_step=3), 4)
+    (to / "step-000000000004" / "MANIFEST.json").write_text("{}")  # told as damaged
+    count(open_run(attempt=2, checkpoint_step=4), 5)
+    assert not {"CheckpointsGone", "ForeignCheckpoint"} & set(kinds(tmp_path))
+
+
+def test_a_checkpoint_that_another_run_saved_is_told(open_run: Callable[..., Run], to: Path, tmp_path: Path) -> None:
+    count(open_run(run_uid="other"), 3)
+    assert count(open_run(attempt=1), 4)[0] == 3
+    (told,) = [message for kind, message in read_events(tmp_path) if kind == "ForeignCheckpoint"]
+    assert told == f"The checkpoint of step 3 in {to} was saved by another run, other."
+
+
+def test_a_checkpoint_of_a_newer_version_is_an_error_and_no_fresh_start(open_run: Callable[..., Run], to: Path) -> None:
+    count(open_run(), 3)
+    manifest = to / "step-000000000003" / "MANIFEST.json"
+    body = {**json.loads(manifest.read_text()), "format": FORMAT + 1}
+    body["checksum"] = checksum({name: value for name, value in body.items() if name != "checksum"})
+    manifest.write_text(json.dumps(body))
+    with open_run() as run, pytest.raises(StoreUnavailable, match="of a newer version of Fairlead, and this one reads"):
+        run.resume(state={})
+    assert steps_in(to) == [3]
 
 
 def test_directory_without_manifest_does_not_count_and_is_removed_by_a_success(
@@ -183,6 +227,30 @@ def test_stop_notice_saves_this_step_and_ends_with_143(open_run: Callable[..., R
     assert read_report(tmp_path)["stopped_step"] == 2
     assert kinds(tmp_path) == ["StopNotice", "CheckpointSaved"]
     assert signal.getsignal(signal.SIGTERM) is before
+
+
+FORKING = """
+import multiprocessing, signal, time
+import fairlead
+with fairlead.run() as run:
+    context = multiprocessing.get_context("fork")
+    for _ in range(20):
+        worker = context.Process(target=time.sleep, args=(300,))
+        worker.start()
+        worker.terminate()
+        worker.join(30)
+        assert worker.exitcode == -signal.SIGTERM, worker.exitcode
+    with context.Pool(2) as pool:
+        pool.apply_async(time.sleep, (300,))
+        time.sleep(0.1)
+    signal.raise_signal(signal.SIGTERM)
+    print(run.stop_requested)
+"""
+
+
+def test_forked_workers_end_at_sigterm_as_without_a_run_and_the_run_still_hears_it() -> None:
+    done = subprocess.run([sys.executable, "-c", FORKING], capture_output=True, text=True, timeout=120, check=False)
+    assert (done.returncode, done.stdout) == (0, "True\n"), done.stderr
 
 
 def test_stop_notice_right_after_a_save_needs_no_second_one(open_run: Callable[..., Run], tmp_path: Path) -> None:

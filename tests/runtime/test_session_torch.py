@@ -329,6 +329,7 @@ def test_what_pytorchs_own_distributed_checkpoint_saved_is_read(
     assert {path for path, _ in distcp.flatten(tree)} == set(reader.paths.values())
 
 
+@pytest.mark.slow
 def test_names_are_without_the_wrappers_of_compile_and_activation_checkpoints() -> None:
     from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
 

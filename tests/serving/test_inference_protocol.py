@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fairlead.runtime.serving.inference_protocol import HEADER_LENGTH
+from fairlead.runtime.serving.inference_protocol import HEADER_LENGTH, MOST_JSON_BYTES, read_json
+from fairlead.runtime.serving.problems import BadRequest
 from fairlead.runtime.serving.tensors import DTYPES, from_bytes, to_bytes
 from tests.serving.replica import Answer, Replica, x
 
@@ -223,6 +224,13 @@ TENSOR = {"name": "a", "shape": [2], "datatype": "FP32", "parameters": {"binary_
         ([{**TENSOR, "datatype": "BYTES"}], b"\0\0\0\0\0\0\0\0", None, None),
         ([{**TENSOR, "datatype": "BYTES"}], b"\1\0\0\0a123", None, "ends within the length of element 1"),
         ([{**TENSOR, "datatype": "BYTES"}], b"\4\0\0\0abcd", None, "has 1 elements where its shape needs 2"),
+        (
+            [{**TENSOR, "datatype": "BYTES", "parameters": {"binary_data_size": 4_000}}],
+            bytes(4_000),
+            None,
+            "has more elements than the 2 that its shape needs",
+        ),
+        ([{**TENSOR, "datatype": "BYTES", "shape": [2**21]}], bytes(8), None, "at most 1048576 of BYTES are read"),
         ([TENSOR], b"12345678", "-1", "Inference-Header-Content-Length is '-1'"),
         ([TENSOR], b"12345678", "1e3", "Inference-Header-Content-Length is '1e3'"),
         ([TENSOR], b"12345678", "99999999999999999999", "Inference-Header-Content-Length is"),
@@ -235,6 +243,11 @@ def test_binary_data_that_do_not_fit_are_refused(
     answer = binary(echo, {"inputs": inputs}, tail, length=length)
     assert answer.status == (200 if says is None else 400)
     assert says is None or says in answer.json()["error"]
+
+
+def test_json_that_would_keep_all_others_waiting_is_refused() -> None:
+    with pytest.raises(BadRequest, match="send tensors as binary data after it, with the header Inference-Header"):
+        read_json(b"[" * (MOST_JSON_BYTES + 1))
 
 
 def test_inputs_with_different_batches_are_refused(echo: Replica) -> None:

@@ -4,6 +4,7 @@ import random
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, example, given, settings
@@ -16,14 +17,15 @@ from fairlead.control.simulation import World, simulate
 from fairlead.policy import pass_cache
 from fairlead.policy.decide import decide
 from fairlead.policy.pass_cache import PassCache, differences
+from fairlead.policy.queue.idle_pass import is_same_to_queue
 from fairlead.policy.queue.occupancy import Occupancy
 from fairlead.policy.queue.scheduling import SchedulingPass
 from fairlead.specs.simulation import Failures, Programs, Provisioning, Reclaims
 from fairlead.specs.team import Quota, Team
 from fairlead.specs.training import Capacity
-from fairlead.state.plan import Plan
+from fairlead.state.plan import Change, Plan
 from fairlead.state.scheduling_policy import DEFAULT, POLICIES, Backfill, SchedulingPolicy
-from fairlead.state.snapshot import Progress, Snapshot
+from fairlead.state.snapshot import Phase, Progress, Snapshot, Workload
 from fairlead.traces.arrivals import Arrival
 from tests.builders import node
 from tests.policy.test_scheduling import NOW, look, running
@@ -90,6 +92,7 @@ def drawn(seed: int, num_runs: int = 20) -> list[Arrival]:
     return found
 
 
+@pytest.mark.slow
 @settings(max_examples=20, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 @given(
     seed=st.integers(0, 1000),
@@ -148,6 +151,106 @@ def test_that_property_catches_a_list_that_is_left_out_too_early(monkeypatch: py
     monkeypatch.setattr(SchedulingPass, "_is_idle", lambda queue, alike: queue.first is not None)
     with compared(), pytest.raises(Differs):
         simulate(queued(1), (pool("a", nodes=2),))
+
+
+def backlog(seed: int, num_runs: int = 40, *, teams: str = "tuvw") -> list[Arrival]:
+    """Runs of several teams for one node, most of which wait for long, some of them for nodes that are not there."""
+    chance = random.Random(seed)
+    return [
+        run(
+            f"{chance.choice('ab')}-{number}",
+            at_s=chance.choice((0.0, float(chance.randrange(3000)))),
+            duration_s=chance.choice((300.0, 900.0, 2000.0)),
+            gpus=chance.choice((1, 1, 2, 4, 8)),
+            nodes=chance.choice((1, 1, 1, 1, 3)),
+            team=chance.choice(teams),
+        )
+        for number in range(num_runs)
+    ]
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("nodes", [1, 2])
+@pytest.mark.parametrize("policy", ["default", "best-effort"])
+def test_a_backlog_goes_as_with_every_pass_from_scratch(seed: int, nodes: int, policy: str) -> None:
+    with compared() as plans:
+        simulate(backlog(seed), (pool("a", nodes=nodes),), rules=POLICIES[policy])
+    assert sum(len(plan.changes) for plan in plans) > 100
+
+
+def test_that_property_catches_a_pass_that_is_over_too_early(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(SchedulingPass, "_is_over", lambda queue, lists, singles: queue.first is not None)
+    limited = [replace(each, spec=replace(each.spec, max_duration_s=3000.0)) for each in backlog(1)]
+    with compared(), pytest.raises(Differs):
+        simulate(limited, (pool("a", nodes=2),))
+
+
+# Of four teams all gangs are wider than their team's share, so that none of them is promised a start at first.
+@pytest.mark.parametrize("teams", ["t", "tuvw"])
+@pytest.mark.parametrize("num_runs", [40, 160])
+def test_the_runs_looked_at_in_a_pass_do_not_grow_with_those_that_wait(
+    num_runs: int, teams: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked = list[str]()
+    look_at = SchedulingPass.look_at
+
+    def counted(queue: SchedulingPass, workload: Workload) -> list[Change]:
+        looked.append(workload.uid)
+        return look_at(queue, workload)
+
+    monkeypatch.setattr(SchedulingPass, "look_at", counted)
+    outcome = simulate(backlog(2, num_runs, teams=teams), (pool("a", nodes=1),))
+    assert len(outcome.runs) == num_runs
+    assert len(looked) < 9 * num_runs
+
+
+def full() -> tuple[SimulatedCluster, PassCache, float]:
+    """A node that one of three runs holds, after the first pass that changed nothing."""
+    cluster = SimulatedCluster([node("n", gpus=4)], lambda spec, attempt: Program(duration_s=900.0))
+    cache, now = PassCache(), cluster.clock.now()
+    for number in range(3):
+        cluster.submit(run(f"a-{number}", 0.0, 900.0, gpus=4).spec)
+    while loop.run_pass(cluster, now, cache=cache):
+        pass
+    return cluster, cache, now
+
+
+def test_a_pass_at_the_same_instant_with_nothing_new_considers_no_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster, cache, now = full()
+    monkeypatch.setattr(SchedulingPass, "of", lambda *arguments: 1 / 0)
+    assert not decide(cluster.snapshot(), now, cache).changes
+    with pytest.raises(ZeroDivisionError):
+        decide(cluster.snapshot(), now + 1.0, cache)
+    cluster.submit(run("b", 0.0, 900.0, gpus=4).spec)
+    with pytest.raises(ZeroDivisionError):
+        decide(cluster.snapshot(), now, cache)
+
+
+@pytest.mark.parametrize(
+    "other", [{"debts": {"t": 0.5}}, {"teams": (Team(name="t"),)}, {"rules": POLICIES["best-effort"]}]
+)
+def test_a_pass_under_other_conditions_at_the_same_instant_is_made_anew(other: dict[str, Any]) -> None:
+    cluster, cache, now = full()
+    idle, snapshot = cache.idle_pass, cluster.snapshot()
+    assert idle is not None
+    assert idle.is_repeated(snapshot, now, cache.queue_version, cache.runs)
+    assert not idle.is_repeated(replace(snapshot, **other), now, cache.queue_version, cache.runs)
+
+
+def test_a_reason_that_was_not_recorded_is_given_again() -> None:
+    cluster, cache, now = full()
+    cluster.submit(run("b", 0.0, 900.0, gpus=4).spec)
+    told = decide(cluster.snapshot(), now, cache).changes
+    assert told == decide(cluster.snapshot(), now, cache).changes != ()
+
+
+def test_a_run_that_ends_or_moves_on_is_another_to_the_queue() -> None:
+    workload = full()[1].runs["00000001"]
+    status = workload.status
+    reason = replace(status.reason, message="another")
+    assert is_same_to_queue(workload, replace(workload, status=replace(status, reason=reason), version=9))
+    others = ({"phase": Phase.STOPPING}, {"started_at": 5.0}, {"attempt": 3}, {"taken_by": "another"})
+    assert not any(is_same_to_queue(workload, replace(workload, status=replace(status, **each))) for each in others)
 
 
 def test_that_property_catches_a_cache_that_does_not_see_what_ended(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -128,6 +128,17 @@ def test_a_spec_file_is_a_trace_of_runs_that_say_how_long_they_take(tmp_path: Pa
         ("submit_s,duration_s\n1,soon\n", "trace.csv:2: duration_s: 'soon' is not a number"),
         ("submit_s,duration_s\n1,1\n# more\n-1,2\n", "trace.csv:4: submit_s: '-1' is not a number of 0 or more"),
         ("submit_s,duration_s,nodes\n1,1,many\n", 'trace.csv:2: nodes: "many" is not a whole number'),
+        ("submit_s,duration_s,gpu\n0,10,1,9\n", "trace.csv:2: it has 4 fields, and the header 3; leave a field empty"),
+        ("submit_s,duration_s,gpu\n\n0,10\n", "trace.csv:3: it has 2 fields, and the header 3"),
+        ("submit_s,gpu,duration_s,gpu\n0,1,10,2\n", "trace.csv:1: gpu: the header has this column twice"),
+        ("submit_s;duration_s\n0;10\n", "trace.csv:1: the columns are separated by ';'; a trace has commas"),
+        ("submit_s,duration_s\n0,1e30\n", "trace.csv:2: a duration of 1e.30 s is too long; give at most 3.1536e.08"),
+        ('submit_s,duration_s\n0,"1,000"\n', "'1,000' is not a number of 0 or more; write 1000"),
+        (
+            "submit_s,duration_s\n2024-01-01T00:00:00Z,10\n",
+            "is not a number of 0 or more; give seconds since any moment",
+        ),
+        ("submit_s,duration_s\n0,1:30:00\n", "is not a number of 0 or more; give seconds since any moment"),
         ("submit_s,duration_s,gpu\n1,1,A100:0\n", r"trace.csv:2: resources.gpu: "),
     ],
 )

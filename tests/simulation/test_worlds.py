@@ -84,6 +84,7 @@ def _slow_imports() -> None:
     simulate([run("a", 0, 1)], POOLS)
 
 
+@pytest.mark.slow
 @given(traces(), surroundings())
 @settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_every_gpu_second_is_accounted_for_and_no_finished_work_is_missing(trace: list[Arrival], world: World) -> None:

@@ -27,7 +27,7 @@ from fairlead.cluster.kubernetes.engines.port import Submission
 from fairlead.cluster.kubernetes.engines.table import driver_of, endpoint_driver_of
 from fairlead.cluster.kubernetes.manifests.autoscalers import render_autoscaler
 from fairlead.cluster.kubernetes.manifests.pods import render_pod
-from fairlead.cluster.kubernetes.manifests.teams import TeamSettings, render_team
+from fairlead.cluster.kubernetes.manifests.teams import TeamSettings, render_object_counts, render_team
 from fairlead.cluster.local import pod_spec
 from fairlead.cluster.local.cluster import LocalCluster
 from fairlead.cluster.local.code.keeping import CodeStore
@@ -50,6 +50,7 @@ from fairlead.policy.kinds import idleness
 from fairlead.policy.kinds.replica import judge as judge_replica
 from fairlead.policy.kinds.step_runs import child_spec
 from fairlead.policy.placement.node_eligibility import CAPACITY_TYPE_LABEL
+from fairlead.policy.queue.run_limits import limited
 from fairlead.policy.serving.latency_scaling import service_of, shares
 from fairlead.policy.serving.replica_count import wanted_replicas
 from fairlead.policy.serving.routes import places_here, routes
@@ -239,7 +240,7 @@ def gpus(number: int) -> GpuRequest:
 
 
 def team_objects(team: Team) -> object:
-    return render_team(team, TeamSettings())
+    return [*render_team(team, TeamSettings()), render_object_counts(team)]
 
 
 def spent(spec: Training, *teams: Team) -> object:
@@ -362,12 +363,26 @@ EFFECTS["Training"] = [
     Effect("capacity.spot", None, True, kubernetes_pod),
     Effect("capacity.spot", True, "auto", ON_SPOT, {"expected_duration": "8h"}, {"deadline": "30h"}),
     Effect("capacity.max_price", 5, 1, PRICED),
+    *(
+        Effect(f"data.*.{key}", before, after, seen, {"data.*.from": place})
+        for key, before, after, place, seen in (
+            ("mode", None, "stream", "s3://bucket/a", local_pod),
+            ("at", None, "/data/other", "pvc://claim", kubernetes_pod),
+            ("version", None, "0123456789abcdef", "s3://bucket/a", local_pod),
+            ("include", None, "*.tar", "s3://bucket/a", local_pod),
+            ("write", None, True, "pvc://claim", kubernetes_pod),
+            ("credentials", None, "research", "s3://bucket/a", local_pod),
+        )
+    ),
+    Effect("data.*.from", "s3://bucket/a", "s3://bucket/b", local_pod),
+    Effect("data.*.from", "pvc://claim/a", "pvc://claim/b", kubernetes_pod),
     Effect("checkpoint.to", None, "s3://bucket/runs", local_pod),
     Effect("checkpoint.from", None, "s3://bucket/runs/base", local_pod),
     Effect("checkpoint.every", None, "10m", local_pod),
     Effect("checkpoint.every", None, "200 steps", local_pod),
     Effect("checkpoint.every", None, "auto", local_pod),
     Effect("checkpoint.keep", None, 7, local_pod),
+    Effect("checkpoint.trust", None, True, local_pod),
     Effect("checkpoint.memory_every", None, "20 steps", local_pod),
     Effect("checkpoint.memory_every", None, "30s", local_pod),
     Effect("retry.program", 0, 1, Played(program=FAILS, seconds=10)),
@@ -430,6 +445,8 @@ BORROWED = [of_team("others", f"o{n}", gpu=gpus(1), cpu_milli=1000, memory_bytes
 EFFECTS["Team"] = [
     Effect("name", "a", "b", team_objects),
     Effect("members", None, ["ann"], team_objects),
+    Effect("groups", None, ["ml-research"], team_objects),
+    Effect("max_objects", None, 2000, team_objects),
     Effect("quota.gpu", 4, 1, in_team(of_team("a", "r", gpu=gpus(2)))),
     Effect("quota.cpu", 4, 1, in_team(of_team("a", "r", cpu_milli=2000))),
     Effect("quota.memory", "8Gi", "1Gi", in_team(of_team("a", "r", memory_bytes=2 * GIB))),
@@ -450,6 +467,15 @@ EFFECTS["Team"] = [
         "weight", 1, 9,
         in_team(
             of_team("b", "b-next", gpu=gpus(1)), of_team("a", "a-next", gpu=gpus(1)),
+            before=[of_team("a", "a1", gpu=gpus(2)), of_team("b", "b1", gpu=gpus(1))],
+        ),
+    ),
+    Effect("max_duration.default", None, "30s", lambda team: limited(of_team("a", "r"), team)),
+    Effect("max_duration.max", None, "30s", lambda team: limited(of_team("a", "r"), team)),
+    Effect(
+        "max_priority", 0, 9,
+        in_team(
+            of_team("b", "b-next", gpu=gpus(1)), replace(of_team("a", "a-next", gpu=gpus(1)), priority=9),
             before=[of_team("a", "a1", gpu=gpus(2)), of_team("b", "b1", gpu=gpus(1))],
         ),
     ),
@@ -1044,6 +1070,7 @@ EFFECTS["Serving"] = [
     Effect("access.teams", ["a"], ["a", "b"], routed),
     Effect("access.requests_per_minute", 10, 20, routed, {"access.teams": ["a"]}),
     Effect("access.tokens_per_minute", None, 20, routed, {"access.teams": ["a"]}),
+    Effect("access.origins", None, ["https://app.example.com"], routed, {"access.teams": ["a"]}),
     Effect("capacity.base", 0, 2, tiered, {"replicas": 3, "capacity.overflow": "spot"}),
     Effect("capacity.overflow", None, "spot", tiered, {"replicas": 3}),
     Effect("timeout", "30s", "60s", routed),
@@ -1084,6 +1111,20 @@ SWEEP = {
     "parallel": 3,
     "trial.run": "python train.py",
 }
+
+
+def short_for(effect: Effect) -> Effect:
+    """Return the example of a key of a step's run for the same key of its command."""
+
+    def of_command(keys: Mapping[str, Any]) -> dict[str, Any]:
+        return {path.replace(".training.", "."): value for path, value in keys.items()}
+
+    (key,) = of_command({effect.key: None})
+    # Without any resources beside it, the step would be a command.
+    own = {} if key.endswith((".cpu", ".colocate")) else {"steps.*.resources.cpu": 1}
+    return replace(effect, key=key, beside={**own, **of_command(effect.beside)}, along=of_command(effect.along))
+
+
 OF_THE_PIPELINE = ("name", "team")
 EFFECTS["Pipeline"] += [
     of_step(each, "training", {"run": TRAINING["run"]})
@@ -1099,6 +1140,12 @@ EFFECTS["Pipeline"] += [
 ALLOWED = Effect(COLOCATE, None, True, sharing("step"), {"resources.gpu": 1})
 OF_TRIAL = replace(ALLOWED, key=f"trial.{COLOCATE}", seen=as_trial(ALLOWED.seen), beside={"trial.resources.gpu": 1})
 EFFECTS["Pipeline"] += [of_step(ALLOWED, "training", {"run": TRAINING["run"]}), of_step(OF_TRIAL, "sweep", SWEEP)]
+# A command with resources is short for a run.
+EFFECTS["Pipeline"] += [
+    short_for(of_step(each, "training", {"run": TRAINING["run"]}))
+    for each in (*EFFECTS["Training"], ALLOWED)
+    if each.key.startswith("resources.") and (each.key != COLOCATE or each is ALLOWED)
+]
 
 # Fleets ---------------------------------------------------------------------------------------------------------------
 

@@ -23,7 +23,7 @@ def endpoint(more: str) -> WorkloadSpec:
         ("", "canary: {within: 2h}", ["canary.within: none -> 2h"]),
         ("canary: {within: 2h}", "", ["canary.within: 2h -> none"]),
         ("access: {}", "", ["access: by default -> none"]),
-        ("env: {A: b}", "timeout: 5s", ["timeout: 1m -> 5s", "env.A: b -> none"]),
+        ("env: {A: b}", "timeout: 5s", ["timeout: 1m -> 5s", "env.A: a value -> none"]),
     ],
 )  # fmt: skip
 def test_an_endpoint_differs_by_the_keys_of_its_own_table_and_their_defaults(

@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
+from fairlead.specs.field_types import Section, SectionMap
 from fairlead.specs.formats.reading import parse
 from fairlead.specs.keys import KINDS
-from fairlead.specs.tables.field_types import Section, SectionMap
+from fairlead.specs.pipeline import Step
 from tests.specs.key_effects import BASES, EFFECTS, Driven, Effect
 
 
@@ -44,6 +45,7 @@ def read(kind: str, keys: Mapping[str, Any]) -> Any:
 def held(spec: Any, key: str, attribute: str) -> Any:
     """The value of an attribute that a key sets; None where nothing holds it."""
     for word in key.replace("*", "step").split(".")[:-1]:
+        spec = spec.training if isinstance(spec, Step) and word == "resources" else spec  # for which they are short
         spec = spec.get(word) if isinstance(spec, dict) else getattr(spec, word, None)
     return getattr(spec, attribute, None)
 

@@ -1,5 +1,9 @@
 """Fields laid over a pod: read with their lines, refused by name, and written back as they were."""
 
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
 import pytest
 
 from fairlead.cluster.kubernetes.manifests.overlays import lay_over
@@ -8,7 +12,8 @@ from fairlead.specs.constraints import BrokenRules
 from fairlead.specs.formats.reading import parse
 from fairlead.specs.formats.rendering import to_yaml
 from fairlead.specs.formats.serialization import from_json, to_json
-from fairlead.specs.overlay import Overlay, overlay
+from fairlead.specs.overlay import Overlay, overlay, problems
+from fairlead.specs.pod_fields import POD, Branch, Items, Leaf, Tree
 from fairlead.specs.training import Training
 
 FILE = """\
@@ -130,3 +135,25 @@ def test_the_kubernetes_form_takes_what_the_api_server_takes(given: str, problem
 
 def test_nothing_given_is_left_out_in_the_kubernetes_form() -> None:
     assert read(KUBERNETES_FORM + "nodes: null\n").nodes == 1
+
+
+def places(branch: Branch, leaf: Leaf) -> Iterator[Callable[[object], Any]]:
+    """Functions that lay a value at one leaf of that kind; what a tree requires beside it is missing."""
+    if branch is leaf:
+        yield lambda value: value
+    elif isinstance(branch, Tree):
+        for name, inner in branch.fields.items():
+            yield from (partial(lambda put, name, value: {name: put(value)}, put, name) for put in places(inner, leaf))
+    elif isinstance(branch, Items):
+        yield from (partial(lambda put, value: [put(value)], put) for put in places(branch.item, leaf))
+
+
+@pytest.mark.parametrize("name", ["../secrets/token", "a/status", "a?watch=1", "A", "a,b", "a\u202eb", "-a", "x" * 300])
+def test_no_field_that_names_an_object_takes_what_is_no_name(name: str) -> None:
+    puts = list(places(POD, Leaf.OBJECT))
+    assert len(puts) > 20
+    for put in puts:
+        sentences = [sentence for _, sentence in problems(put(name)) if sentence != "missing; give it"]
+        assert len(sentences) == 1, put(name)
+        assert "is not the name of an object; use lower-case" in sentences[0] or "give at most 253" in sentences[0]
+        assert not [sentence for _, sentence in problems(put("a-1.b")) if sentence != "missing; give it"]

@@ -73,7 +73,10 @@ def test_every_mistake_is_told_at_once_with_its_line() -> None:
 @pytest.mark.parametrize(
     ("step", "told"),
     [
-        ("a: {run: x, resources: {gpu: 1}}", "steps.a.resources: unknown key; it is a key of the Pipeline itself."),
+        (
+            "a: {training: {run: x}, resources: {cpu: 1}}",
+            "steps.a.resources: it is for a command; give `training.resources`",
+        ),
         ("driver: {training: {run: x}}", "as the one that runs the commands is; rename it"),
         ("a: {run: x, ruun: 3}", "steps.a.ruun: unknown key; did you mean `run`?"),
         ("a: {needs: [b]}", "steps.a.run: missing"),
@@ -187,3 +190,19 @@ def test_a_step_that_is_a_run_says_what_cannot_be(lines: list[str], said: str) -
     with pytest.raises(InvalidSpec) as caught:
         parse(steps_of(*lines))
     assert said in str(caught.value)
+
+
+def test_two_outputs_never_share_one_variable() -> None:
+    text = (
+        "kind: Pipeline\nname: collide\nsteps:\n"
+        "  train: {run: x, outputs: [eval_data]}\n"
+        "  train_eval: {run: x, outputs: [data]}\n"
+        "  report: {run: cat $FAIRLEAD_INPUT_TRAIN_EVAL_DATA, needs: [train, train_eval]}\n"
+    )
+    with pytest.raises(InvalidSpec) as caught:
+        parse(text)
+    assert caught.value.problems == (
+        "<text>:6: steps.report.needs: train.eval_data and train_eval.data would both be in "
+        "FAIRLEAD_INPUT_TRAIN_EVAL_DATA; rename a step or an output",
+    )
+    parse(text.replace(", needs: [train, train_eval]", ", needs: [train]"))

@@ -12,10 +12,10 @@ from hypothesis import HealthCheck, event, example, given, settings
 from hypothesis import strategies as st
 
 from fairlead.errors import InvalidSpec
+from fairlead.specs.field_types import ListField, MapField, Section, SectionKey, SectionMap
 from fairlead.specs.formats.reading import parse
 from fairlead.specs.formats.schema import json_schema
 from fairlead.specs.keys import API_VERSION, KINDS
-from fairlead.specs.tables.field_types import Key, ListField, MapField, Section, SectionMap
 
 SCHEMA = json_schema()
 VALIDATOR = jsonschema.Draft202012Validator(SCHEMA)
@@ -178,7 +178,7 @@ JUNK = st.deferred(
 )
 
 
-def values(key: Key) -> st.SearchStrategy[Any]:
+def values(key: SectionKey) -> st.SearchStrategy[Any]:
     """Mostly what the key takes, sometimes anything."""
     right: st.SearchStrategy[Any] = st.just(yaml.safe_load(key.example))
     if isinstance(key.kind, Section):
@@ -240,6 +240,7 @@ def refusals(document: Mapping[str, Any]) -> tuple[str, ...]:
 DOCUMENTS = st.sampled_from(list(KINDS)).flatmap(lambda kind: short(kind) | kubernetes(kind))
 
 
+@pytest.mark.slow
 @given(DOCUMENTS)
 @example({"apiVersion": API_VERSION, "kind": "Team", "metadata": {"name": "a"}, "spec": {"members": None}})
 @example({"kind": "Team", "name": "a", "members": None})
@@ -258,11 +259,12 @@ def test_what_one_refuses_the_other_refuses(document: dict[str, Any]) -> None:
         assert any(words in problem for words in PARSERS_ALONE), f"only the parser refuses it: {problem}"
 
 
+@pytest.mark.slow
 def test_the_schema_is_a_schema() -> None:
     jsonschema.Draft202012Validator.check_schema(SCHEMA)
 
 
-def every_key(section: Section) -> list[tuple[Key, Section]]:
+def every_key(section: Section) -> list[tuple[SectionKey, Section]]:
     inner = [each for key in section.keys if isinstance(key.kind, Section) for each in every_key(key.kind)]
     inner += [each for key in section.keys if isinstance(key.kind, SectionMap) for each in every_key(key.kind.item)]
     return [(key, section) for key in section.keys] + inner

@@ -43,7 +43,6 @@ def refusal(*texts: str) -> str:
         ("retry=5", replace(SPEC, retry=Retry(program=5))),
         ("checkpoint.every=10m", replace(SPEC, checkpoint=Checkpoint(every_s=600.0))),
         ("max_duration=null", replace(SPEC, max_duration_s=None)),
-        ("max_duration=", replace(SPEC, max_duration_s=None)),
         ("resources=null", replace(SPEC, resources=Resources())),
         ("env.A.B=", replace(SPEC, env={"SEED": "1", "A.B": ""})),
         ("env={A: 1}", replace(SPEC, env={"A": "1"})),

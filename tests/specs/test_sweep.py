@@ -1,17 +1,26 @@
 """Sweeps as files: what parameters may be, how they get into a trial, and every mistake."""
 
 import json
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from fairlead.errors import InvalidSpec
+from fairlead.policy.search.sampling import suggest
 from fairlead.specs.formats.reading import parse
 from fairlead.specs.formats.rendering import to_yaml
 from fairlead.specs.formats.serialization import from_json, to_json
-from fairlead.specs.search_space import Parameter, count_combinations, grid, read_parameter, read_parameters
-from fairlead.specs.sweep import Sweep, trial_run, values_of
+from fairlead.specs.search_space import (
+    Parameter,
+    count_combinations,
+    grid,
+    read_parameter,
+    read_parameters,
+    show_value,
+)
+from fairlead.specs.sweep import Objective, Sampler, Sweep, Trial, trial_run, values_of
 
 FILE = """
 kind: Sweep
@@ -130,3 +139,79 @@ def test_every_whole_number_of_a_range_is_as_likely_as_any_other() -> None:
     parameter: Parameter = read_parameter("x", "1..4")
     values = [parameter.at((place + 0.5) / 400) for place in range(400)]
     assert [values.count(number) for number in (1, 2, 3, 4)] == [100] * 4
+
+
+@pytest.mark.parametrize(
+    ("values", "texts"),
+    [
+        ("1.10 | 1.20", ["1.10", "1.20"]),
+        ("001 | 010", ["001", "010"]),
+        ("1234567.5 | 0.123456789", ["1234567.5", "0.123456789"]),
+        ("1e5 | 12e3", ["1e5", "12e3"]),
+        (".5 | 5.", [".5", "5."]),
+        ("-0 | 1e-4", ["-0", "1e-4"]),
+    ],
+)
+def test_a_listed_value_reaches_the_program_as_it_was_written(values: str, texts: list[str]) -> None:
+    trial = Trial(name="s", run="python t.py {{x}}", env={"GIVEN": "{{ x }}"})
+    spec = Sweep(name="s", trial=trial, parameters={"x": values})
+    runs = [trial_run(spec, combination) for combination in grid(spec.space)]
+    assert [run.run for run in runs] == [f"python t.py {text}" for text in texts]
+    assert [(run.env["GIVEN"], run.env["FAIRLEAD_PARAM_X"]) for run in runs] == [(text, text) for text in texts]
+
+
+def test_numbers_are_numbers_in_json_and_words_with_leading_zeros_are_words() -> None:
+    spec = Sweep(name="s", trial=Trial(name="s", run="x"), parameters={"lr": "1e-4 | 1.10", "code": "007"})
+    runs = [trial_run(spec, combination) for combination in grid(spec.space)]
+    assert [json.loads(run.env["FAIRLEAD_PARAMS"]) for run in runs] == [
+        {"lr": 1e-4, "code": "007"},
+        {"lr": 1.1, "code": "007"},
+    ]
+
+
+def test_without_a_number_of_trials_each_combination_is_tried_once() -> None:
+    spec = Sweep(
+        name="s",
+        trial=Trial(name="s", run="x"),
+        parameters={"opt": "sgd | adam | lion", "bs": "16 | 32"},
+        objective=Objective(metric="loss"),
+    )
+    assert spec.chosen_sampler is Sampler.GRID
+    drawn = [suggest(spec, number, (), ()) for number in range(spec.num_trials)]
+    assert len({tuple(values.items()) for values in drawn}) == len(drawn) == 6
+    assert replace(spec, trials=6).chosen_sampler is Sampler.TPE
+
+
+@given(st.floats(allow_nan=False, allow_infinity=False))
+def test_a_number_is_shown_with_all_of_its_digits(number: float) -> None:
+    assert float(show_value(number)) == number
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["0.1-0.5", "1-5", "1e-5, 1e-1", "0.1,0.2", "0.1 0.2", "0.1;0.2", "1 to 5", "loguniform(1e-5, 1e-1)", "1...5"],
+)
+def test_a_range_in_the_words_of_other_tools_is_no_single_value(text: str) -> None:
+    message = problem(parameters=f"{{lr: '{text}'}}")
+    assert f'lr: "{text}" is not a range; give two' in message or f'lr: "{text}" is a single word here; give' in message
+
+
+@pytest.mark.parametrize("value", ["[0.1, 0.01]", "{min: 0.001, max: 0.1}"])
+def test_values_that_are_no_text_are_answered_with_how_values_and_ranges_are_written(value: str) -> None:
+    assert "such as `lr: 0.1 | 0.01` for values or `0.01..0.1`" in problem(parameters=f"{{lr: {value}}}")
+
+
+@pytest.mark.parametrize(
+    ("text", "described"),
+    [
+        ("sgd | adam", "2 values: sgd, adam"),
+        ("1.10", "1 value: 1.10"),
+        (" | ".join(map(str, range(10))), "10 values: 0, 1, 2, 3, 4, 5, 6, 7, ..."),
+        ("1..5", "whole numbers from 1 to 5"),
+        ("0.1..1.0", "any number from 0.1 to 1"),
+        ("log 1e-5..1e-1", "any number from 1e-05 to 0.1 on a logarithmic scale"),
+        ("0.5..0.9 when opt=sgd|lion", "any number from 0.5 to 0.9; only if opt is sgd or lion"),
+    ],
+)
+def test_a_parameter_is_described_as_it_was_understood(text: str, described: str) -> None:
+    assert read_parameter("x", text).describe() == described

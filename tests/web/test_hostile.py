@@ -11,7 +11,7 @@ from fairlead.state.fleets import Stage
 from fairlead.state.reasons import Code, Reason
 from fairlead.state.series import Point
 from fairlead.state.snapshot import Phase, PodPhase, Progress
-from fairlead.web.visible_text import one_line
+from fairlead.text.visible_text import one_line
 from tests.builders import training
 from tests.web.world import NOW, Seen, World, of_fleet, read_html, world_in
 

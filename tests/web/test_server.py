@@ -15,8 +15,9 @@ from aiohttp import ClientResponse
 from aiohttp.test_utils import TestClient, TestServer
 
 from fairlead.cluster.local.cluster import LocalCluster
+from fairlead.runtime import peer_users
 from fairlead.state.snapshot import Phase
-from fairlead.web import security, server
+from fairlead.web import server
 from fairlead.web.server import Page
 from tests.web.world import World
 
@@ -130,7 +131,7 @@ def test_another_user_of_the_machine_is_refused(world: World, monkeypatch: pytes
     async def ask(client: Client) -> None:
         async with client.get("/") as answer:
             assert answer.status == 200
-        monkeypatch.setattr(security, "_users", lambda: frozenset({54321}))
+        monkeypatch.setattr(peer_users, "_users", lambda: (54321,))
         async with client.get("/") as answer:
             assert answer.status == 403
 

@@ -1,5 +1,6 @@
 """The parts of the page that need no cluster: text, curves, shapes, connections, and values kept for a while."""
 
+import os
 import sys
 from pathlib import Path
 
@@ -7,14 +8,15 @@ import pytest
 
 from fairlead.policy.kinds.steps import TaskPhase
 from fairlead.policy.search.trials import TrialState
+from fairlead.runtime import peer_users
+from fairlead.runtime.peer_users import is_known_user
 from fairlead.state.series import Point
 from fairlead.state.snapshot import Phase, PodPhase
-from fairlead.web import security, view
+from fairlead.text.visible_text import one_line, visible
+from fairlead.web import view
 from fairlead.web.curves import HEIGHT, LEFT, WIDTH, curve
 from fairlead.web.phases import shape_of
-from fairlead.web.security import is_known_user
 from fairlead.web.view import Paced
-from fairlead.web.visible_text import one_line, visible
 
 TCP = """\
   sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode
@@ -70,13 +72,14 @@ def test_a_long_curve_keeps_its_extremes() -> None:
 def test_a_connection_is_known_by_the_user_at_its_other_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     table = tmp_path / "tcp"
     table.write_text(TCP)
-    monkeypatch.setattr(security, "_TABLES", (tmp_path / "missing", table))
+    monkeypatch.setattr(peer_users, "_holder_by_netlink", lambda *ends: None)
+    monkeypatch.setattr(peer_users, "_TABLES", (tmp_path / "missing", table))
     monkeypatch.setattr(sys, "platform", "linux")
     monkeypatch.setattr(sys, "byteorder", "little")
     ends = ("127.0.0.1", 0xA001), ("127.0.0.1", 0x1E14)
-    monkeypatch.setattr(security, "_users", lambda: frozenset({0, 1000}))
+    monkeypatch.setattr(os, "getuid", lambda: 1000)
     assert not is_known_user(*ends)
-    monkeypatch.setattr(security, "_users", lambda: frozenset({0, 4242}))
+    monkeypatch.setattr(os, "getuid", lambda: 4242)
     assert is_known_user(*ends)
     assert is_known_user(("127.0.0.1", 1), ("127.0.0.1", 0x1E14))  # not told by this machine
 
@@ -88,8 +91,9 @@ def test_the_port_of_a_connection_of_ours_does_not_let_another_address_in(
     ours, theirs = "0100007F:A001 0100007F:1E14", "0200007F:A001 0100007F:1E14"
     rest = "01 00000000:00000000 00:00000000 00000000"
     table.write_text(f"{TCP.splitlines()[0]}\n 0: {ours} {rest} 1000 0 1\n 1: {theirs} {rest} 4242 0 2\n")
-    monkeypatch.setattr(security, "_TABLES", (table,))
-    monkeypatch.setattr(security, "_users", lambda: frozenset({0, 1000}))
+    monkeypatch.setattr(peer_users, "_holder_by_netlink", lambda *ends: None)
+    monkeypatch.setattr(peer_users, "_TABLES", (table,))
+    monkeypatch.setattr(os, "getuid", lambda: 1000)
     monkeypatch.setattr(sys, "platform", "linux")
     monkeypatch.setattr(sys, "byteorder", "little")
     own = ("127.0.0.1", 0x1E14)

@@ -21,6 +21,8 @@ from fairlead.state.snapshot import Grant, Phase, PodPhase, Progress, RankExit
 from fairlead.web import readers, view
 from fairlead.web.addresses import MENU
 from fairlead.web.view import Paced
+from fairlead.web.views import workload as workload_view
+from fairlead.web.views.workload import MOST_STEPS
 from tests.builders import training
 from tests.web.world import NOW, World, of_fleet
 
@@ -247,6 +249,7 @@ def test_costs_are_the_rows_of_the_command(world: World, monkeypatch: pytest.Mon
 
     world.cluster.set_price(Price(node="localhost", from_ms=0, rate=3_600_000_000, source="test"))
     world.cluster.store.settle_shares(world.cluster.share_of)
+    world.run("first", Phase.SUCCEEDED, at=NOW - 8 * 86400)  # nothing is billed before the first run
     for by in Grouping:
         text = world.look(f"/cost?by={by.value}&since=7d").text
         # Rows of runs that are over do not move while the test looks.
@@ -295,3 +298,12 @@ def test_a_database_that_cannot_be_read_is_said(world: World) -> None:
     for suffix in ("-wal", "-shm"):
         Path(f"{world.cluster.home.database}{suffix}").unlink(missing_ok=True)
     assert "database" in world.look("/", 503).text
+
+
+def test_of_more_steps_than_a_page_can_show_the_first_are_shown(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Any program of a pipeline may print lines about a hundred thousand of them."""
+    rows = [{"name": f"work[{n}]", "phase": "Running", "took_s": None, "message": ""} for n in range(MOST_STEPS + 500)]
+    monkeypatch.setattr(workload_view, "_steps", lambda *_: rows)
+    html = world.html(f"/runs/{world.run('flow', Phase.RUNNING).uid}")
+    assert html.count("work[") == MOST_STEPS
+    assert "The first 1,000 of 1,500." in html

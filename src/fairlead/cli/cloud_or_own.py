@@ -80,27 +80,27 @@ def load_of_cluster(cluster: "UserClient", pool: str | None, since: float, until
         NotFound, NotAllowed: No load is recorded, or the user may not read any.
         click.UsageError: Runs held several pools, or not this one.
     """
-    found = cluster.load(since, until)
+    load = cluster.load(since, until)
     # A cluster without pools has one with an empty name.
-    names = ", ".join(map(repr, sorted(found.pools))) or "none"
-    if pool is None and len(found.pools) > 1:
+    names = ", ".join(map(repr, sorted(load.pools))) or "none"
+    if pool is None and len(load.pools) > 1:
         raise click.UsageError(f"A node of one pool costs other than one of another: give --pool, one of {names}.")
-    if pool is not None and pool not in found.pools:
+    if pool is not None and pool not in load.pools:
         raise click.UsageError(f"Runs held no node of a pool {pool!r} in this time. They held nodes of: {names}.")
-    named = pool if pool is not None else next(iter(found.pools), "")
-    of_team = "" if found.team is None else f"namespace {found.team} on "
+    named = pool if pool is not None else next(iter(load.pools), "")
+    of_team = "" if load.team is None else f"namespace {load.team} on "
     return Load(
         name=f"{of_team}{f'pool {named} of ' if named else ''}{cluster.account}",
-        busy_ms=found.pools.get(named, ()),
-        length_ms=round((found.end - found.start) * 1000),
+        busy_ms=load.pools.get(named, ()),
+        length_ms=round((load.end - load.start) * 1000),
     )
 
 
 def load_of_trace(path: Path, gpus: int) -> Load:
     """Return the load of a trace if each run starts at once, on nodes with a number of GPUs."""
     spans = [
-        (round(each.at_s * 1000), round((each.at_s + each.duration_s) * 1000), round(each.num_gpus * 1000))
-        for each in read_trace(path)
+        (round(arrival.at_s * 1000), round((arrival.at_s + arrival.duration_s) * 1000), round(arrival.num_gpus * 1000))
+        for arrival in read_trace(path)
     ]
     if not any(held for _, _, held in spans):
         raise click.UsageError(f"no run of {path} asks for a GPU.")
@@ -166,7 +166,7 @@ def draw(load: Load, offers: Offers) -> str:
             cost = (prices[way] + (0 if way is Payment.OWNED else offers.egress * even)) / MICROUSD
             curves.append(Curve(name=name, places=[(100 * even, cost)], is_joined=False))
     mix = offers.mix(load)
-    shown = [(100 * each.busy_ms / max(1, load.length_ms), each.microusd / MICROUSD / hours) for each in mix.levels]
+    shown = [(100 * level.busy_ms / max(1, load.length_ms), level.microusd / MICROUSD / hours) for level in mix.levels]
     title = f"{load.name}: {plural(len(mix.levels), 'node')}, cheapest at {describe_microusd(mix.microusd)} in all"
     curves.append(Curve(name="nodes of this load, as the cheapest mix pays for them", places=shown, is_joined=False))
     x = Axis(name=f"part of {_say(load.length_ms)} that the node is busy, %")
@@ -181,7 +181,7 @@ def _json(load: Load, offers: Offers, mix: Mix, alone: dict[Payment, int]) -> di
     return {
         "load": load.name,
         "length_s": load.length_ms / 1000,
-        "busy_s": [each / 1000 for each in load.busy_ms],
+        "busy_s": [busy / 1000 for busy in load.busy_ms],
         "microusd_per_hour": {way.value: rate for way, rate in offers.prices.items()},
         "egress_microusd_per_busy_hour": offers.egress,
         "terms": None if offers.node is None else offers.node.terms,

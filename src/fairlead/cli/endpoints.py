@@ -6,7 +6,6 @@ from typing import Any, cast
 
 from fairlead.cli.show import describe_event, message
 from fairlead.cluster.client import ClusterClient
-from fairlead.cluster.local.cluster import LocalCluster
 from fairlead.errors import NotFound
 from fairlead.policy.kinds.serving import asked_revision, detail_of, replica_counts, share_of_canary
 from fairlead.policy.serving.canary import judge_canary
@@ -33,7 +32,7 @@ def endpoint_json(cluster: ClusterClient, workload: AnyWorkload) -> dict[str, An
     serving = cast("Workload[Serving]", workload)
     detail, demand = detail_of(serving), None
     ready, wanted = replica_counts(serving)
-    if isinstance(cluster, LocalCluster):
+    if cluster.machine is not None:
         demand = cluster.snapshot().demand.get(workload.uid)
     return {
         "url": cluster.endpoint_url(serving),
@@ -49,16 +48,16 @@ def endpoint_json(cluster: ClusterClient, workload: AnyWorkload) -> dict[str, An
 
 def _proxy_json(cluster: ClusterClient, serving: Workload[Serving]) -> dict[str, str | None] | None:
     """Return the proxy, and the reason if it does not route the endpoint's requests; None without a proxy."""
-    if not isinstance(cluster, LocalCluster):
+    if cluster.machine is None:
         return None
     from fairlead.cluster.local.gateway_proxy import told  # here and not above: few machines have one
     from fairlead.gateway.proxying.programs import HAPROXY
     from fairlead.policy.serving.routes import public_names
 
-    found = told(cluster.home)
-    if found is None:
+    state = told(cluster.machine.home)
+    if state is None:
         return None
-    return {"program": HAPROXY, "held": found["held"].get(public_names(cluster.snapshot()).get(serving.uid))}
+    return {"program": HAPROXY, "held": state["held"].get(public_names(cluster.snapshot()).get(serving.uid))}
 
 
 def _access_json(cluster: ClusterClient, serving: Workload[Serving]) -> dict[str, Any] | None:
@@ -66,9 +65,9 @@ def _access_json(cluster: ClusterClient, serving: Workload[Serving]) -> dict[str
     if serving.spec.access is None:
         return None
     teams = serving.spec.teams_with_access
-    if not isinstance(cluster, LocalCluster):
+    if cluster.machine is None:
         return {"teams": list(teams), "keys": None}  # the user may not read keys of other teams
-    return {"teams": list(teams), "keys": sum(each.team in teams for each in cluster.access_keys())}
+    return {"teams": list(teams), "keys": sum(key.team in teams for key in cluster.access_keys())}
 
 
 def _canary_json(serving: Workload[Serving]) -> dict[str, Any] | None:
@@ -77,30 +76,31 @@ def _canary_json(serving: Workload[Serving]) -> dict[str, Any] | None:
     trial = detail.canary
     if trial is None or rules is None:
         return None
-    found = judge_canary(trial.seen, rules.margins, rules.confidence)
+    verdict = judge_canary(trial.seen, rules.margins, rules.confidence)
     return {
         "revision": f"r{detail.target}",
         "beside": f"r{trial.old}",
         "share": share_of_canary(serving.spec, trial),
-        "evidence": found.evidence,
+        "evidence": verdict.evidence,
         "criteria": {
-            name: {"pairs": each.pairs, "worse": each.worse, "better": each.better} for name, each in trial.seen.items()
+            name: {"pairs": counts.pairs, "worse": counts.worse, "better": counts.better}
+            for name, counts in trial.seen.items()
         },
     }
 
 
 def endpoint_facts(cluster: ClusterClient, workload: AnyWorkload) -> list[tuple[str, str]]:
     """Return the description as labelled texts."""
-    found = endpoint_json(cluster, workload)
-    rate = found["requests_per_second"]
-    facts = [("url", found["url"] or "-"), ("revision", found["revision"] or "-")]
-    proxy, access = found["proxy"], found["access"]
+    fields = endpoint_json(cluster, workload)
+    rate = fields["requests_per_second"]
+    facts = [("url", fields["url"] or "-"), ("revision", fields["revision"] or "-")]
+    proxy, access = fields["proxy"], fields["access"]
     if proxy is not None:
         facts.append(("requests by", proxy["program"] if proxy["held"] is None else f"the gateway: {proxy['held']}"))
     if access is not None:
         count = "keys" if access["keys"] is None else plural(access["keys"], "key")
         facts.append(("access", f"{count} of {', '.join(access['teams'])}"))
-    return facts if rate is None else [*facts, ("requests", f"{rate:.3g}/s, {found['in_flight']} in flight")]
+    return facts if rate is None else [*facts, ("requests", f"{rate:.3g}/s, {fields['in_flight']} in flight")]
 
 
 def await_ready(cluster: ClusterClient, runs: list[AnyWorkload], *, json_: bool = False) -> int:
@@ -117,29 +117,29 @@ def _await(cluster: ClusterClient, run: AnyWorkload, *, json_: bool) -> int:
     tell_at, waits = time.monotonic() + PATIENCE_S, {""}
     begun = asked_revision(cast("Workload[Serving]", run))
     is_settled = begun is not None and begun.ready_at is not None  # its outcome was reported when it was requested
-    told = max((event.id for event in cluster.events(run.uid) if is_settled or event.type in ASKED), default=0)
+    last_id = max((event.id for event in cluster.events(run.uid) if is_settled or event.type in ASKED), default=0)
     while True:
         now = cast("Workload[Serving]", cluster.get(run.uid))
-        for event in cluster.events(run.uid, after=told):
-            told = event.id
+        for event in cluster.events(run.uid, after=last_id):
+            last_id = event.id
             if not json_:
                 message(f"{name}: {describe_event(event.type, event.reason)}")
-        asked, detail = asked_revision(now), detail_of(now)
+        revision, detail = asked_revision(now), detail_of(now)
         if now.status.phase.is_final or now.status.phase is Phase.SUSPENDED:
             message(f"{name} is {now.status.phase.value}: {now.status.reason.message}")
             if now.status.phase is Phase.SUSPENDED:
                 message(f"`fairlead resume {name}` lets it serve again.")
             return 1
-        if asked is not None and asked.failed is not None:
-            message(f"{name} was not changed: {asked.failed}")
+        if revision is not None and revision.failed is not None:
+            message(f"{name} was not changed: {revision.failed}")
             return 1
-        if asked is not None and detail.canary is not None and asked.number == detail.target:
-            message(f"{name} tries {asked.name} as a canary: `fairlead status {name}` shows how far it is.")
+        if revision is not None and detail.canary is not None and revision.number == detail.target:
+            message(f"{name} tries {revision.name} as a canary: `fairlead status {name}` shows how far it is.")
             return 0
-        if asked is not None and asked.ready_at is not None and (detail.ready or not detail.wanted):
+        if revision is not None and revision.ready_at is not None and (detail.ready or not detail.wanted):
             url = cluster.endpoint_url(now)
             if url is not None:
-                message(f"{name} serves {asked.name} at {url}")
+                message(f"{name} serves {revision.name} at {url}")
                 access = _access_json(cluster, now)
                 if access is not None and access["keys"] == 0:
                     (team, *_) = access["teams"]
@@ -147,7 +147,11 @@ def _await(cluster: ClusterClient, run: AnyWorkload, *, json_: bool) -> int:
                 message(f"`fairlead status {name}` shows it, `fairlead stop {name}` ends it.")
                 return 0
         why = now.status.reason.message
-        if asked is not None and detail.serving is None and time.time() >= asked.created_at + now.spec.ready_within_s:
+        if (
+            revision is not None
+            and detail.serving is None
+            and time.time() >= revision.created_at + now.spec.ready_within_s
+        ):
             within = format_duration(now.spec.ready_within_s)
             message(f"{name} is not ready after {within}, and keeps trying: {why}")
             message(f"`fairlead logs {name}` shows why. Correct the spec and run it again, or `fairlead stop {name}`.")

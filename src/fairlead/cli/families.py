@@ -10,13 +10,13 @@ def with_descendants(cluster: ClusterClient, run: AnyWorkload) -> list[AnyWorklo
     """Return a workload and all its descendants, each before its own children."""
     if is_leaf(run):
         return [run]
-    return [run, *(each for child in cluster.children(run.uid) for each in with_descendants(cluster, child))]
+    return [run, *(member for child in cluster.children(run.uid) for member in with_descendants(cluster, child))]
 
 
 def leaves(cluster: ClusterClient, runs: Iterable[AnyWorkload]) -> list[Workload]:
     """Return those workloads that have pods, among some workloads and their descendants; each once."""
-    found = {each.uid: each for run in runs for each in with_descendants(cluster, run) if is_leaf(each)}
-    return list(found.values())
+    by_uid = {member.uid: member for run in runs for member in with_descendants(cluster, run) if is_leaf(member)}
+    return list(by_uid.values())
 
 
 def without_children(runs: Sequence[AnyWorkload]) -> list[AnyWorkload]:
@@ -27,10 +27,10 @@ def without_children(runs: Sequence[AnyWorkload]) -> list[AnyWorkload]:
 
 def by_family(runs: Sequence[AnyWorkload]) -> list[tuple[int, AnyWorkload]]:
     """Return workloads in order, but each after its parent if that is among them, with its depth."""
-    found: list[tuple[int, AnyWorkload]] = []
+    ordered: list[tuple[int, AnyWorkload]] = []
 
     def add(run: AnyWorkload, depth: int) -> None:
-        found.append((depth, run))
+        ordered.append((depth, run))
         for child in runs:
             if child.parent == run.uid:
                 add(child, depth + 1)
@@ -39,4 +39,4 @@ def by_family(runs: Sequence[AnyWorkload]) -> list[tuple[int, AnyWorkload]]:
         return [(0, run) for run in runs]
     for run in without_children(runs):
         add(run, 0)
-    return found
+    return ordered

@@ -18,7 +18,9 @@ from fairlead.cluster.output import Watermark
 from fairlead.cluster.port import EventRecord, LogLine
 from fairlead.errors import FairleadError, NotFound
 from fairlead.policy.kinds.lifecycle import is_over
+from fairlead.specs.serving import Serving
 from fairlead.state.snapshot import AnyWorkload, Phase, Workload, is_leaf
+from fairlead.text.quantities import plural
 
 EXIT_CODES = {Phase.SUCCEEDED: 0, Phase.FAILED: 1, Phase.STOPPED: 3}
 DELETED = 5
@@ -31,6 +33,8 @@ CATCH_UP_S = 0.02
 DRAIN_S = 10.0
 MOST_HELD_S = 5.0
 """Maximum delay of an event, in case the output before it cannot be read."""
+MOST_PAST = 100
+"""Finished children whose output a parent's follower shows."""
 MOST_LINES = 10_000  # between two polls of the run
 MOST_WAITING = 100_000
 
@@ -88,11 +92,11 @@ def _until_over(cluster: ClusterClient, runs: list[AnyWorkload], view: View) -> 
                 if any(event.type in EXIT_CODES for event in watch.see()):
                     now = watch.look()  # it may have ended in between, and its end is shown once
                 has_ended = is_over(now)
-                for each in watch.news(is_over=has_ended):
-                    if isinstance(each, EventRecord):
-                        view.event(now, each)
+                for entry in watch.news(is_over=has_ended):
+                    if isinstance(entry, EventRecord):
+                        view.event(now, entry)
                     elif is_leaf(now):
-                        view.line(now, each)
+                        view.line(now, entry)
             except NotFound:
                 message(f"\n{watch.run.spec.name} was deleted.")
                 codes |= {DELETED} if watch.run.uid in own else set()
@@ -129,8 +133,8 @@ class _Watch:
         self._held_until = 0.0
         self._last_event = 0
         self._nudged = time.monotonic()
-        # Of a parent, unfinished children and all new ones are followed.
-        self._children = {child.uid for child in self._all_children() if child.status.phase.is_final}
+        # Of a parent, unfinished children and all new ones are followed, and the newest finished ones shown.
+        self._children = {child.uid for child in self._past_children()}
         if is_leaf(run):
             threading.Thread(target=self._read, daemon=True).start()
         else:
@@ -154,6 +158,17 @@ class _Watch:
         new = [child for child in self._all_children() if child.uid not in self._children]
         self._children |= {child.uid for child in new}
         return [_Watch(self._cluster, child) for child in new]
+
+    def _past_children(self) -> tuple[AnyWorkload, ...]:
+        """Return the finished children that are not shown: those of an endpoint, and all but the newest of others."""
+        finished = tuple(child for child in self._all_children() if child.status.phase.is_final)
+        if isinstance(self.run.spec, Serving):
+            return finished
+        past = finished[:-MOST_PAST]
+        if past:
+            what = f"{plural(len(past), 'run')} of {self.run.spec.name} that ended earlier"
+            message(f"{what} not shown; `fairlead logs {past[0].spec.name}` shows the first.")
+        return past
 
     def _all_children(self) -> tuple[AnyWorkload, ...]:
         return () if is_leaf(self.run) else self._cluster.children(self.run.uid)

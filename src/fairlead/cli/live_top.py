@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from fairlead.cli.show import describe_reason
+from fairlead.cli.streams import terminal
 from fairlead.cluster.client import ClusterClient
 from fairlead.control.metrics.readings import dollars_per_hour
 from fairlead.errors import NotAllowed
@@ -17,6 +18,7 @@ from fairlead.frozen import dataclass
 from fairlead.policy.kinds.progress import progress_of, warning_of
 from fairlead.state.snapshot import WHOLE_MILLI, Gpu, Node, Phase, Pod, Snapshot, Workload, is_leaf
 from fairlead.text.quantities import describe_duration, plural
+from fairlead.text.visible_text import one_line, visible
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -80,8 +82,8 @@ def gpus_of(node: Node, rows: Sequence[Row]) -> str:
 
 def _mark(gpu: Gpu, node: Node, rows: Sequence[Row]) -> str:
     holding = ((row, pod) for row in rows for pod in row.pods if pod.node == node.name)
-    found = [row.letter for row, pod in holding if gpu.uuid in pod.grant.gpu_uuids]
-    return NO_RUN if not found else found[0] if len(found) == 1 else SHARED
+    letters = [row.letter for row, pod in holding if gpu.uuid in pod.grant.gpu_uuids]
+    return NO_RUN if not letters else letters[0] if len(letters) == 1 else SHARED
 
 
 def _held_milli(rows: Sequence[Row]) -> int:
@@ -132,22 +134,24 @@ def view(seen: Snapshot, chosen: Chosen, now: float, *, height: int, options: st
         table.add_row(
             row.letter, run.spec.name, run.spec.team, run.status.phase.value,
             describe_duration(float(round(max(0.0, now - run.status.since)))), progress_of(run, short=True),
-            "-" if rate is None else f"{rate:,.2f}", (wrong or run.status.reason).message,
+            "-" if rate is None else f"{rate:,.2f}", one_line((wrong or run.status.reason).message),
             style="reverse" if index == chosen.row else "red" if wrong else COLOURS.get(run.status.phase, ""),
         )  # fmt: skip
-    return Group(*lines, table if rows else Text("No runs."), *(Text(each) for each in detail), Text(HELP, style="dim"))
+    return Group(
+        *lines, table if rows else Text("No runs."), *(Text(visible(line)) for line in detail), Text(HELP, style="dim")
+    )
 
 
 def _detail(row: Row, now: float, options: str) -> list[str]:
     run = row.run
     where = ", ".join(sorted({pod.node for pod in row.pods})) or "nowhere"
-    said = [
+    sentences = [
         f"{run.spec.name} is {run.status.phase.value}: {describe_reason(run.status.reason, options)}",
         f"on {where}",
     ]
     if (wrong := warning_of(run, now)) is not None:
-        said.append(f"warning: {describe_reason(wrong, options)}")
-    return [line for each in said for line in each.splitlines()]
+        sentences.append(f"warning: {describe_reason(wrong, options)}")
+    return [line for sentence in sentences for line in sentence.splitlines()]
 
 
 def watch_cluster(cluster: ClusterClient) -> None:
@@ -155,7 +159,7 @@ def watch_cluster(cluster: ClusterClient) -> None:
     from rich.console import Console
     from rich.live import Live
 
-    console, chosen, look_at, seen = Console(highlight=False), Chosen(), 0.0, _look(cluster)
+    console, chosen, look_at, seen = Console(file=terminal(), highlight=False), Chosen(), 0.0, _look(cluster)
     with _keys() as read, Live(console=console, screen=True, auto_refresh=False) as live:
         while True:
             if time.monotonic() >= look_at:

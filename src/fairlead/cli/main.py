@@ -10,7 +10,8 @@ import click
 
 from fairlead import __version__, errors
 from fairlead.cli.ahead import start_ahead
-from fairlead.cli.streams import discard
+from fairlead.cli.streams import discard, guard_terminal
+from fairlead.runtime import utf8_mode
 
 # By task of the user. Each command is in a file that is imported only when the command is used.
 SECTIONS = {
@@ -36,6 +37,7 @@ SECTIONS = {
         "logs": ("logs", "Show the output of a run's ranks."),
         "events": ("events", "Show what happened to runs, and why."),
         "show": ("show_run", "Show a run's spec and code, or how two runs differ."),
+        "diagnose": ("diagnose", "Show what slow ranks cost a run, and why."),
         "top": ("top", "Show resource usage of runs."),
         "ui": ("ui", "Serve the web page of this machine."),
         "exec": ("exec", "Run a command in a rank's environment."),
@@ -44,6 +46,7 @@ SECTIONS = {
     "Compare results": {
         "compare": ("compare", "Compare the specs, metrics and code of runs."),
         "sweep": ("sweep", "Show the trials of a sweep, and which is best."),
+        "data": ("data", "List, copy and cache data sets."),
         "model": ("model", "Manage versions of models, and promote them."),
         "lineage": ("lineage", "Show where an output of a pipeline came from."),
     },
@@ -67,6 +70,7 @@ SECTIONS = {
     },
     "Set up this machine": {
         "doctor": ("doctor", "Check the setup and report problems."),
+        "notifications": ("notifications", "List and try destinations of notifications."),
         "completion": ("completion", "Print the completion script of a shell."),
     },
 }
@@ -82,6 +86,14 @@ EXIT_CODES = (
     (errors.FairleadError, TROUBLE),
 )
 COMPLETION = "_FAIRLEAD_COMPLETE"
+OTHER_WORDS = {
+    **dict.fromkeys(("ls", "list", "ps", "get", "describe", "squeue", "info"), ("status",)),
+    **dict.fromkeys(("cancel", "kill", "scancel", "down"), ("stop",)),
+    **dict.fromkeys(("submit", "launch", "start", "sbatch"), ("run",)),
+    **dict.fromkeys(("rm", "remove"), ("delete",)),
+    **dict.fromkeys(("log", "tail"), ("logs",)),
+}
+"""Words of other tools for a command."""
 EPILOG = (
     "Exit codes: 0 success, 1 the run failed, 2 usage or spec error, 3 the run was stopped, 4 it can never fit, "
     "5 not found, 6 conflict with its state or name, 7 cluster error, 70 internal error, 130 interrupted or detached."
@@ -114,7 +126,7 @@ class LazyGroup(click.Group):
         if args and args[0] not in COMMANDS and not args[0].startswith("-"):
             import difflib
 
-            near = difflib.get_close_matches(args[0], COMMANDS, n=1)
+            near = OTHER_WORDS.get(args[0]) or difflib.get_close_matches(args[0], COMMANDS, n=1)
             hint = f" Did you mean `{near[0]}`?" if near else ""
             ctx.fail(f"there is no command {args[0]!r}.{hint}")
         return super().resolve_command(ctx, args)
@@ -128,6 +140,7 @@ def group() -> None:
 
 def main() -> None:
     """Run the command line and exit; never print a traceback."""
+    utf8_mode.enter()
     start_ahead(sys.argv[1:], os.environ)
     sys.exit(call(sys.argv[1:]))
 
@@ -148,7 +161,9 @@ def _run(arguments: list[str]) -> int:
     if isinstance(sys.stdout, io.TextIOWrapper):
         # A program may print characters that the terminal's encoding lacks; showing them must not fail.
         sys.stdout.reconfigure(errors="backslashreplace")
+    guard_terminal()
     try:
+        _refuse_other_encodings(arguments)
         if COMPLETION in os.environ:
             group.main(prog_name="fairlead", complete_var=COMPLETION)
         # Not click's main(): it exits with 1, the exit code of a failed run, when a pipe is closed.
@@ -168,6 +183,15 @@ def _run(arguments: list[str]) -> int:
         return _explain(error)
 
 
+def _refuse_other_encodings(arguments: list[str]) -> None:
+    """Refuse arguments with bytes that are not UTF-8, which no spec, database or API server can hold."""
+    for argument in arguments:
+        if not argument.isascii() and any("\ud800" <= character <= "\udfff" for character in argument):
+            raise click.UsageError(
+                f"The argument {argument!a} is not UTF-8 text; rename the file, or write it in UTF-8."
+            )
+
+
 def _explain(error: Exception) -> int:
     """Print an error for the user and return its exit code."""
     if isinstance(error, BrokenPipeError):
@@ -184,6 +208,9 @@ def _explain(error: Exception) -> int:
 
 def _tell(error: Exception) -> int:
     if isinstance(error, click.ClickException):
+        if isinstance(error, click.NoSuchOption) and error.option_name[1:2].isdigit():
+            text = f"{error.option_name} is read as an option; no number below 0 is allowed here."
+            error = click.UsageError(text, error.ctx)
         error.show()
         return USAGE
     if isinstance(error, errors.FairleadError):
@@ -197,6 +224,10 @@ def _tell(error: Exception) -> int:
             "Check that the disk has room and that you may write there; `fairlead doctor` looks at both.",
             file=sys.stderr,
         )
+        return TROUBLE
+    if isinstance(error, ModuleNotFoundError) and (package := (error.name or "").partition(".")[0]) in errors.EXTRAS:
+        extra = errors.EXTRAS[package]
+        print(f"fairlead: This needs {package}: `pip install 'fairlead[{extra}]'` installs it.", file=sys.stderr)
         return TROUBLE
     print(f"fairlead: internal error: {type(error).__name__}: {error}", file=sys.stderr)
     print(f"The traceback is in {_keep_traceback(error)}; please report it.", file=sys.stderr)

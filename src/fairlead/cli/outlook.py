@@ -45,13 +45,15 @@ def expectation(cluster: ClusterClient, spec: GangSpec) -> Expectation | None:
         return None
 
 
-def describe_expectation(found: Expectation) -> str:
+def describe_expectation(expectation: Expectation) -> str:
     """Describe its cost, compared with on-demand nodes alone, and its completion."""
-    done = f"done by {describe_time(found.done_by)} at the latest"
-    if found.cost is None or found.saved is None:
+    done = f"done by {describe_time(expectation.done_by)} at the latest"
+    if expectation.cost is None or expectation.saved is None:
         return f"{done}; its cost is unknown, since spot and on-demand nodes have no price here"
-    less = "as much as on-demand" if found.saved < 0.005 else f"{100 * found.saved:.0f} % less than on-demand"
-    cost = f"${found.cost:.0f}" if found.cost >= 10 else f"${found.cost:.2f}"
+    less = (
+        "as much as on-demand" if expectation.saved < 0.005 else f"{100 * expectation.saved:.0f} % less than on-demand"
+    )
+    cost = f"${expectation.cost:.0f}" if expectation.cost >= 10 else f"${expectation.cost:.2f}"
     return f"about {cost}, {less}; {done}"
 
 
@@ -70,20 +72,19 @@ def cost_forecasts(cluster: ClusterClient, spec: Training) -> tuple[Forecast, ..
     return forecasts(run, snapshot, now)
 
 
-def describe_forecast(found: Forecast) -> str:
+def describe_forecast(forecast: Forecast) -> str:
     """Describe the hourly and the total cost."""
-    where = found.node if found.num_nodes == 1 else f"{found.num_nodes} nodes such as {found.node}"
-    hourly = f"{describe_microusd(found.microusd_per_hour)} an hour on {where}"
+    where = forecast.node if forecast.num_nodes == 1 else f"{forecast.num_nodes} nodes such as {forecast.node}"
+    hourly = f"{describe_microusd(forecast.microusd_per_hour)} an hour on {where}"
     between = ""
-    if found.low_microusd is not None and found.high_microusd is not None:
-        between = (
-            f"{describe_microusd(found.low_microusd)} to {describe_microusd(found.high_microusd)} in 9 of 10 cases"
-        )
-    if found.microusd is None and between:
+    if forecast.low_microusd is not None and forecast.high_microusd is not None:
+        low, high = describe_microusd(forecast.low_microusd), describe_microusd(forecast.high_microusd)
+        between = f"{low} to {high} in 9 of 10 cases"
+    if forecast.microusd is None and between:
         return f"{hourly}, {between}"
-    if found.microusd is None:
+    if forecast.microusd is None:
         return f"{hourly}; its total cost is unknown, since its duration is"
-    total = f"{hourly}, {'at most' if found.is_limit else 'about'} {describe_microusd(found.microusd)} in all"
+    total = f"{hourly}, {'at most' if forecast.is_limit else 'about'} {describe_microusd(forecast.microusd)} in all"
     return f"{total}, {between}" if between else total
 
 
@@ -109,16 +110,16 @@ def new_run_forecast(cluster: ClusterClient, spec: Training) -> RunForecast | No
     return run_forecast(cluster, run)
 
 
-def describe_end(found: RunForecast, now: float) -> str:
+def describe_end(forecast: RunForecast, now: float) -> str:
     """Describe the end of a run that holds something, with bounds."""
-    low, high = describe_time(now + found.low_s), describe_time(now + found.high_s)
-    return f"{describe_time(now + found.likely_s)} likely, {low} to {high}{_sure(found)}, {found.basis}"
+    low, high = describe_time(now + forecast.low_s), describe_time(now + forecast.high_s)
+    return f"{describe_time(now + forecast.likely_s)} likely, {low} to {high}{_sure(forecast)}, {forecast.basis}"
 
 
-def describe_length(found: RunForecast) -> str:
+def describe_length(forecast: RunForecast) -> str:
     """Describe the duration of a run from its start, with bounds."""
-    bounds = f"{describe_duration(found.low_s)} to {describe_duration(found.high_s)}{_sure(found)}"
-    return f"{describe_duration(found.likely_s)} likely, {bounds}, {found.basis}"
+    bounds = f"{describe_duration(forecast.low_s)} to {describe_duration(forecast.high_s)}{_sure(forecast)}"
+    return f"{describe_duration(forecast.likely_s)} likely, {bounds}, {forecast.basis}"
 
 
 def describe_start(at: float) -> str:
@@ -127,5 +128,5 @@ def describe_start(at: float) -> str:
     return f"{describe_time(at)} at the latest, in {describe_duration(left_s)}" if left_s > 1 else "at once"
 
 
-def _sure(found: RunForecast) -> str:
-    return "" if found.by_steps else " in 9 of 10 cases"
+def _sure(forecast: RunForecast) -> str:
+    return "" if forecast.by_steps else " in 9 of 10 cases"

@@ -88,14 +88,14 @@ class Overrides:
         # Here and not above: few commands need the YAML parser.
         from fairlead.specs.formats.settings import read_setting, with_settings
 
-        given = [read_setting(text) for text in self.settings]
+        settings = [read_setting(text) for text in self.settings]
         own = {option: read_setting(f"{key}={value}") for option, key, value in self._own()}
-        for setting in given:
-            twice = [option for option, each in own.items() if _overlap(setting, each.path)]
+        for setting in settings:
+            twice = [option for option, other in own.items() if _overlap(setting, other.path)]
             twice += [f"--{path[0].rstrip('s')}" for path in pairs if _overlap(setting, path)]
             if twice:
                 raise click.UsageError(f"--set {setting.key} and {twice[0]} say the same key: give one of them.")
-        spec = with_settings(spec, given) if given else spec
+        spec = with_settings(spec, settings) if settings else spec
         for option, setting in own.items():
             spec = with_settings(spec, [setting], source=option)
         return spec
@@ -115,10 +115,10 @@ def override_options(command: Command) -> Command:
         own = {name: parameters.pop(name) for name in ("settings", "nodes", "gpu", "env", "label")}
         return command(overrides=Overrides(**own), **parameters)
 
-    found: Any = with_overrides
+    decorated: Any = with_overrides
     for option in reversed(_OPTIONS):
-        found = option(found)
-    result: Command = found
+        decorated = option(decorated)
+    result: Command = decorated
     return result
 
 
@@ -129,13 +129,13 @@ def _overlap(setting: "Setting", path: tuple[str, ...]) -> bool:
 
 
 def _pairs(items: tuple[str, ...], option: str) -> dict[str, str]:
-    found = {}
+    values = {}
     for item in items:
         key, equals, value = item.partition("=")
         if not equals or not key:
             raise click.UsageError(f"{option} {item!r}: give KEY=VALUE.")
-        found[key] = value
-    return found
+        values[key] = value
+    return values
 
 
 def _changed(spec: Training, option: str, **changes: Any) -> Training:

@@ -18,6 +18,7 @@ from fairlead.frozen import dataclass
 from fairlead.policy.serving.revision_outlook import RevisionOutlook
 from fairlead.specs.formats.differences import differences
 from fairlead.specs.formats.rendering import render_short
+from fairlead.specs.formats.secret_values import conceal
 from fairlead.specs.serving import Serving
 from fairlead.specs.training import Training
 from fairlead.specs.workload import WorkloadSpec, renamed
@@ -63,10 +64,10 @@ def difference_of(cluster: ClusterClient, admitted: Admission[WorkloadSpec]) -> 
         raise Conflict(f"{spec.name}: {UNSEEN}")
     if is_pipeline(spec):
         steps = steps_of(spec)
-        rows = [each for each in steps if each.foreseen is not Foreseen.UNCHANGED]
+        rows = [step for step in steps if step.foreseen is not Foreseen.UNCHANGED]
         head = f"{spec.name}: {describe(steps)}"
-        told = [(each.task, each.foreseen.value, each.why) for each in rows]
-        return Difference(head=head, rows=(("STEP", "WOULD", "WHY"), *told) if would_change(steps) else ())
+        cells = [(step.task, step.foreseen.value, step.why) for step in rows]
+        return Difference(head=head, rows=(("STEP", "WOULD", "WHY"), *cells) if would_change(steps) else ())
     try:
         last = cluster.find(spec.name, spec.team)
     except NotFound:
@@ -78,30 +79,34 @@ def difference_of(cluster: ClusterClient, admitted: Admission[WorkloadSpec]) -> 
         return _of_endpoint(cluster, last, admitted)
     if not isinstance(spec, Training) or not is_leaf(last):
         old, new = render_short(last.spec), render_short(renamed(spec, last.spec.name))
-        keyed = tuple((key, str(old.get(key, "")), str(new.get(key, ""))) for key in {**old, **new})
-        keyed = tuple(row for row in keyed if row[1] != row[2])
+        keys = [key for key in {**old, **new} if old.get(key) != new.get(key)]
+        shown_old, shown_new = conceal(old, every=True), conceal(new, every=True)
+        keyed = tuple((key, str(shown_old.get(key, "")), str(shown_new.get(key, ""))) for key in keys)
         head = f"{spec.name}: {plural(len(keyed), 'key')} {'differs' if len(keyed) == 1 else 'differ'} from {last.uid}"
         return Difference(head=head, rows=(("KEY", "WAS", "IS"), *keyed) if keyed else ())
-    found = differences(last.spec, replace(spec, name=last.spec.name))
-    if not found:
+    changes = differences(last.spec, replace(spec, name=last.spec.name))
+    if not changes:
         return Difference(head=f"{spec.name}: no key differs from run {last.uid}")
-    rows_of_keys = tuple((each.key, each.old, each.new) for each in found)
-    head = f"{spec.name}: {plural(len(found), 'key')} {'differs' if len(found) == 1 else 'differ'} from run {last.uid}"
+    rows_of_keys = tuple((change.key, change.old, change.new) for change in changes)
+    head = (
+        f"{spec.name}: {plural(len(changes), 'key')} {'differs' if len(changes) == 1 else 'differ'} from run {last.uid}"
+    )
     return Difference(head=head, rows=(("KEY", "WAS", "IS"), *rows_of_keys))
 
 
 def _of_endpoint(cluster: ClusterClient, last: AnyWorkload, admitted: Admission[WorkloadSpec]) -> Difference:
     """Compare an endpoint with its revision by a file, including its code."""
     name, revision = admitted.spec.name, plan_revision(cluster, last, admitted, time.time())
-    found = () if revision is None else revision.differences
+    changes = () if revision is None else revision.differences
     outlook = None if revision is None else revision.outlook
-    if not found:
+    if not changes:
         return Difference(head=f"{name}: nothing differs from {last.uid}")
-    said = f"{plural(len(found), 'key')} {'differs' if len(found) == 1 else 'differ'} from {last.uid}"
+    text = f"{plural(len(changes), 'key')} {'differs' if len(changes) == 1 else 'differ'} from {last.uid}"
     if outlook is not None and not last.status.phase.is_final:
-        said += f": {describe_revision(outlook)}"
+        text += f": {describe_revision(outlook)}"
     return Difference(
-        head=f"{name}: {said}", rows=(("KEY", "WAS", "IS"), *((each.key, each.old, each.new) for each in found))
+        head=f"{name}: {text}",
+        rows=(("KEY", "WAS", "IS"), *((change.key, change.old, change.new) for change in changes)),
     )
 
 
@@ -139,12 +144,12 @@ def steps_of(spec: WorkloadSpec) -> tuple[Preview, ...]:
 
 def would_change(steps: Sequence[Preview]) -> bool:
     """Return whether anything would run or fail."""
-    return any(each.foreseen not in (Foreseen.UNCHANGED, Foreseen.SKIP) for each in steps)
+    return any(step.foreseen not in (Foreseen.UNCHANGED, Foreseen.SKIP) for step in steps)
 
 
 def describe(steps: Sequence[Preview]) -> str:
     """Describe the numbers of steps by predicted outcome."""
-    counts = [(sum(each.foreseen is word for each in steps), word) for word in Foreseen]
+    counts = [(sum(step.foreseen is word for step in steps), word) for word in Foreseen]
     words = {
         Foreseen.RUN: "would run",
         Foreseen.DEPENDS: "would follow",

@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 TRACE, CLUSTER = "trace.csv", "cluster.yaml"
 
 
-def recorded_target(given: Mapping[str, str | None]) -> Target:
+def recorded_target(options: Mapping[str, str | None]) -> Target:
     """Return the cluster whose history to read, from options, then the environment, as for other commands.
 
     Raises:
         click.UsageError: Options contradict each other, or --cluster is a file.
     """
-    named = frozenset(name for name, value in given.items() if value is not None)
-    values = {name: value if value is not None else os.environ.get(VARIABLES[name]) for name, value in given.items()}
+    named = frozenset(name for name, value in options.items() if value is not None)
+    values = {name: value if value is not None else os.environ.get(VARIABLES[name]) for name, value in options.items()}
     if values["cluster"] and values["cluster"] not in (LOCAL, KUBERNETES):
         raise click.UsageError(
             f"With --from-cluster, --cluster is {LOCAL} or {KUBERNETES}, and it is {values['cluster']!r}. To replay a "
@@ -65,15 +65,15 @@ def record_history(target: Target) -> "tuple[Recording, tuple[Team, ...]]":
 
 def remarks(recording: "Recording") -> list[str]:
     """Return remarks on estimated and omitted runs, as sentences."""
-    found = []
+    sentences = []
     if recording.num_censored:
-        found.append(
+        sentences.append(
             f"{plural(recording.num_censored, 'run')} not over: taken to last the median of what those took that "
             "lasted as long (Kaplan-Meier)"
         )
     if recording.num_left_out:
-        found.append(f"{plural(recording.num_left_out, 'run')} left out, over before the first start")
-    return found
+        sentences.append(f"{plural(recording.num_left_out, 'run')} left out, over before the first start")
+    return sentences
 
 
 def save_history(recording: "Recording", teams: "tuple[Team, ...]", directory: Path) -> None:

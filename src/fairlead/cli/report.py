@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from fairlead.cli.plots import MOST_LINES, NUM_COLOURS, Bar, Line, bars, plot
 from fairlead.control.outcomes import Outcome, gpus_held, gpus_there, queue_length, time_spent, wait_shares
 from fairlead.control.simulation_figures import Result, pool_rows, summaries_of, team_rows
-from fairlead.text.quantities import describe_duration
+from fairlead.text.quantities import describe_duration, plural
 
 # Uses of GPU time, with the number of their colour.
 PARTS = {
@@ -27,7 +27,8 @@ def render(title: str, results: Sequence[Result]) -> str:
         "<meta name='viewport' content='width=device-width, initial-scale=1'>"
         f"<title>{html.escape(title)}</title><style>{_style()}</style></head><body><main>"
         f"<h1>{html.escape(title)}</h1>"
-        f"<p>{len(outcome.runs)} runs on at most {outcome.num_nodes} nodes with {outcome.num_gpus} GPUs.</p>"
+        f"<p>{plural(len(outcome.runs), 'run')} on at most {plural(outcome.num_nodes, 'node')} "
+        f"with {plural(outcome.num_gpus, 'GPU')}.</p>"
         f"{_table(team_rows(summaries))}{_table(pool_rows(summaries))}{sections}</main></body></html>\n"
     )
 
@@ -35,17 +36,17 @@ def render(title: str, results: Sequence[Result]) -> str:
 def _sections(results: Sequence[Result]) -> list[tuple[str, str]]:
     """Return headings with content. All policies have one scale, so that plots are comparable."""
     span = max(outcome.ended_s for _, outcome, _ in results)
-    gpus = float(max((level for _, each, _ in results for _, level in gpus_there(each)), default=1.0))
-    longest = max((level for _, each, _ in results for _, level in queue_length(each)), default=1.0)
-    waited = max((run.waited_s or 0.0 for _, each, _ in results for run in each.runs), default=1.0)
+    gpus = float(max((level for _, outcome, _ in results for _, level in gpus_there(outcome)), default=1.0))
+    longest = max((level for _, outcome, _ in results for _, level in queue_length(outcome)), default=1.0)
+    waited = max((run.waited_s or 0.0 for _, outcome, _ in results for run in outcome.runs), default=1.0)
     sections = [("Where the GPU time went", _where(results))]
     if any(summary.cost is not None for _, _, summary in results):
         sections.append(("Cost", _cost(results)))
     return [
         *sections,
-        ("GPUs over time", _beside(results, lambda each: _gpus(each, span, gpus))),
-        ("Runs that wait", _beside(results, lambda each: _queue(each, span, longest))),
-        ("Share of runs that waited no longer than", _beside(results, lambda each: _waits(each, waited))),
+        ("GPUs over time", _beside(results, lambda outcome: _gpus(outcome, span, gpus))),
+        ("Runs that wait", _beside(results, lambda outcome: _queue(outcome, span, longest))),
+        ("Share of runs that waited no longer than", _beside(results, lambda outcome: _waits(outcome, waited))),
     ]
 
 

@@ -99,22 +99,22 @@ def selection_options(*, phases: Iterable[Phase] = tuple(Phase), what: str = "ru
                 **parameters,
             )
 
-        found: Any = with_selection
-        found = click.option(
+        decorated: Any = with_selection
+        decorated = click.option(
             "--label",
             type=Label(),
             multiple=True,
             metavar="KEY[=VALUE]",
             help=f"Only {what} with this label; if repeated, with all of these labels.",
-        )(found)
-        found = click.option(
+        )(decorated)
+        decorated = click.option(
             "--phase",
             type=Phases(phases),
             multiple=True,
             metavar="PHASE,...",
             help=f"Only {what} in one of these phases.",
-        )(found)
-        result: Command = found
+        )(decorated)
+        result: Command = decorated
         return result
 
     return add
@@ -127,11 +127,11 @@ def names_or_selection(*, phases: Iterable[Phase], what: str) -> Callable[[Comma
     """
 
     def add(command: Command) -> Command:
-        found: Any = selection_options(phases=phases, what=what)(command)
-        found = click.option("--yes", is_flag=True, help="Do not ask.")(found)
-        found = click.option("--all", "everything", is_flag=True, help=f"All {what} instead of NAMES.")(found)
-        found = click.argument("names", nargs=-1, type=RunName())(found)
-        result: Command = found
+        decorated: Any = selection_options(phases=phases, what=what)(command)
+        decorated = click.option("--yes", is_flag=True, help="Do not ask.")(decorated)
+        decorated = click.option("--all", "everything", is_flag=True, help=f"All {what} instead of NAMES.")(decorated)
+        decorated = click.argument("names", nargs=-1, type=RunName())(decorated)
+        result: Command = decorated
         return result
 
     return add
@@ -184,19 +184,19 @@ def chosen(
     if not runs:
         message(f"No run {f'with {selection} ' if selection != Selection() else ''}is there to {verb.lower()}.")
     elif asks or by_selection:
-        confirm(f"{verb} {describe_runs(runs)}?", yes=yes, told=by_selection)
+        confirm(f"{verb} {describe_runs(runs)}?", yes=yes, announce=by_selection)
     return runs
 
 
-def confirm(question: str, *, yes: bool, told: bool = True) -> None:
-    """Ask for confirmation, unless ``yes`` is set; then print the action if ``told`` is set.
+def confirm(question: str, *, yes: bool, announce: bool = True) -> None:
+    """Ask for confirmation, unless ``yes`` is set; then print the action if ``announce`` is set.
 
     Raises:
         click.UsageError: No terminal can show the question.
         click.Abort: The user declines.
     """
     if yes:
-        if told:
+        if announce:
             message(question.removesuffix("?") + ".")
         return
     if sys.stdin is None or not sys.stdin.isatty():

@@ -13,9 +13,9 @@ import click
 from fairlead.cli.families import by_family
 from fairlead.cli.suggestions import suggest
 from fairlead.cluster.port import EventRecord
-from fairlead.policy.kinds.lifecycle import active_until
 from fairlead.policy.kinds.progress import progress_of, warning_of
 from fairlead.state.reasons import JUST_SUBMITTED, Reason
+from fairlead.state.run_times import active_until
 from fairlead.state.snapshot import AnyWorkload, is_leaf
 from fairlead.text.quantities import describe_duration
 
@@ -85,10 +85,10 @@ def table(rows: list[tuple[str, ...]]) -> str:
 
 def run_rows(workloads: Sequence[AnyWorkload]) -> list[tuple[str, ...]]:
     """Return workloads as rows of a listing with header; with teams if there are several, and children indented."""
-    has_teams = len({each.spec.team for each in workloads}) > 1
+    has_teams = len({workload.spec.team for workload in workloads}) > 1
     team = ("TEAM",) if has_teams else ()
     header = ("NAME", *team, "PHASE", "RANKS", "STEP", "SUBMITTED", "REASON")
-    return [header, *(_run_row(each, depth, has_teams=has_teams) for depth, each in by_family(workloads))]
+    return [header, *(_run_row(workload, depth, has_teams=has_teams) for depth, workload in by_family(workloads))]
 
 
 def _run_row(workload: AnyWorkload, depth: int, *, has_teams: bool) -> tuple[str, ...]:

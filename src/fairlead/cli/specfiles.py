@@ -27,7 +27,7 @@ files_type = click.Path(readable=False, allow_dash=True)
 
 def is_spec_file(argument: str) -> bool:
     """Return whether an argument is a spec file, by its extension, or the standard input."""
-    return argument == STDIN or argument.endswith(ENDINGS)
+    return argument == STDIN or argument.lower().endswith(ENDINGS)
 
 
 def directory_of(file: str) -> Path:

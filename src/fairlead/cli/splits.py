@@ -45,23 +45,23 @@ def describe_traces(spec: Training, directory: Path) -> list[str]:
     Raises:
         Conflict: The program cannot be traced.
     """
-    found = []
-    for each, estimated in _traces(spec, directory):
-        what = f"stage {each.stage} of its pipeline, " if spec.parallel and (spec.parallel.pipeline or 1) > 1 else ""
+    lines = []
+    for stage, estimated in _traces(spec, directory):
+        what = f"stage {stage.stage} of its pipeline, " if spec.parallel and (spec.parallel.pipeline or 1) > 1 else ""
         line = (
-            f"{spec.name}: two steps of its program on {what}rank {each.rank} of {spec.world_size}: "
-            f"{each.peak_bytes / GIB:.3g} GiB at the peak"
+            f"{spec.name}: two steps of its program on {what}rank {stage.rank} of {spec.world_size}: "
+            f"{stage.peak_bytes / GIB:.3g} GiB at the peak"
         )
         if estimated is not None:
-            line += f", {estimated / GIB:.3g} by estimate ({100 * (estimated / each.peak_bytes - 1):+.1f} %)"
-        parts = f"parameters {each.parameters_bytes / GIB:.3g}, optimizer {each.optimizer_bytes / GIB:.3g}"
-        found.append(f"{line}; {parts}")
-    return found
+            line += f", {estimated / GIB:.3g} by estimate ({100 * (estimated / stage.peak_bytes - 1):+.1f} %)"
+        parts = f"parameters {stage.parameters_bytes / GIB:.3g}, optimizer {stage.optimizer_bytes / GIB:.3g}"
+        lines.append(f"{line}; {parts}")
+    return lines
 
 
 def traces_json(spec: Training, directory: Path) -> list[dict[str, Any]]:
     """Return the traces as JSON objects."""
-    return [{**asdict(each), "estimated_bytes": estimated} for each, estimated in _traces(spec, directory)]
+    return [{**asdict(stage), "estimated_bytes": estimated} for stage, estimated in _traces(spec, directory)]
 
 
 def _traces(spec: Training, directory: Path) -> list[tuple[TracedStage, float | None]]:
@@ -77,7 +77,7 @@ def _traces(spec: Training, directory: Path) -> list[tuple[TracedStage, float | 
         if spec.model is not None:
             split = split_of(spec.parallel or Parallel(data=spec.world_size))
             estimates = torch_memory.stages(transformer_of(spec.model, config), split)
-    return [(each, estimates[each.stage].allocated if estimates else None) for each in trace(spec, directory)]
+    return [(stage, estimates[stage.stage].allocated if estimates else None) for stage in trace(spec, directory)]
 
 
 def splits_json(cluster: ClusterClient, spec: Training, directory: Path | None) -> dict[str, Any]:
@@ -88,7 +88,7 @@ def splits_json(cluster: ClusterClient, spec: Training, directory: Path | None) 
         return {"splits": None, "split": None}
     price = ranking.on.price_per_hour
     own = None if ranking.own is None else {**_json(ranking.own, price), "reason": ranking.lack or ""}
-    return {"splits": [_json(each, price) for each in ranking.found], "split": own}
+    return {"splits": [_json(candidate, price) for candidate in ranking.found], "split": own}
 
 
 def _ranking(cluster: ClusterClient, spec: Training, directory: Path | None) -> Ranking:
@@ -109,7 +109,7 @@ def _described(name: str, ranking: Ranking) -> list[str]:
     gpus = f"{on.gpus} x {on.gpu.names[0]} of {on.gpu.memory_bytes / GIB:.0f} GiB"
     size = f"{model.parameters / 1e9:.3g} billion parameters"
     lines = [f"{name}: {size}, {model.sequence} tokens a sample, {ranking.batch} samples a step, on {gpus}"]
-    rows = [_cells(each, on.price_per_hour) for each in ranking.found[:MOST_ROWS]]
+    rows = [_cells(candidate, on.price_per_hour) for candidate in ranking.found[:MOST_ROWS]]
     if on.price_per_hour is None:
         rows = [(*row[:-2], row[-1]) for row in rows]
     headers = HEADERS if on.price_per_hour is not None else (*HEADERS[:-2], HEADERS[-1])
@@ -125,8 +125,8 @@ def _described(name: str, ranking: Ranking) -> list[str]:
         source += f", corrected for {plural(len(on.factors), 'layer shape')} by steps that were measured"
     lines.append(f"{name}: nine in ten steps take {low:g} to {high:g} times their estimate, by {source}")
     if ranking.own is not None:
-        told = ranking.lack or f"needs {ranking.own.memory.needed / GIB:.0f} GiB, {ranking.own.time.total / 1000:.3g} s"
-        lines.append(f"{name}: its split, {describe(ranking.own.split)}: {told}")
+        text = ranking.lack or f"needs {ranking.own.memory.needed / GIB:.0f} GiB, {ranking.own.time.total / 1000:.3g} s"
+        lines.append(f"{name}: its split, {describe(ranking.own.split)}: {text}")
     return lines
 
 

@@ -20,31 +20,35 @@ def apply_files(cluster: ClusterClient, files: tuple[str, ...]) -> list[dict[str
     Raises:
         Conflict: A spec is not a triggered pipeline, or the cluster cannot run it.
     """
-    wanted = [_admitted(cluster, each, directory_of(file)) for file in files for each in map(_only, load(file))]
-    told = []
+    wanted = [_admitted(cluster, spec, directory_of(file)) for file in files for spec in map(_only, load(file))]
+    outcomes = []
     for admitted in wanted:
         name = admitted.spec.name
-        before = next((each for each in standing_in(cluster, admitted.spec.team) if each.spec.name == name), None)
+        before = next(
+            (pipeline for pipeline in standing_in(cluster, admitted.spec.team) if pipeline.spec.name == name), None
+        )
         # Under its own name: a finished one is replaced.
         run = cluster.launch(admitted.spec, directory=admitted.directory)
         if before is None:
-            change, said = "applied", f"Applied {name}{cluster.where(run)}"
+            change, text = "applied", f"Applied {name}{cluster.where(run)}"
         elif before.spec == run.spec:
-            change, said = "none", f"{name} is applied already{cluster.where(run)}"
+            change, text = "none", f"{name} is applied already{cluster.where(run)}"
         else:
-            change, said = "changed", f"Changed {name}{cluster.where(run)}"
-        told.append({"name": name, "change": change, "said": f"{said}: the operator runs it {_when(admitted.spec)}."})
-    return told
+            change, text = "changed", f"Changed {name}{cluster.where(run)}"
+        outcomes.append(
+            {"name": name, "change": change, "said": f"{text}: the operator runs it {_when(admitted.spec)}."}
+        )
+    return outcomes
 
 
 def standing_in(cluster: ClusterClient, team: str | None = None) -> list[Workload[Pipeline]]:
     """Return the triggered pipelines, sorted by name."""
-    found = [
-        cast("Workload[Pipeline]", each)
-        for each in cluster.unfinished(team)
-        if isinstance(each.spec, Pipeline) and is_standing(each.spec)
+    pipelines = [
+        cast("Workload[Pipeline]", pipeline)
+        for pipeline in cluster.unfinished(team)
+        if isinstance(pipeline.spec, Pipeline) and is_standing(pipeline.spec)
     ]
-    return sorted(found, key=lambda each: each.spec.name)
+    return sorted(pipelines, key=lambda pipeline: pipeline.spec.name)
 
 
 def describe_standing(pipeline: AnyWorkload) -> tuple[str, ...]:

@@ -14,4 +14,4 @@ def suggest(text: str, options: str) -> str:
 
     Reasons are stored in the cluster, whose operator does not know under which context a user reads them.
     """
-    return _SUGGESTED.sub(lambda found: f"`{found[1]} {options}`", text) if options else text
+    return _SUGGESTED.sub(lambda match: f"`{match[1]} {options}`", text) if options else text

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from fairlead.cluster.client import ClusterClient
     from fairlead.cluster.kubernetes.api.client import Client
     from fairlead.cluster.kubernetes.api.config import Access
+    from fairlead.cluster.kubernetes.client.user_client import UserClient
     from fairlead.cluster.listing import PagedClient
 
 LOCAL, KUBERNETES = "local", "kubernetes"
@@ -65,18 +66,22 @@ class Target:
         trouble = cluster.trouble()
         if trouble is not None and is_to_submit:
             raise ClusterError(trouble)
-        for told in (cluster.unattended(), trouble):
-            if told is not None:
-                message(f"fairlead: {told}")
+        for warning in (cluster.unattended(), trouble):
+            if warning is not None:
+                message(f"fairlead: {warning}")
         return cluster
 
     def quietly(self) -> "ClusterClient":
         """Open the cluster without checking its loop."""
-        from fairlead.control.opening import open_kubernetes, open_local
+        from fairlead.control.opening import open_local
 
-        if not self.is_kubernetes:
-            return open_local()
+        return self.of_context() if self.is_kubernetes else open_local()
+
+    def of_context(self) -> "UserClient":
+        """Open the Kubernetes cluster without checking its loop."""
         import logging
+
+        from fairlead.control.opening import open_kubernetes
 
         # Commands report errors of watch threads themselves, once and in a sentence.
         logging.getLogger("fairlead.cluster").setLevel(logging.ERROR)
@@ -90,10 +95,7 @@ class Target:
             local = open_local()
             local.store.limit_cache()
             return local
-        from fairlead.cluster.kubernetes.client.user_client import UserClient
-
-        cluster = self.quietly()
-        assert isinstance(cluster, UserClient), "there are two kinds of clusters"
+        cluster = self.of_context()
         cluster.wait(0.0)
         return cluster
 
@@ -128,12 +130,12 @@ def kubernetes_options(command: Command) -> Command:
     return _with_options(command, [_CONTEXT, _NAMESPACE])
 
 
-def target_of(values: Mapping[str, str | None], given: frozenset[str]) -> Target:
+def target_of(values: Mapping[str, str | None], option_names: frozenset[str]) -> Target:
     """Return the cluster that options and variables select; options take precedence over the environment.
 
     Args:
         values: Values of ``cluster``, ``context`` and ``namespace``; an empty text counts as unset.
-        given: Those given on the command line.
+        option_names: Those given on the command line.
 
     Raises:
         click.UsageError: They contradict each other.
@@ -142,34 +144,36 @@ def target_of(values: Mapping[str, str | None], given: frozenset[str]) -> Target
     cluster = values.get("cluster") or None
     if namespace is not None and not _NAMESPACE_NAME.fullmatch(namespace):
         raise click.UsageError(
-            f"{_say('namespace', given)} {namespace!r}: a namespace has small letters, digits and - in its name."
+            f"{_say('namespace', option_names)} {namespace!r}: a namespace has small letters, digits and - in its name."
         )
     named = {name for name, value in (("context", context), ("namespace", namespace)) if value is not None}
     if cluster == LOCAL and named:
-        if "cluster" in given and not named & given:
+        if "cluster" in option_names and not named & option_names:
             return Target()
-        if "cluster" in given or not named & given:
+        if "cluster" in option_names or not named & option_names:
             first = "context" if "context" in named else "namespace"
             raise click.UsageError(
-                f"{_say('cluster', given)} is {LOCAL}, and {_say(first, given)} is {values[first]!r}, which only "
-                f"Kubernetes has: give one of them, or {KUBERNETES} as the cluster."
+                f"{_say('cluster', option_names)} is {LOCAL}, and {_say(first, option_names)} is {values[first]!r}, "
+                f"which only Kubernetes has: give one of them, or {KUBERNETES} as the cluster."
             )
         cluster = None
     is_kubernetes = cluster == KUBERNETES or bool(named)
     if not is_kubernetes:
         return Target()
-    said = tuple(f"--{name}={values[name]}" for name in VARIABLES if name in given and values.get(name))
-    return Target(cluster=KUBERNETES, context=context, namespace=namespace, options=said)
+    options = tuple(f"--{name}={values[name]}" for name in VARIABLES if name in option_names and values.get(name))
+    return Target(cluster=KUBERNETES, context=context, namespace=namespace, options=options)
 
 
 def target_in(context: click.Context) -> Target:
     """Return the cluster that the parsed options of a command line select; also for completion."""
     known = {name for name in VARIABLES if name in context.params}
-    given = frozenset(name for name in known if context.get_parameter_source(name) is ParameterSource.COMMANDLINE)
+    option_names = frozenset(
+        name for name in known if context.get_parameter_source(name) is ParameterSource.COMMANDLINE
+    )
     values = {name: context.params[name] for name in known}
     if any(parameter.name == "cluster" for parameter in context.command.params):
-        return target_of(values, given)
-    return target_of({**values, "cluster": KUBERNETES}, given)
+        return target_of(values, option_names)
+    return target_of({**values, "cluster": KUBERNETES}, option_names)
 
 
 def _with_options(command: Command, options: list[Callable[[Command], Command]]) -> Command:
@@ -181,18 +185,20 @@ def _with_options(command: Command, options: list[Callable[[Command], Command]])
             return command(target=target, **own)
         except FairleadError as error:
             options = " ".join(target.options)
-            error.args = tuple(suggest(each, options) if isinstance(each, str) else each for each in error.args)
+            error.args = tuple(
+                suggest(argument, options) if isinstance(argument, str) else argument for argument in error.args
+            )
             raise
 
-    found: Any = with_target
+    decorated: Any = with_target
     for option in reversed(options):
-        found = option(found)
-    result: Command = found
+        decorated = option(decorated)
+    result: Command = decorated
     return result
 
 
-def _say(name: str, given: frozenset[str]) -> str:
-    return f"--{name}" if name in given else VARIABLES[name]
+def _say(name: str, option_names: frozenset[str]) -> str:
+    return f"--{name}" if name in option_names else VARIABLES[name]
 
 
 class _Cluster(click.Choice[str]):

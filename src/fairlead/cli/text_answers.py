@@ -1,7 +1,7 @@
 """Formats performance estimates of endpoints with a text server, as text and JSON."""
 
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -12,7 +12,7 @@ from fairlead.control.served_requests import read_served
 from fairlead.errors import Conflict, UnknownModel
 from fairlead.frozen import dataclass
 from fairlead.policy.serving.text_calibration import calibrate
-from fairlead.policy.serving.text_capacity import ERROR, Answers, answers, blocks_of, by_data_sheet
+from fairlead.policy.serving.text_capacity import ERROR, Answers, answers, blocks_of, by_data_sheet, expert_share
 from fairlead.policy.serving.text_engine import BLOCK, Engine
 from fairlead.policy.strategy.resolution import gpu_of
 from fairlead.policy.strategy.transformer import hugging_face
@@ -33,7 +33,7 @@ def text_config(spec: Serving, directory: Path) -> Config | None:
         return None
     path = Path(directory, spec.workdir or ".", spec.model).expanduser() / "config.json"
     config = read_json(path) if path.is_file() else {}
-    generates = any(str(each).endswith(GENERATES) for each in config.get("architectures") or ())
+    generates = any(str(architecture).endswith(GENERATES) for architecture in config.get("architectures") or ())
     return config if generates else None
 
 
@@ -49,13 +49,13 @@ def describe_text(spec: Serving, config: Config, tokens: tuple[int, int], served
         estimates = _estimates(spec, config, tokens, served)
     except (Conflict, UnknownModel) as error:
         return [f"{spec.name}: no estimate: {error}"]
-    loads = [each.found for each in estimates]
+    loads = [estimate.found for estimate in estimates]
     rows = [
         (
-            _range(each.requests_s for each in load),
-            _range(each.tokens_s for each in load),
-            f"{_range(1e3 * each.first_s for each in load)} ms",
-            f"{_range(1e3 * each.further_s for each in load)} ms",
+            _range(speed.requests_s for speed in load),
+            _range(speed.tokens_s for speed in load),
+            f"{_range(1e3 * speed.first_s for speed in load)} ms",
+            f"{_range(1e3 * speed.further_s for speed in load)} ms",
         )
         for load in zip(*loads, strict=True)
     ]
@@ -63,7 +63,7 @@ def describe_text(spec: Serving, config: Config, tokens: tuple[int, int], served
     memory = "" if engine.blocks is None else f", {engine.blocks * BLOCK} tokens in memory"
     by = f"by the data sheet, before anything was measured: within about {100 * ERROR:.0f} %"
     if served is not None:
-        by = f"by {served}, as {plural(len(estimates), 'calibration')} that fit it say"
+        by = f"by {served}, as {plural(len(estimates), 'calibration')} that fit it say{_certainty(estimates, served)}"
     return [
         f"{spec.name}: a replica on {estimates[0].gpus} with continuous batching ({engine.max_seqs} requests at once, "
         f"{engine.max_tokens} tokens a step{memory}); requests of {prompt} tokens, answers of {answer}:",
@@ -77,18 +77,39 @@ def text_json(
 ) -> list[list[dict[str, Any]]] | None:
     """Return the estimates as JSON, a list for each; None without an estimate."""
     try:
-        return [[asdict(load) for load in each.found] for each in _estimates(spec, config, tokens, served)]
+        return [[asdict(load) for load in estimate.found] for estimate in _estimates(spec, config, tokens, served)]
     except (Conflict, UnknownModel):
         return None
 
 
+def _certainty(estimates: Sequence["_Estimate"], served: Path) -> str:
+    """Return which of the loads go beyond those that were served, and by what memory is limited there."""
+    served_per_s = estimates[0].served_per_s
+    if all(load.requests_s <= served_per_s for estimate in estimates for load in estimate.found):
+        return ""
+    memory = (
+        ""
+        if all(estimate.is_memory_seen for estimate in estimates)
+        else "; memory was never short, so it is that of the data sheet"
+    )
+    within = f"within about {100 * ERROR:.0f} %{memory}"
+    return f"; above the {served_per_s:.3g} requests/s of {served.name} nothing was measured: {within}"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Estimate:
-    """The estimate by one set of coefficients."""
+    """The estimate by one set of coefficients.
+
+    Attributes:
+        is_memory_seen: Whether its memory follows from requests that waited for it.
+        served_per_s: Requests per second to each engine that were served; 0 without any.
+    """
 
     gpus: str
     engine: Engine
     found: list[Answers]
+    is_memory_seen: bool = False
+    served_per_s: float = 0.0
 
 
 def _estimates(spec: Serving, config: Config, tokens: tuple[int, int], served: Path | None) -> list[_Estimate]:
@@ -101,17 +122,29 @@ def _estimates(spec: Serving, config: Config, tokens: tuple[int, int], served: P
     blocks = blocks_of(model, gpu, num)
     if not blocks:
         raise UnknownModel(f"the model's {2e-9 * model.parameters:.3g} GB do not fit on {num} x {gpu.names[0]}")
-    times, engine, gpus = by_data_sheet(model, gpu, num), Engine(blocks=blocks), f"{num} x {gpu.names[0]}"
+    share, gpus = expert_share(model), f"{num} x {gpu.names[0]}"
+    times, engine = by_data_sheet(model, gpu, num), Engine(blocks=blocks, expert_share=share)
     if served is None:
         return [_Estimate(gpus=gpus, engine=engine, found=answers(times, engine, *tokens))]
     known = read_served(served)
-    calibrated = calibrate(known.requests, known.served, known.engine(Engine()), prior=times, simulations=SIMULATIONS)
-    return [
-        _Estimate(gpus=gpus, engine=each.engine, found=answers(each.times, each.engine, *tokens)) for each in calibrated
-    ]
+    engines = known.engines(Engine(expert_share=share), is_mixture=share > 0.0)
+    calibrated = calibrate(known.requests, known.served, engines, prior=times, simulations=SIMULATIONS)
+    served_per_s = len(known.requests) / max(1e-9, known.requests[-1].arrived_s)
+    estimates = list[_Estimate]()
+    for calibration in calibrated:
+        used = calibration.engine
+        if used.blocks is None:
+            used = replace(used, blocks=blocks // used.ranks)
+        estimates.append(
+            _Estimate(
+                gpus=gpus, engine=used, found=answers(calibration.times, used, *tokens),
+                is_memory_seen=calibration.engine.blocks is not None, served_per_s=served_per_s,
+            )
+        )  # fmt: skip
+    return estimates
 
 
 def _range(values: Iterable[float]) -> str:
     """Format one number, or the minimum and maximum if they differ as printed."""
-    texts = sorted((f"{each:.3g}" if each < 1_000 else f"{each:.0f}" for each in values), key=float)
+    texts = sorted((f"{value:.3g}" if value < 1_000 else f"{value:.0f}" for value in values), key=float)
     return texts[0] if texts[0] == texts[-1] else f"{texts[0]} to {texts[-1]}"

@@ -16,13 +16,15 @@ from fairlead.cli.show import (
 )
 from fairlead.cluster.client import ClusterClient
 from fairlead.cluster.port import EventRecord, LogLine
-from fairlead.control.pipelines.command import is_driver
+from fairlead.control.pipelines.command import is_driver, is_pipeline
 from fairlead.policy.kinds.progress import describe_progress, progress_of, warning_of
 from fairlead.state.reasons import Code, Reason
 from fairlead.state.snapshot import AnyWorkload, Phase, Progress, Workload, is_leaf
 from fairlead.text.quantities import describe_duration, plural
 
 PLAIN_PROGRESS_S = 5.0
+USUAL = frozenset(("Submitted", Phase.STARTING.value, Phase.RUNNING.value))
+"""Events of a child without trouble."""
 
 
 class Plain:
@@ -46,7 +48,7 @@ class Plain:
 
     def event(self, run: AnyWorkload, event: EventRecord) -> None:
         flush()
-        if not _is_end(run, event):
+        if not _is_end(run, event) and not _is_usual(run, event):
             message(_say_event(run, event, self._several))
 
     def progress(self, runs: list[AnyWorkload]) -> None:
@@ -58,14 +60,14 @@ class Plain:
             wrong = warning_of(run, time.time())
             says = [] if run.progress is None and is_leaf(run) else [progress_of(run)]
             says += [] if wrong is None else [wrong.message]
-            told = "; ".join(says)
-            if told and told != self._told.get(run.uid):
-                self._told[run.uid] = told
-                message(f"* {f'{run.spec.name}: ' if self._several else ''}{told}")
+            text = "; ".join(says)
+            if text and text != self._told.get(run.uid):
+                self._told[run.uid] = text
+                message(f"* {f'{run.spec.name}: ' if self._several else ''}{text}")
 
     def end(self, run: AnyWorkload) -> None:
         flush()
-        message(_conclusion(self._cluster, run))
+        message(_end(self._cluster, run))
 
 
 class Terminal:
@@ -91,14 +93,14 @@ class Terminal:
         self._print(format_line(line, run, with_name=self._several, terminal=True))
 
     def event(self, run: AnyWorkload, event: EventRecord) -> None:
-        if not _is_end(run, event):
+        if not _is_end(run, event) and not _is_usual(run, event):
             self._print(_say_event(run, event, self._several), style=self._style("dim"))
 
     def progress(self, runs: list[AnyWorkload]) -> None:
         self._live.update(_bars(runs, self._style("bold")))
 
     def end(self, run: AnyWorkload) -> None:
-        self._print(_conclusion(self._cluster, run))
+        self._print(_end(self._cluster, run))
 
     def _style(self, style: str) -> str:
         """Return the style, or none with NO_COLOR, where rich would keep bold and dim."""
@@ -155,6 +157,18 @@ def _is_end(run: AnyWorkload, event: EventRecord) -> bool:
     return state.phase.is_final and event.type == state.phase.value and event.at >= state.since
 
 
+def _is_usual(run: AnyWorkload, event: EventRecord) -> bool:
+    """Return whether an event is one that every child has, such as its start; of these a parent has hundreds."""
+    return run.parent is not None and event.type in USUAL and event.reason.remedy is None
+
+
+def _end(cluster: ClusterClient, run: AnyWorkload) -> str:
+    """Describe the end of a run: of a child that succeeded, in one line among those of others."""
+    if run.parent is None or run.status.phase is not Phase.SUCCEEDED:
+        return _conclusion(cluster, run)
+    return f"* {run.spec.name}: {describe_event(run.status.phase.value, run.status.reason)}"
+
+
 def _say_event(run: AnyWorkload, event: EventRecord, with_name: bool) -> str:
     return f"* {f'{run.spec.name}: ' if with_name else ''}{describe_event(event.type, event.reason)}"
 
@@ -162,12 +176,14 @@ def _say_event(run: AnyWorkload, event: EventRecord, with_name: bool) -> str:
 def _conclusion(cluster: ClusterClient, run: AnyWorkload) -> str:
     """Describe the end of a run, and the next action."""
     name, state = run.spec.name, run.status
-    told = f"\n{name} is {state.phase.value}: {describe_reason(state.reason, cluster.named())}"
+    text = f"\n{name} is {state.phase.value}: {describe_reason(state.reason, cluster.named())}"
     if state.phase is Phase.FAILED and state.reason.code is not Code.CANNOT_FIT:
         again = cluster.named(run)
         resumed = again if run.parent is None or not is_driver(run.spec) else cluster.named(cluster.get(run.parent))
-        told += f"\nNext: `fairlead logs {again}`{_resumption(state.reason, resumed)}."
-    return told
+        text += f"\nNext: `fairlead logs {again}`{_resumption(state.reason, resumed)}."
+        if is_pipeline(run.spec):
+            text += " That keeps all succeeded steps; `fairlead run FILE` also runs those that have changed."
+    return text
 
 
 def _resumption(reason: Reason, again: str) -> str:

@@ -6,10 +6,12 @@ from collections.abc import Callable, Iterable
 from typing import Any, NoReturn
 
 from fairlead.cli.show import as_json, message, run_json, run_rows, table
+from fairlead.cli.streams import terminal
 from fairlead.cluster.client import ClusterClient
 from fairlead.errors import NotFound
 from fairlead.policy.kinds.progress import progress_of
 from fairlead.state.snapshot import AnyWorkload
+from fairlead.text.visible_text import visible
 
 LOOK_S = 1.0
 # Minimum interval between updates of frequent changes.
@@ -39,10 +41,8 @@ def _changes(
     while True:
         runs = look()
         _print(say(run) for run in runs if known.get(run.uid, (run, None))[1] != key(run))
-        there = {run.uid for run in runs}
-        _print(
-            describe_gone(run) for uid, (run, _) in known.items() if uid not in there and not _is_there(cluster, uid)
-        )
+        uids = {run.uid for run in runs}
+        _print(describe_gone(run) for uid, (run, _) in known.items() if uid not in uids and not _is_there(cluster, uid))
         known = {run.uid: (run, key(run)) for run in runs}
         _wait(cluster)
 
@@ -52,11 +52,11 @@ def _redraw(cluster: ClusterClient, look: Look) -> NoReturn:
     from rich.live import Live
     from rich.text import Text
 
-    console = Console(highlight=False)
+    console = Console(file=terminal(), highlight=False)
     with Live(console=console, auto_refresh=False, vertical_overflow="crop") as live:
         while True:
             runs = look()
-            live.update(Text(table(run_rows(runs)) if runs else NONE, no_wrap=True), refresh=True)
+            live.update(Text(visible(table(run_rows(runs))) if runs else NONE, no_wrap=True), refresh=True)
             _wait(cluster)
 
 

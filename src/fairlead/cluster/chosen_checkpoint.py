@@ -41,13 +41,13 @@ class ChosenCheckpoint:
 def choose(
     cluster: ClusterClient,
     reference: ModelReference,
-    found: Workload[Any],
+    workload: Workload[Any],
     steps_of: Callable[[Workload], Sequence[int]],
 ) -> ChosenCheckpoint:
     """Choose the checkpoint that a reference to a run means.
 
     Args:
-        found: The workload of that name.
+        workload: The workload of that name.
         steps_of: Lists the steps of which a run has complete checkpoints, ascending.
 
     Raises:
@@ -55,13 +55,13 @@ def choose(
         Conflict: The workload is not a run with checkpoints, or its checkpoints are out of reach.
     """
     objective: tuple[str, Goal] | None = None
-    run = found
-    if isinstance(found.spec, Sweep):
-        if found.spec.objective is not None:
-            objective = found.spec.objective.metric, found.spec.objective.goal
-        run = best_trial(cluster, found, reference)
+    run = workload
+    if isinstance(workload.spec, Sweep):
+        if workload.spec.objective is not None:
+            objective = workload.spec.objective.metric, workload.spec.objective.goal
+        run = best_trial(cluster, workload, reference)
     if not isinstance(run.spec, Training):
-        raise Conflict(f"{found.spec.name} is a {type(found.spec).__name__} and has no checkpoints; name a run.")
+        raise Conflict(f"{workload.spec.name} is a {type(workload.spec).__name__} and has no checkpoints; name a run.")
     name = run.spec.name
     steps = list(steps_of(run))
     if not steps:
@@ -72,27 +72,27 @@ def choose(
     series = cluster.series(run.uid)
     if objective is None and "loss" in series:
         objective = "loss", usual_goal("loss")
-    step = _step(reference, name, steps, series, objective, is_trial=run is not found)
+    step = _step(reference, name, steps, series, objective, is_trial=run is not workload)
     metrics = {metric: value for metric, points in series.items() if (value := value_at(points, step)) is not None}
     return ChosenCheckpoint(run=run, step=step, newest=steps[-1], metrics=metrics, objective=objective)
 
 
-def best_trial(cluster: ClusterClient, found: Workload[Any], reference: ModelReference) -> Workload[Any]:
+def best_trial(cluster: ClusterClient, sweep: Workload[Any], reference: ModelReference) -> Workload[Any]:
     """Return the best trial of a sweep among those that succeeded.
 
     Raises:
         NotFound: No trial succeeded.
         Conflict: The reference does not ask for the best trial.
     """
-    name = found.spec.name
+    name = sweep.spec.name
     if reference.which != BEST:
         raise Conflict(f"{name} is a Sweep. `run://{name}@best` is its best trial; or name a trial, {name}-0.")
-    assert isinstance(found.spec, Sweep)
-    if found.spec.objective is None:
+    assert isinstance(sweep.spec, Sweep)
+    if sweep.spec.objective is None:
         raise NotFound(f"{name} has no objective, so that none of its runs is better than another; name one of them.")
-    children = {child.spec.name.removeprefix(child_name(found, "")): child for child in cluster.children(found.uid)}
-    trials = ranked(trials_of(found, Family(children=children)), found.spec.objective.goal)
-    best = next((each for each in trials if each.state is TrialState.SUCCEEDED), None)
+    children = {child.spec.name.removeprefix(child_name(sweep, "")): child for child in cluster.children(sweep.uid)}
+    trials = ranked(trials_of(sweep, Family(children=children)), sweep.spec.objective.goal)
+    best = next((trial for trial in trials if trial.state is TrialState.SUCCEEDED), None)
     if best is None:
         raise NotFound(f"No trial of {name} has succeeded yet.")
     return children[str(best.number)]
@@ -100,8 +100,8 @@ def best_trial(cluster: ClusterClient, found: Workload[Any], reference: ModelRef
 
 def value_at(points: tuple[Point, ...], step: int) -> float | None:
     """Return the last value reported up to a step; None without one."""
-    known = [each for each in points if each.step is not None and each.step <= step]
-    return max(known, key=lambda each: (each.step or 0, each.attempt, each.at)).value if known else None
+    known = [point for point in points if point.step is not None and point.step <= step]
+    return max(known, key=lambda point: (point.step or 0, point.attempt, point.at)).value if known else None
 
 
 def _step(
@@ -117,8 +117,8 @@ def _step(
     number = reference.number
     if number is not None:
         if number not in steps:
-            there = ", ".join(map(str, steps[-MOST_NAMED:]))
-            raise NotFound(f"The run {name} has no complete checkpoint of step {number}; it has: {there}.")
+            available = ", ".join(map(str, steps[-MOST_NAMED:]))
+            raise NotFound(f"The run {name} has no complete checkpoint of step {number}; it has: {available}.")
         return number
     if reference.which == LATEST or is_trial:
         return steps[-1]

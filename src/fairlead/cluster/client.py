@@ -1,10 +1,13 @@
 """The port of the command line and the Python API, beyond the workloads of a cluster: names, pods, output, attendance.
 
 The command line and the Python API use this port alone; the cluster behind it is chosen once.
+
+See decision 206.
 """
 
 from __future__ import annotations
 
+from enum import StrEnum
 from typing import TYPE_CHECKING, Protocol
 
 from fairlead.cluster.output import EVERYTHING, Dropped, LogQuery, Watermark
@@ -16,7 +19,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from fairlead.cluster.kept_code import KeptCode
-    from fairlead.cluster.ledger_tables import Grouping, Payer
+    from fairlead.cluster.ledger_tables import Grouping, Payer, Price
+    from fairlead.cluster.local.home import Home
     from fairlead.cluster.selection import Selection
     from fairlead.ledger.bills import Statement
     from fairlead.ledger.goodput import Goodput
@@ -30,6 +34,20 @@ if TYPE_CHECKING:
     from fairlead.state.access_keys import AccessKey
     from fairlead.state.series import Point
     from fairlead.state.snapshot import AnyWorkload, Node, Pod, Snapshot, Workload
+
+
+class Probing(StrEnum):
+    """Programs that a check of a spec may start, such as the interpreter that it names.
+
+    Attributes:
+        ANY: Those of the spec, in its environment, as its run will.
+        INSTALLED: Those outside of its working directory, unless it changes where programs and modules are looked up.
+        NONE: None; nothing is written either.
+    """
+
+    ANY = "any"
+    INSTALLED = "installed"
+    NONE = "none"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,6 +79,46 @@ class OwnCheckpoints:
     num_bytes: int
 
 
+class OwnMachine(Protocol):
+    """The optional port of what a client knows of this machine itself: its files and its prices."""
+
+    @property
+    def home(self) -> Home:
+        """The directories in which everything is stored."""
+        ...
+
+    def prices(self) -> Sequence[Price]:
+        """Return the prices that were set; empty if nothing is billed."""
+        ...
+
+
+class PublishedCostDays(Protocol):
+    """The optional port of a cluster whose operator publishes costs a day at a time."""
+
+    def costs_at(self, since: float, until: float) -> tuple[float, str | None]:
+        """Return the time up to which costs are known, and the team whose costs they are; None for all teams."""
+        ...
+
+    def cost_days(self, namespace: str | None, before: float) -> list[tuple[str, str]]:
+        """Return the objects of days that ended before a time: namespaces and names, the oldest day first.
+
+        Args:
+            namespace: One namespace; None for all.
+
+        Raises:
+            NotAllowed: The user may not list them.
+        """
+        ...
+
+    def remove_cost_days(self, days: Sequence[tuple[str, str]]) -> int:
+        """Remove these objects and return how many still existed. The ledger keeps their source data.
+
+        Raises:
+            NotAllowed: The user may not remove them.
+        """
+        ...
+
+
 class ClusterClient(WorkloadStore, Protocol):
     """The user's view of a cluster. Read calls work even while no control loop is running.
 
@@ -73,6 +131,16 @@ class ClusterClient(WorkloadStore, Protocol):
 
     def wait(self, timeout_s: float) -> None:
         """Return after a change or the timeout; as ``Cluster.wait``."""
+        ...
+
+    @property
+    def machine(self) -> OwnMachine | None:
+        """Return what is known of this machine, if its runs are those of this client; None for a cluster."""
+        ...
+
+    @property
+    def published_costs(self) -> PublishedCostDays | None:
+        """Return the published costs of a cluster; None where bills are read from the ledger itself."""
         ...
 
     @property
@@ -120,12 +188,13 @@ class ClusterClient(WorkloadStore, Protocol):
         """
         ...
 
-    def prepare(self, spec: Training, directory: Path | None) -> Prepared:
+    def prepare(self, spec: Training, directory: Path | None, *, probing: Probing = Probing.ANY) -> Prepared:
         """Return the spec as this cluster would store it; nothing is sent.
 
         Args:
             directory: Directory of the spec file, to which a relative ``workdir`` is relative; None for an existing
                 run, which keeps its files.
+            probing: Programs that may be started to check the spec.
 
         Raises:
             Conflict: The working directory or the team cannot be honoured.
@@ -159,8 +228,8 @@ class ClusterClient(WorkloadStore, Protocol):
         """
         ...
 
-    def change(self, workload: Workload, spec: Training, *, directory: Path | None = None) -> Workload:
-        """Replace the spec of an existing run by another admitted one, with the current files of a directory.
+    def change(self, workload: Workload[Spec], spec: Spec, *, directory: Path | None = None) -> Workload[Spec]:
+        """Replace the spec of an existing run or sweep by another admitted one, with the current files of a directory.
 
         Raises:
             NotFound, Conflict: As ``update``.

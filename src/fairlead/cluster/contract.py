@@ -1,9 +1,12 @@
 """Builds the environment variables of the processes of a run, the same on every cluster. Pure; no I/O."""
 
 import json
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from fairlead.runtime import run_key
 from fairlead.runtime.rendezvous import FIRST_PORT
+from fairlead.specs.data import DataMode, DataSource
 from fairlead.specs.training import LISTING, Framework
 from fairlead.state.snapshot import Workload, is_replica
 from fairlead.state.split_probing import untried
@@ -29,7 +32,9 @@ def environment(
     master: tuple[str, int],
     hosts: str,
     listen: str = "127.0.0.1",
+    key_file: str,
     replacement: int = 0,
+    data_dir: str,
 ) -> dict[str, str]:
     """Return the variables that all ranks of a pod share; each rank's own numbers are added where it is started.
 
@@ -40,7 +45,9 @@ def environment(
             replica of an endpoint listens on that port.
         hosts: Host of each pod, with ``{}`` for its index where there are several.
         listen: Address on which a replica of an endpoint listens.
+        key_file: Path of the run's key, by which its ranks know each other.
         replacement: How often a pod of that index was lost in the attempt, while the others went on.
+        data_dir: Directory of manifests and bundles of data, shared by all runs if it outlives them.
     """
     spec = workload.gang
     env = {
@@ -56,6 +63,8 @@ def environment(
     }
     if checkpoint_to is not None:
         env["FAIRLEAD_CHECKPOINT_TO"] = checkpoint_to
+        if attempt and workload.progress is not None and workload.progress.checkpoint_step:
+            env["FAIRLEAD_CHECKPOINT_STEP"] = str(workload.progress.checkpoint_step)
     if spec.checkpoint.origin is not None:
         env["FAIRLEAD_CHECKPOINT_FROM"] = spec.checkpoint.origin
     if workload.spec.most_nodes is not None:
@@ -70,14 +79,19 @@ def environment(
         env["FAIRLEAD_CHECKPOINT_EVERY_S"] = f"{spec.checkpoint.every_s:g}"
     if spec.checkpoint.every_steps is not None:
         env["FAIRLEAD_CHECKPOINT_EVERY_STEPS"] = str(spec.checkpoint.every_steps)
+    if spec.checkpoint.trust:
+        env["FAIRLEAD_CHECKPOINT_TRUST"] = "1"
     if not spec.terminate_on_nan:
         env["FAIRLEAD_TERMINATE_ON_NAN"] = "0"
     if spec.checkpoint.every_auto:
         env["FAIRLEAD_CHECKPOINT_EVERY_AUTO"] = "1"
+    if spec.data:
+        env |= _data(spec.data, data_dir)
     if is_replica(workload.spec):
         env |= _replica(workload.spec, pod_uid, listen, master[1])
     if workload.spec.has_rendezvous:
-        env |= _rendezvous(workload, attempt, index, *master)
+        env |= _rendezvous(workload, attempt, index, *master) | {run_key.FILE: key_file}
+        env |= _of_torchrun(workload, index, *master)
     if workload.spec.framework is not None:
         env |= _of_framework(workload, workload.spec.framework, *master, hosts, run_dir)
     return env
@@ -91,6 +105,24 @@ def num_ports(workload: Workload) -> int:
     if framework is Framework.RAY:
         return FIRST_PORT + 2  # Ray's, and the one at which the first pod admits the others
     return FIRST_PORT + (framework in (Framework.JAX, Framework.XGBOOST, Framework.MPI))
+
+
+def _data(data: Mapping[str, DataSource], data_dir: str) -> dict[str, str]:
+    """Return the description of the data sets, and a variable for each whose path is known before it is read."""
+    described, paths = {}, {}
+    for name, source in data.items():
+        place = source.origin
+        if source.claim is not None:
+            place = source.mount_path(name)
+        fields = {"from": place, "mode": source.way.value, "version": source.version, "include": source.include,
+                  "credentials": source.credentials}  # fmt: skip
+        described[name] = {key: value for key, value in fields.items() if value is not None}
+        variable = f"FAIRLEAD_DATA_{name.upper().replace('-', '_')}"
+        if source.way is DataMode.MOUNT:
+            paths[variable] = place.removeprefix("file://")
+        elif source.way is DataMode.COPY and source.version is not None:
+            paths[variable] = f"{data_dir}/trees/{source.version}"
+    return {"FAIRLEAD_DATA": json.dumps(described), "FAIRLEAD_DATA_DIR": data_dir, **paths}
 
 
 def _replica(spec: "Replica", pod_uid: str, listen: str, port: int) -> dict[str, str]:
@@ -128,6 +160,25 @@ def _rendezvous(workload: Workload, attempt: int, index: int, host: str, port: i
         "TORCHELASTIC_USE_AGENT_STORE": "False",
         "FAIRLEAD_AGREE_PORT": str(port + 1),
     }
+
+
+def _of_torchrun(workload: Workload, index: int, host: str, port: int) -> dict[str, str]:
+    """Return the variables by which `torchrun` in the command, one on each node, finds those of the other nodes.
+
+    It takes them for options that the command line does not have.
+    """
+    spec = workload.gang
+    if spec.nodes == 1 or spec.ranks_on_each_node > 1:
+        return {}
+    env = {
+        "PET_NNODES": str(spec.nodes),
+        "PET_NODE_RANK": str(index),
+        "PET_MASTER_ADDR": host,
+        "PET_MASTER_PORT": str(port),
+    }
+    if spec.resources.gpu is not None:
+        env["PET_NPROC_PER_NODE"] = str(spec.resources.gpu.num_devices)
+    return {name: value for name, value in env.items() if name not in spec.env}
 
 
 def _of_framework(
@@ -170,7 +221,7 @@ def _of_framework(
 
 def _of_ray(workload: Workload, host: str, port: int, run_dir: str) -> dict[str, str]:
     """Return the variables of a Ray cluster: its address, its authentication, and the resources of each pod."""
-    resources, given = workload.gang.resources, workload.gang.env
+    resources, gang_env = workload.gang.resources, workload.gang.env
     node = {"num-gpus": 0 if resources.gpu is None else resources.gpu.num_devices}
     if resources.cpu_milli is not None:
         node["num-cpus"] = max(1, resources.cpu_milli // 1000)
@@ -180,7 +231,7 @@ def _of_ray(workload: Workload, host: str, port: int, run_dir: str) -> dict[str,
     if host == LOOPBACK:
         # Otherwise Ray uses another address of the machine.
         env["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
-    if "RAY_AUTH_MODE" not in given:
+    if "RAY_AUTH_MODE" not in gang_env:
         # A client that reaches a cluster without a token can run code in it. Here that is every user of the machine;
         # pods are reachable only from pods of their run.
         env["RAY_AUTH_MODE"] = "token" if host == LOOPBACK else "disabled"

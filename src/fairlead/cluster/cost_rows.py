@@ -8,12 +8,12 @@ from fairlead.ledger.bills import Line, Statement
 from fairlead.ledger.usage import HOUR_MS, WHOLE
 
 
-def cost_rows(found: Statement[Payer], by: Grouping) -> list[dict[str, Any]]:
+def cost_rows(statement: Statement[Payer], by: Grouping) -> list[dict[str, Any]]:
     """Return a row per payer, highest cost first, days in order; the row for idle capacity comes last."""
     lines: defaultdict[Payer, list[Line[Payer]]] = defaultdict(list)
-    for line in found.lines:
+    for line in statement.lines:
         lines[line.key].append(line)
-    rows = [_row(payer, each, by) for payer, each in lines.items()]
+    rows = [_row(payer, payer_lines, by) for payer, payer_lines in lines.items()]
     if by is Grouping.DAY:
         return sorted(rows, key=lambda row: str(row["day"]))
     return sorted(rows, key=lambda row: (row[by.value] is None, -row["microusd"], str(row[by.value])))

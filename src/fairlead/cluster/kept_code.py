@@ -101,7 +101,7 @@ def package_differences(old: KeptCode, new: KeptCode) -> list[str]:
     pythons = [((code.environment or {}).get("python") or {}) for code in (old, new)]
     if not all(pythons):
         return []
-    first, second = ({"python": each.get("version"), **(each.get("packages") or {})} for each in pythons)
+    first, second = ({"python": python.get("version"), **(python.get("packages") or {})} for python in pythons)
     names = sorted({*first, *second}, key=str.lower)
     return [
         f"{name}: {first.get(name, '-')} -> {second.get(name, '-')}"

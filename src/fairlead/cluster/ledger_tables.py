@@ -129,10 +129,20 @@ class LedgerTables:
             holder = NO_HOLDER if whole.holder is None else whole.holder
             if holder not in known:
                 known[holder] = self._id_of(holder)
-            for day, each in _by_day(whole):
-                rows.append((day, each.node, known[holder], each.use, each.start_ms, each.end_ms, each.share))
-                key = day, each.node, holder.team, holder.model, holder.project, holder.user, each.use
-                sums[key] += (each.end_ms - each.start_ms) * each.share
+            for day, interval in _by_day(whole):
+                rows.append(
+                    (
+                        day,
+                        interval.node,
+                        known[holder],
+                        interval.use,
+                        interval.start_ms,
+                        interval.end_ms,
+                        interval.share,
+                    )
+                )
+                key = day, interval.node, holder.team, holder.model, holder.project, holder.user, interval.use
+                sums[key] += (interval.end_ms - interval.start_ms) * interval.share
         self._db.executemany("INSERT INTO usage VALUES (?, ?, ?, ?, ?, ?, ?)", rows)
         self._db.executemany(
             "INSERT INTO usage_days VALUES (?, ?, ?, ?, ?, ?, ?, ?) "
@@ -178,6 +188,11 @@ class LedgerTables:
             changes[price.node].append(PriceChange(price.from_ms, price.rate))
         return dict(changes)
 
+    def first_ms(self) -> int | None:
+        """Return the beginning of the first recorded interval; None without one."""
+        first = self._db.execute("SELECT min(start_ms) FROM usage WHERE day = (SELECT min(day) FROM usage)").fetchone()
+        return None if first[0] is None else int(first[0])
+
     def rate_at(self, node: str, at_ms: int) -> int | None:
         """Return micro-dollars for an hour of a node at a time; None where unknown."""
         row = self._db.execute(
@@ -194,7 +209,7 @@ class LedgerTables:
             daily: Separate rows for each day, UTC.
         """
         daily = daily or by is Grouping.DAY
-        found = []
+        stretches = []
         for node, changed in self.price_changes().items():
             for low, high, rate in priced_spans(changed, start_ms, end_ms):
                 for begin, end in _days(low, high) if daily else [(low, high)]:
@@ -202,12 +217,14 @@ class LedgerTables:
                     held = defaultdict[tuple[Payer, Use], int](int)
                     for payer, use, unit_ms in self._held(by, node, begin, end):
                         held[(*date, *payer), use] += unit_ms
-                    for each in live:
-                        if each.node == node and (overlap_ms := each.overlap_ms(begin, end)) > 0:
-                            held[(*date, *_payer(by, each)), each.use] += overlap_ms * each.share
+                    for interval in live:
+                        if interval.node == node and (overlap_ms := interval.overlap_ms(begin, end)) > 0:
+                            held[(*date, *_payer(by, interval)), interval.use] += overlap_ms * interval.share
                     rest = (*date, *([node] if by is Grouping.POOL else [])) or None
-                    found.append(Stretch(node=node, start_ms=begin, end_ms=end, rate=rate, rest=rest, held=dict(held)))
-        return found
+                    stretches.append(
+                        Stretch(node=node, start_ms=begin, end_ms=end, rate=rate, rest=rest, held=dict(held))
+                    )
+        return stretches
 
     def holders(self) -> dict[str, Holder]:
         """Return the newest record of each charged run, by uid."""
@@ -260,12 +277,12 @@ class LedgerTables:
             "ON CONFLICT DO NOTHING",
             values,
         )
-        found = self._db.execute(
+        row = self._db.execute(
             "SELECT id FROM holders WHERE uid = ? AND run = ? AND team = ? AND model = ? AND project = ? "
             'AND "user" = ?',
             values,
         ).fetchone()
-        return int(found[0])
+        return int(row[0])
 
     def _held(self, by: Grouping, node: str, low: int, high: int) -> list[tuple[tuple[str, ...], Use, int]]:
         """Return sums by payer and use of recorded intervals, within bounds."""
@@ -295,14 +312,14 @@ class LedgerTables:
             )
             edges = [day for day in (first, last) if day not in whole]
             queries = [(sums, whole[0], whole[-1]), *((pieces, day, day) for day in edges)]
-        found = []
+        totals = []
         for query, since, until in queries:
             values = {"node": node, "low": low, "high": high, "first": since, "last": until}
-            found += [
+            totals += [
                 (tuple(map(str, row[:-2])), Use(row[-2]), int(row[-1]))
                 for row in self._db.execute(query, values).fetchall()
             ]
-        return found
+        return totals
 
 
 def _intervals(rows: list[Any]) -> list[Interval]:

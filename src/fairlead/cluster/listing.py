@@ -46,12 +46,12 @@ class Listing:
 
 def page_of(workloads: "Iterable[AnyWorkload]", listing: Listing) -> "tuple[AnyWorkload, ...]":
     """Choose a page out of all workloads, newest first."""
-    found = [run for run in workloads if _is_meant(run, listing)]
+    runs = [run for run in workloads if _is_meant(run, listing)]
     # The order of a listing is the descending order of its positions.
-    found.sort(key=_place_of, reverse=True)
+    runs.sort(key=_place_of, reverse=True)
     if listing.after is not None:
-        found = [run for run in found if _place_of(run) < listing.after]
-    return tuple(found[: listing.limit])
+        runs = [run for run in runs if _place_of(run) < listing.after]
+    return tuple(runs[: listing.limit])
 
 
 def _is_meant(run: "AnyWorkload", listing: Listing) -> bool:

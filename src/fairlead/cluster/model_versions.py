@@ -19,7 +19,7 @@ class ModelVersions(Protocol):
         """Return versions of models, of one name or of all, by name and number."""
         ...
 
-    def add_model(self, given: ModelVersion) -> tuple[ModelVersion, bool]:
+    def add_model(self, version: ModelVersion) -> tuple[ModelVersion, bool]:
         """Store a new version, whose content already exists, and return it.
 
         If one of the same content and origin is there, that is returned with what is newly known of it, and False.
@@ -48,26 +48,26 @@ def is_same(one: ModelVersion, other: ModelVersion) -> bool:
     return (one.digest, one.lineage) == (other.digest, other.lineage)
 
 
-def updated(version: ModelVersion, given: ModelVersion) -> ModelVersion:
+def updated(version: ModelVersion, pushed: ModelVersion) -> ModelVersion:
     """Return a stored version with the metrics and the objective of a later push of the same."""
-    by = (version.objective, version.goal) if given.objective is None else (given.objective, given.goal)
-    return replace(version, metrics={**version.metrics, **given.metrics}, objective=by[0], goal=by[1])
+    by = (version.objective, version.goal) if pushed.objective is None else (pushed.objective, pushed.goal)
+    return replace(version, metrics={**version.metrics, **pushed.metrics}, objective=by[0], goal=by[1])
 
 
-def find_version(there: ModelVersions, reference: ModelReference) -> ModelVersion:
+def find_version(registry: ModelVersions, reference: ModelReference) -> ModelVersion:
     """Return the version to which a reference to a pushed model resolves now.
 
     Raises:
         NotFound: There is none.
     """
     name, which = reference.name, reference.which
-    versions = there.models(name)
+    versions = registry.models(name)
 
     def command(words: str) -> str:
-        return f"`{f'fairlead model {words} {there.named()}'.rstrip()}`"
+        return f"`{f'fairlead model {words} {registry.named()}'.rstrip()}`"
 
     if not versions:
-        names = sorted({each.name for each in there.models()})
+        names = sorted({version.name for version in registry.models()})
         near = difflib.get_close_matches(name, names, MOST_NAMED) or names[:MOST_NAMED]
         known = f"; there are: {', '.join(near)}" if near else ""
         raise NotFound(f"No model is named {name!r}{known}. {command(f'push {name} RUN')} makes a version of one.")
@@ -82,10 +82,12 @@ def find_version(there: ModelVersions, reference: ModelReference) -> ModelVersio
             )
         return best
     number = reference.number
-    found = next((each for each in versions if each.version == number or each.stage == which), None)
-    if found is None:
-        given = ", ".join(f"{each.version}" + (f" ({each.stage})" * (each.stage is not None)) for each in versions)
+    version = next((version for version in versions if version.version == number or version.stage == which), None)
+    if version is None:
+        available = ", ".join(
+            f"{version.version}" + (f" ({version.stage})" * (version.stage is not None)) for version in versions
+        )
         what = f"no version {which}" if number is not None else f"no version at the stage {which!r}"
         remedy = "" if number is not None else f" {command(f'promote {name}@best --to {which}')} gives one that stage."
-        raise NotFound(f"{name} has {what}; it has: {given}.{remedy}")
-    return found
+        raise NotFound(f"{name} has {what}; it has: {available}.{remedy}")
+    return version

@@ -11,9 +11,9 @@ from fairlead.state.snapshot import Workload
 MOST_NAMED = 3
 
 
-def is_run_name(given: str) -> bool:
+def is_run_name(origin: str) -> bool:
     """Return whether ``checkpoint.from`` names a run; a directory has a slash, or is written as ``./NAME``."""
-    return NAME.problem(given) is None
+    return NAME.problem(origin) is None
 
 
 def refuse_empty(spec: Training, place: str, run: Workload | None) -> None:
@@ -25,7 +25,7 @@ def refuse_empty(spec: Training, place: str, run: Workload | None) -> None:
     Raises:
         Conflict: There is no complete checkpoint.
     """
-    said = f"{spec.name}: checkpoint.from: "
+    prefix = f"{spec.name}: checkpoint.from: "
     whose = f"the run {run.spec.name}" if run is not None else place
     if is_url(place):
         if run is not None:
@@ -39,13 +39,13 @@ def refuse_empty(spec: Training, place: str, run: Workload | None) -> None:
     try:
         if Directory(root).steps():
             return
-        inner = sorted(each.name for each in root.iterdir() if each.is_dir() and Directory(each).steps())
+        inner = sorted(path.name for path in root.iterdir() if path.is_dir() and Directory(path).steps())
     except (OSError, StoreUnavailable):
         inner = []
     if inner:
         named = ", ".join(f"{place}/{name}" for name in inner[:MOST_NAMED])
-        raise Conflict(f"{said}{place} has no checkpoint itself, but runs have theirs in it. Give one: {named}.")
-    raise Conflict(f"{said}{whose} has no complete checkpoint. Give a run, a directory or a URL that has one.")
+        raise Conflict(f"{prefix}{place} has no checkpoint itself, but runs have theirs in it. Give one: {named}.")
+    raise Conflict(f"{prefix}{whose} has no complete checkpoint. Give a run, a directory or a URL that has one.")
 
 
 def refuse_unsaved(spec: Training, run: Workload) -> None:

@@ -1,6 +1,5 @@
 """The output of runs: selection of lines, progress of a reader, and dropped output. No I/O."""
 
-import json
 import re
 import threading
 from collections.abc import Iterable, Iterator, Mapping
@@ -10,7 +9,9 @@ from fairlead.cluster.port import LogLine
 from fairlead.frozen import dataclass
 from fairlead.specs.quantities import format_size, parse_duration
 from fairlead.text.quantities import describe_memory, plural
+from fairlead.untrusted_json import parse_object
 
+MOST_COUNTS_BYTES = 1 << 20
 NOTE = "f"
 """The stream of lines that Fairlead itself writes about output, such as the amount that was dropped."""
 
@@ -32,7 +33,8 @@ class LogQuery:
         attempt: Only this attempt of the run, from 0; None for all.
         since: Only lines from this Unix time on; None for the beginning.
         until: Only lines up to this Unix time; None for the end.
-        pattern: Only lines that it matches anywhere; None for all.
+        prefix: Only lines that it matches at the beginning; None for all.
+        pattern: Only lines that it matches anywhere after ``prefix``; None for all.
         tail: Only the last so many of them; None for all.
     """
 
@@ -40,6 +42,7 @@ class LogQuery:
     attempt: int | None = None
     since: float | None = None
     until: float | None = None
+    prefix: re.Pattern[str] | None = None
     pattern: re.Pattern[str] | None = None
     tail: int | None = None
 
@@ -51,7 +54,13 @@ class LogQuery:
             return False
         if self.until is not None and line.at > self.until:
             return False
-        return self.pattern is None or line.stream == NOTE or self.pattern.search(line.text) is not None
+        if line.stream == NOTE:
+            return True
+        prefix = None if self.prefix is None else self.prefix.match(line.text)
+        if self.prefix is not None and prefix is None:
+            return False
+        text = line.text if prefix is None else line.text[prefix.end() :]
+        return self.pattern is None or self.pattern.search(text) is not None
 
 
 EVERYTHING = LogQuery()
@@ -106,25 +115,31 @@ class Dropped:
 
 
 def describe_dropped(dropped: Iterable[Dropped], *, here: bool = False) -> str:
-    """Describe dropped output in one sentence; ``dropped`` is not empty.
+    """Describe dropped output in one sentence for each cause; ``dropped`` is not empty.
 
     Args:
         here: The sentence stands in the place of the output.
     """
-    each = list(dropped)
-    ranks = sorted({one.rank for one in each if one.rank is not None})
+    causes: dict[str, list[Dropped]] = {}
+    for one in dropped:
+        causes.setdefault(one.why, []).append(one)
+    return "; ".join(_describe_cause(group, here=here) for group in causes.values())
+
+
+def _describe_cause(group: list[Dropped], *, here: bool) -> str:
+    ranks = sorted({one.rank for one in group if one.rank is not None})
     whose = ""
     if len(ranks) == 1:
         whose = " of the set-up step" if ranks[0] < 0 else f" of rank {ranks[0]}"
     elif ranks:
         whose = f" of {plural(len(ranks), 'rank')}"
-    known = [one for one in each if one.lines is not None]
-    place, why = " here" if here else "", each[0].why
+    known = [one for one in group if one.lines is not None]
+    place, why = " here" if here else "", group[0].why
     if not known:
         return f"the beginning of the output{whose} was dropped{place}: {why}"
     num_lines = sum(one.lines or 0 for one in known)
     size = describe_memory(sum(one.num_bytes or 0 for one in known))
-    least = "" if len(known) == len(each) else "at least "
+    least = "" if len(known) == len(group) else "at least "
     what = "1 line" if num_lines == 1 else f"{num_lines:,} lines"
     return f"{least}{what} ({size}){whose} {'was' if num_lines == 1 else 'were'} dropped{place}: {why}"
 
@@ -137,12 +152,12 @@ def local_limit(max_bytes: int) -> str:
 def read_counts(text: str | bytes) -> dict[int, tuple[int, int]] | None:
     """Parse the counts that a shim wrote; None when the text is something else."""
     try:
-        content = json.loads(text)
+        content = parse_object(text, max_bytes=MOST_COUNTS_BYTES)
         return {
             int(rank) if rank != "-" else -1: (int(lines), int(num_bytes))
             for rank, (lines, num_bytes) in content.items()
         }
-    except (ValueError, TypeError, AttributeError):
+    except (ValueError, TypeError, OverflowError):
         return None
 
 
@@ -192,7 +207,7 @@ class Gaps:
             dropped = self.take(line)
             if line.stream == COUNTS:
                 at = waiting[0].at if waiting else line.at
-                yield from (each.line(at) for each in dropped)
+                yield from (loss.line(at) for loss in dropped)
                 yield from waiting or ()
                 waiting = None
             elif waiting is None:

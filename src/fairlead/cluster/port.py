@@ -15,7 +15,6 @@ from fairlead.frozen import dataclass
 from fairlead.specs.workload import WorkloadSpec
 
 if TYPE_CHECKING:
-    from fairlead.specs.training import Training
     from fairlead.state.plan import Plan
     from fairlead.state.reasons import Reason
     from fairlead.state.snapshot import AnyWorkload, Intent, Snapshot, Workload
@@ -119,8 +118,8 @@ class WorkloadStore(Protocol):
         """
         ...
 
-    def update(self, uid: str, spec: Training, *, version: int) -> Workload:
-        """Replace the spec of a workload, with the event ``Changed``; later pods use the new spec.
+    def update(self, uid: str, spec: Spec, *, version: int) -> Workload[Spec]:
+        """Replace the spec of a run or sweep, with the event ``Changed``; later pods use the new spec.
 
         This raises the version and voids decisions made for the old spec; an equal spec changes nothing. The event may
         come with the loop's next pass.

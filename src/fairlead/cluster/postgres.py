@@ -72,8 +72,8 @@ class PostgresDatabase:
 
     def execute(self, sql: str, parameters: Sequence[Any] | Mapping[str, Any] = (), /) -> Rows:
         """Execute one statement."""
-        given: Any = parameters
-        rows: Rows = self._db.execute(translated(sql), given or None)
+        values: Any = parameters
+        rows: Rows = self._db.execute(translated(sql), values or None)
         return rows
 
     def executemany(self, sql: str, parameters: Iterable[Sequence[Any]], /) -> object:

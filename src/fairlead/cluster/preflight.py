@@ -14,6 +14,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from fairlead.cluster.client import Probing
 from fairlead.runtime.launching import interpreter_for, needs_shell, simple_words
 from fairlead.specs.constraints import quote
 from fairlead.specs.overlay import Overlay
@@ -59,10 +60,19 @@ NO_POD_MEMORY = (
     "`every` save as often"
 )
 INSTALL_GATEWAYS = "`fairlead install --gateways 2` adds some"
+# Variables that decide which program or module is found, and where credentials and the programs that supply them are.
+DECIDING = (
+    "PATH", "LD_", "DYLD_", "PYTHON", "VIRTUAL_ENV", "CONDA", "HOME", "XDG_", "BASH_ENV", "ENV", "AWS_CONFIG",
+    "AWS_SHARED", "AWS_PROFILE", "GOOGLE_APPLICATION", "FSSPEC", "BOTO",
+)  # fmt: skip
 SHELLS = ("bash", "sh", "dash", "zsh")
 # Finding a top-level module, unlike importing it, runs none of its code.
 FIND = (
-    "import importlib.util, sys\n"
+    # Modules of the working directory are found, and none of them is imported.
+    "import sys\n"
+    "here = sys.path.pop(0)\n"
+    "import importlib.util\n"
+    "sys.path.insert(0, here)\n"
     "def find(name):\n"
     "    try: return importlib.util.find_spec(name)\n"
     "    except Exception: return True\n"
@@ -105,7 +115,7 @@ def read_command(command: str) -> Invocation | None:
 def workdir_problem(workdir: Path) -> str | None:
     """Return the reason why no program can run in a directory of this machine; None when one can."""
     if not workdir.exists():
-        parent = next(each for each in workdir.parents if each.exists())
+        parent = next(directory for directory in workdir.parents if directory.exists())
         return (
             f"there is no directory {workdir}{_near(workdir.name, _names(parent)) if parent == workdir.parent else ''}"
         )
@@ -116,15 +126,18 @@ def workdir_problem(workdir: Path) -> str | None:
     return None
 
 
-def place_problem(spec: Training, workdir: Path, environ: Mapping[str, str]) -> str | None:
+def place_problem(
+    spec: Training, workdir: Path, environ: Mapping[str, str], probing: Probing = Probing.ANY
+) -> str | None:
     """Return the reason why a run's checkpoints cannot be saved to its ``checkpoint.to`` on this machine, or None.
 
     Args:
         workdir: Directory to which a relative one is relative.
         environ: Environment that the program inherits, with the credentials of a store.
+        probing: Programs that may be started for the check.
     """
     to = spec.checkpoint.to
-    if to is None:
+    if to is None or probing is Probing.NONE:
         return None
     # Imported here because a spec without a place does not need it.
     from fairlead.runtime import trial
@@ -133,8 +146,10 @@ def place_problem(spec: Training, workdir: Path, environ: Mapping[str, str]) -> 
     if trial.is_store(to):
         own = interpreter_for(spec.run, env)
         python = own or (sys.executable,)
-        said = trial.store_problem(to, [*python, trial.__file__], env, is_its_own=own is not None)
-        return None if said is None else f"{said}. Fix that, or name another place"
+        if not _may_start(python[0], spec, workdir, env, probing):
+            return None
+        refusal = trial.store_problem(to, [*python, trial.__file__], env, is_its_own=own is not None)
+        return None if refusal is None else f"{refusal}. Fix that, or name another place"
     problem = trial.directory_problem(to if to.startswith("file://") else str(workdir / Path(to).expanduser()))
     if problem is None:
         return None
@@ -205,36 +220,39 @@ def gateway_problem(spec: "Serving") -> str | None:
         "idempotent": spec.idempotent,
         "routing": spec.routing is not default.routing,
     }
-    asked = next((key for key, found in is_asked.items() if found), None)
-    return None if asked is None else f"{asked}: {NO_GATEWAY[asked].format(install=INSTALL_GATEWAYS)}"
+    key = next((key for key, is_needed in is_asked.items() if is_needed), None)
+    return None if key is None else f"{key}: {NO_GATEWAY[key].format(install=INSTALL_GATEWAYS)}"
 
 
 def pod_model_problem(spec: "Replica") -> str | None:
     """Return the reason why the pods of a cluster cannot load an endpoint's model; None when they may."""
-    given = spec.model_path
-    if "://" in given and not given.startswith("run://"):
+    model_path = spec.model_path
+    if "://" in model_path and not model_path.startswith("run://"):
         return None
-    if given.startswith("run://") or "@" in given:
-        return f"{quote(given)} {OF_A_REGISTRY}; {MODEL_PLACES}"
+    if model_path.startswith("run://") or "@" in model_path:
+        return f"{quote(model_path)} {OF_A_REGISTRY}; {MODEL_PLACES}"
     return None
 
 
-def command_problem(spec: Training, workdir: Path, environ: Mapping[str, str]) -> str | None:
+def command_problem(
+    spec: Training, workdir: Path, environ: Mapping[str, str], probing: Probing = Probing.ANY
+) -> str | None:
     """Return the reason why a run's command cannot start on this machine; None when it may.
 
     Args:
         workdir: An existing directory.
         environ: Environment that the program inherits.
+        probing: Programs that may be started for the check.
     """
-    asked = read_command(spec.run)
-    if asked is None or spec.setup is not None:
+    invocation = read_command(spec.run)
+    if invocation is None or spec.setup is not None:
         return None
     env = {**environ, **spec.env}
-    return (
-        _program_problem(asked.program, workdir, env)
-        or _script_problem(asked, workdir, env)
-        or (_server_problem(asked, workdir, env) if getattr(spec, "predictor", None) else None)
-        or _module_problem(asked, workdir, env)
+    problem = _program_problem(invocation.program, workdir, env) or _script_problem(invocation, workdir, env)
+    if problem is not None or not _may_start(invocation.program, spec, workdir, env, probing):
+        return problem
+    return (_server_problem(invocation, workdir, env) if getattr(spec, "predictor", None) else None) or _module_problem(
+        invocation, workdir, env
     )
 
 
@@ -243,21 +261,23 @@ def packed_problem(spec: Training, workdir: Path, packed: Collection[str]) -> tu
 
     It is uncertain where an image or a volume may provide what is missing; None when there is no objection.
     """
-    asked = read_command(spec.run)
-    if asked is None or spec.setup is not None:
+    invocation = read_command(spec.run)
+    if invocation is None or spec.setup is not None:
         return None
     problem = None
-    if asked.script is not None and not os.path.isabs(asked.script):
-        name = os.path.normpath(asked.script)
-        if name not in packed and not any(each.startswith(f"{name}/") for each in packed) and name != ".":
+    if invocation.script is not None and not os.path.isabs(invocation.script):
+        name = os.path.normpath(invocation.script)
+        if name not in packed and not any(path.startswith(f"{name}/") for path in packed) and name != ".":
             if name.startswith(".."):
-                problem = f"{asked.script} is outside of {workdir}, whose files are all that goes along"
+                problem = f"{invocation.script} is outside of {workdir}, whose files are all that goes along"
             elif (workdir / name).exists():
-                problem = f"{asked.script} does not go along: a .gitignore leaves it out, or it is a link"
+                problem = f"{invocation.script} does not go along: a .gitignore leaves it out, or it is a link"
             else:
-                problem = f"there is no file {asked.script!r} in {workdir}{_near_script(asked.script, workdir)}"
-    elif asked.module is not None and _looks_in_workdir(asked, spec.env):
-        problem = _submodule_problem(asked.module, workdir)
+                problem = (
+                    f"there is no file {invocation.script!r} in {workdir}{_near_script(invocation.script, workdir)}"
+                )
+    elif invocation.module is not None and _looks_in_workdir(invocation, spec.env):
+        problem = _submodule_problem(invocation.module, workdir)
     return None if problem is None else (problem, spec.image is None and spec.kubernetes == Overlay())
 
 
@@ -283,12 +303,12 @@ def _program_problem(program: str, workdir: Path, env: Mapping[str, str]) -> str
     places = [str(workdir)]  # the program as a path, then the directories in which a bare name is looked up
     if "/" not in program:
         places += _path(workdir, env)
-    found = [path for path in (os.path.join(place, program) for place in places) if os.path.isfile(path)]
-    if any(os.access(path, os.X_OK) for path in found):
+    candidates = [path for path in (os.path.join(place, program) for place in places) if os.path.isfile(path)]
+    if any(os.access(path, os.X_OK) for path in candidates):
         return None
     remedy = "Give `python` before it" if program.endswith(".py") else "Give its interpreter before it"
-    if found:
-        return f"{found[0]} is not executable. {remedy}, or make it executable with `chmod +x`"
+    if candidates:
+        return f"{candidates[0]} is not executable. {remedy}, or make it executable with `chmod +x`"
     if os.path.isdir(os.path.join(workdir, program)):
         return f"{program!r} is a directory, no program"
     if "/" in program or program.endswith(SCRIPTS):
@@ -301,52 +321,73 @@ def _program_problem(program: str, workdir: Path, env: Mapping[str, str]) -> str
     )
 
 
-def _script_problem(asked: Invocation, workdir: Path, env: Mapping[str, str]) -> str | None:
-    if asked.script is None or (workdir / asked.script).exists():
+def _script_problem(invocation: Invocation, workdir: Path, env: Mapping[str, str]) -> str | None:
+    if invocation.script is None or (workdir / invocation.script).exists():
         return None
     # A shell also looks for its script on the PATH.
-    more = [] if "/" in asked.script or os.path.basename(asked.program) not in SHELLS else _path(workdir, env)
-    if any(os.path.exists(os.path.join(place, asked.script)) for place in more):
+    more = [] if "/" in invocation.script or os.path.basename(invocation.program) not in SHELLS else _path(workdir, env)
+    if any(os.path.exists(os.path.join(place, invocation.script)) for place in more):
         return None
     here = Path.cwd()
-    if not os.path.isabs(asked.script) and here != workdir and (here / asked.script).exists():
-        return f"there is no file {asked.script!r} in {workdir}, but in {here}; give `workdir`, or correct the path"
-    return f"there is no file {asked.script!r} in {workdir}{_near_script(asked.script, workdir)}"
+    if not os.path.isabs(invocation.script) and here != workdir and (here / invocation.script).exists():
+        return (
+            f"there is no file {invocation.script!r} in {workdir}, but in {here}; give `workdir`, or correct the path"
+        )
+    return f"there is no file {invocation.script!r} in {workdir}{_near_script(invocation.script, workdir)}"
 
 
-def _module_problem(asked: Invocation, workdir: Path, env: Mapping[str, str]) -> str | None:
-    module = asked.module
+def _module_problem(invocation: Invocation, workdir: Path, env: Mapping[str, str]) -> str | None:
+    module = invocation.module
     if module is None or not all(part.isidentifier() for part in module.split(".")) or module.startswith("fairlead"):
         return None
     top = module.partition(".")[0]
-    if _looks_in_workdir(asked, env) and _entries_of(top, workdir):
+    if _looks_in_workdir(invocation, env) and _entries_of(top, workdir):
         return _submodule_problem(module, workdir)
-    if not _absent_modules(asked, (top,), workdir, env):
+    if not _absent_modules(invocation, (top,), workdir, env):
         return None
     near = _near(top, [name.partition(".")[0] for name in _names(workdir)])
     return (
-        f"the Python of {asked.program!r} has no module {top!r}, and {workdir} has none{near}. Install it there, "
+        f"the Python of {invocation.program!r} has no module {top!r}, and {workdir} has none{near}. Install it there, "
         "activate the environment that has it, or install it in a `setup` step"
     )
 
 
-def _server_problem(asked: Invocation, workdir: Path, env: Mapping[str, str]) -> str | None:
-    absent = _absent_modules(asked, SERVED_BY, workdir, env)
+def _server_problem(invocation: Invocation, workdir: Path, env: Mapping[str, str]) -> str | None:
+    absent = _absent_modules(invocation, SERVED_BY, workdir, env)
     if not absent:
         return None
+    python = shutil.which(invocation.program, path=os.pathsep.join(_path(workdir, env)))
     return (
-        f"the Python of {asked.program!r}, {shutil.which(asked.program, path=os.pathsep.join(_path(workdir, env)))}, "
+        f"the Python of {invocation.program!r}, {python}, "
         f"has no {' and no '.join(absent)}, which a predictor is served with. `pip install 'fairlead[serve]' numpy` "
         "there, activate the environment that has them, or install them in a `setup` step"
     )
 
 
-def _absent_modules(asked: Invocation, names: Sequence[str], workdir: Path, env: Mapping[str, str]) -> tuple[str, ...]:
+def _may_start(program: str, spec: Training, workdir: Path, env: Mapping[str, str], probing: Probing) -> bool:
+    """Return whether a program may be started to check a spec."""
+    if probing is Probing.ANY:
+        return True
+    if probing is Probing.NONE or any(name.startswith(DECIDING) for name in spec.env):
+        return False
+    executable = shutil.which(program, path=os.pathsep.join(_path(workdir, env)))
+    if executable is None or not os.path.isabs(executable):
+        return False
+    # Of a virtual environment in the directory also the packages are files of the directory.
+    inside = os.path.realpath(workdir)
+    return not any(
+        Path(path).is_relative_to(inside) for path in (os.path.abspath(executable), os.path.realpath(executable))
+    )
+
+
+def _absent_modules(
+    invocation: Invocation, names: Sequence[str], workdir: Path, env: Mapping[str, str]
+) -> tuple[str, ...]:
     """Return the top-level modules of these that the command's interpreter does not find; empty if it does not run."""
-    flags = [flag for flag in asked.flags if not re.fullmatch("-[a-zA-Z]*[iv][a-zA-Z]*", flag)]
+    flags = [flag for flag in invocation.flags if not re.fullmatch("-[a-zA-Z]*[iv][a-zA-Z]*", flag)]
     try:
         ended = subprocess.run(
-            [asked.program, *flags, "-c", FIND, *names],
+            [invocation.program, *flags, "-c", FIND, *names],
             cwd=workdir,
             env={**env, "PATH": os.pathsep.join(_path(workdir, env))},
             stdin=subprocess.DEVNULL,
@@ -365,8 +406,8 @@ def _submodule_problem(module: str, workdir: Path) -> str | None:
     """Return what a module's package in the directory lacks; None when found, or when only an import could tell."""
     directory = workdir
     for place, part in enumerate(module.split(".")):
-        found = _entries_of(part, directory)
-        if not found:
+        entries = _entries_of(part, directory)
+        if not entries:
             if not place:
                 return None
             names = [name.partition(".")[0] for name in _names(directory)]
@@ -383,11 +424,11 @@ def _submodule_problem(module: str, workdir: Path) -> str | None:
 
 def _path(workdir: Path, env: Mapping[str, str]) -> list[str]:
     """Return the directories of the PATH, resolved from the working directory."""
-    return [os.path.join(workdir, each) for each in env.get("PATH", os.defpath).split(os.pathsep)]
+    return [os.path.join(workdir, directory) for directory in env.get("PATH", os.defpath).split(os.pathsep)]
 
 
-def _looks_in_workdir(asked: Invocation, env: Mapping[str, str]) -> bool:
-    return not env.get("PYTHONSAFEPATH") and not any(re.match("-[a-zA-Z]*[IP]", flag) for flag in asked.flags)
+def _looks_in_workdir(invocation: Invocation, env: Mapping[str, str]) -> bool:
+    return not env.get("PYTHONSAFEPATH") and not any(re.match("-[a-zA-Z]*[IP]", flag) for flag in invocation.flags)
 
 
 def _entries_of(module: str, directory: Path) -> list[str]:
@@ -400,7 +441,7 @@ def _near_script(script: str, workdir: Path) -> str:
     ending, folder = os.path.splitext(script)[1], os.path.dirname(script)
     beside = [os.path.join(folder, name) for name in _names(place) if os.path.splitext(name)[1] == ending]
     name = os.path.basename(script)
-    below = [f"{each}/{name}" for each in _names(workdir) if (workdir / each / name).is_file()]
+    below = [f"{directory}/{name}" for directory in _names(workdir) if (workdir / directory / name).is_file()]
     near = _near(script, beside)
     return near or (f" (did you mean {below[0]}?)" if below else "")
 

@@ -5,7 +5,6 @@ new process queries anew, and a policy that sees the start of a measurement keep
 enough samples.
 """
 
-import json
 import logging
 import math
 import threading
@@ -22,13 +21,14 @@ from fairlead.policy.serving.routes import endpoints
 from fairlead.specs.serving import PrometheusQuery
 from fairlead.state.measurements import Measurement, Sample
 from fairlead.state.snapshot import Snapshot
+from fairlead.untrusted_json import parse_object
 
 log = logging.getLogger(__name__)
 
 EVERY_S = 5.0
 KEPT_S = 120.0
 ANSWER_S, MOST_BYTES = 3.0, 1 << 20
-AT_ONCE = 16
+AT_ONCE, AT_ONCE_A_TEAM = 16, 4
 PATH = "/api/v1/query"
 # Limit on quoted text of a server within our own message.
 MOST_WORDS = 200
@@ -60,45 +60,58 @@ class PrometheusReader:
         self._ask = ask or ask_prometheus
         self._asked: dict[str, _Asked] = {}
         self._places = threading.Semaphore(AT_ONCE)
+        # A server that does not answer keeps a place for seconds; see decision 199.
+        self._team_places: dict[str, threading.Semaphore] = {}
 
     def look(self, seen: Snapshot, now: float) -> Mapping[str, Measurement]:
         """Return the known measurements by uid of endpoint, and start the queries that are due."""
-        found: dict[str, Measurement] = {}
+        measurements: dict[str, Measurement] = {}
         for parent in endpoints(seen):
             query = parent.spec.scale.prometheus
             if query is None or parent.spec.scale.by is not None:
                 continue
-            asked = self._asked.get(parent.uid)
-            if asked is None or asked.query != query:
-                asked = self._asked[parent.uid] = _Asked(query=query, known=Measurement(since=now), due_at=now)
-            with asked.lock:
-                found[parent.uid] = asked.known
-                is_due = now >= asked.due_at and not asked.under_way
-            if is_due and self._places.acquire(blocking=False):
-                asked.under_way, asked.due_at = True, now + EVERY_S
-                question = (asked, detail_of(parent).ready, now)
+            state = self._asked.get(parent.uid)
+            if state is None or state.query != query:
+                state = self._asked[parent.uid] = _Asked(query=query, known=Measurement(since=now), due_at=now)
+            with state.lock:
+                measurements[parent.uid] = state.known
+                is_due = now >= state.due_at and not state.under_way
+            if is_due and (places := self._take_place(parent.spec.team)):
+                state.under_way, state.due_at = True, now + EVERY_S
+                question = (state, detail_of(parent).ready, now, places)
                 threading.Thread(target=self._answer, args=question, daemon=True, name="prometheus").start()
-        self._asked = {uid: each for uid, each in self._asked.items() if uid in found}
-        return found
+        self._asked = {uid: state for uid, state in self._asked.items() if uid in measurements}
+        return measurements
 
-    def _answer(self, asked: _Asked, replicas: int, at: float) -> None:
+    def _take_place(self, team: str) -> tuple[threading.Semaphore, ...]:
+        """Return what to release after a query; empty if its team, or all, have as many under way as they may."""
+        own = self._team_places.setdefault(team, threading.Semaphore(AT_ONCE_A_TEAM))
+        if not own.acquire(blocking=False):
+            return ()
+        if not self._places.acquire(blocking=False):
+            own.release()
+            return ()
+        return own, self._places
+
+    def _answer(self, state: _Asked, replicas: int, at: float, places: tuple[threading.Semaphore, ...]) -> None:
         problem: str | None = None
         value = 0.0
         try:
-            value = self._ask(asked.query)
+            value = self._ask(state.query)
         except QueryFailed as error:
             problem = str(error)
         except Exception as error:
             # A thread that died silently would leave its query pending for ever.
-            log.exception("asking %s failed", asked.query.url)
-            problem = f"{type(error).__name__} at {asked.query.url}"
+            log.exception("asking %s failed", state.query.url)
+            problem = f"{type(error).__name__} at {state.query.url}"
         finally:
-            self._places.release()
-        with asked.lock:
-            kept = tuple(each for each in asked.known.samples if at - each.at <= KEPT_S)
+            for place in places:
+                place.release()
+        with state.lock:
+            samples = tuple(sample for sample in state.known.samples if at - sample.at <= KEPT_S)
             new = () if problem is not None else (Sample(at=at, value=value, replicas=replicas),)
-            asked.known = replace(asked.known, samples=(*kept, *new), problem=problem)
-            asked.under_way = False
+            state.known = replace(state.known, samples=(*samples, *new), problem=problem)
+            state.under_way = False
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
@@ -106,6 +119,17 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
 
     def redirect_request(self, *_: Any) -> None:
         """Return None: there is no request to follow."""
+
+
+def ask_if_allowed(problem_of: Callable[[str], str | None], query: PrometheusQuery) -> float:
+    """Return the current number that Prometheus answers to a query, if it may be asked.
+
+    Raises:
+        QueryFailed: It may not be asked, there is no answer, or it is not one number.
+    """
+    if (problem := problem_of(query.url)) is not None:
+        raise QueryFailed(problem)
+    return ask_prometheus(query)
 
 
 def ask_prometheus(query: PrometheusQuery) -> float:
@@ -127,8 +151,10 @@ def ask_prometheus(query: PrometheusQuery) -> float:
                 content = _read(error, until)
             except OSError:
                 content = b""
-        said = _said(content)
-        raise QueryFailed(f"{query.url} answers with status {error.code}" + (f": {said}" if said else "")) from error
+        message = _said(content)
+        raise QueryFailed(
+            f"{query.url} answers with status {error.code}" + (f": {message}" if message else "")
+        ) from error
     except (OSError, ValueError) as error:
         why = getattr(error, "reason", None) or error
         raise QueryFailed(f"{query.url} does not answer: {why}") from error
@@ -137,37 +163,37 @@ def ask_prometheus(query: PrometheusQuery) -> float:
 
 def _read(answer: Any, until: float) -> bytes:
     """Read an answer, however slowly it arrives, within limits of time and size."""
-    found = b""
+    body = b""
     while part := answer.read1(65_536):
-        found += part
-        if len(found) > MOST_BYTES:
+        body += part
+        if len(body) > MOST_BYTES:
             raise OSError(f"the answer has more than {MOST_BYTES} bytes")
         if time.monotonic() > until:
             raise TimeoutError("the answer takes too long")
-    return found
+    return body
 
 
 def _said(content: bytes) -> str:
     """Return a Prometheus' own error message; empty where the content is none."""
     try:
-        found = json.loads(content)
+        reply = parse_object(content, max_bytes=MOST_BYTES)
     except ValueError:
         return ""
-    text = found.get("error") if isinstance(found, dict) and found.get("status") == "error" else None
+    text = reply.get("error") if reply.get("status") == "error" else None
     return " ".join(text.split())[:MOST_WORDS].rstrip(".") if isinstance(text, str) else ""
 
 
 def _number(query: PrometheusQuery, content: bytes) -> float:
     try:
-        data = json.loads(content)["data"]
+        data = parse_object(content, max_bytes=MOST_BYTES)["data"]
         kind, result = data["resultType"], data["result"]
         if kind == "vector":
-            values = [each["value"][1] for each in result]
+            values = [series["value"][1] for series in result]
         elif kind == "scalar":
             values = [result[1]]
         else:
             raise QueryFailed(f"the query answers a {str(kind)[:20]}, and one number is needed; ask for an instant one")
-        numbers = [float(each) for each in values]
+        numbers = [float(value) for value in values]
     except (ValueError, KeyError, TypeError, IndexError) as error:
         raise QueryFailed(f"what {query.url} answers is no answer of a Prometheus") from error
     if not numbers:

@@ -66,29 +66,29 @@ def _builder(kind: Any) -> Callable[[Any], Any]:
         return _builder(next(arg for arg in get_args(kind) if arg is not type(None)))
     if origin is tuple:
         item = get_args(kind)[0]
-        return lambda value: tuple(_build(item, each) for each in value)
+        return lambda value: tuple(_build(item, entry) for entry in value)
     if origin in (dict, Mapping):
         read = _builder(get_args(kind)[1])
         if read is _same:
             return _same
-        return lambda value: {name: _build(get_args(kind)[1], each) for name, each in value.items()}
+        return lambda value: {name: _build(get_args(kind)[1], entry) for name, entry in value.items()}
     if isinstance(kind, type) and is_dataclass(kind):
         hints = get_type_hints(kind)
-        inner = {each.name: hints[each.name] for each in fields(kind)}
+        inner = {attribute.name: hints[attribute.name] for attribute in fields(kind)}
         # Resolved on first use: a kind may contain itself. Most attributes are kept as they are.
-        found: dict[str, Callable[[Any], Any] | None] = {}
+        builders: dict[str, Callable[[Any], Any] | None] = {}
 
         def built(content: Mapping[str, Any]) -> Any:
-            given = {}
+            arguments = {}
             for name, value in content.items():
                 if name not in inner:
                     continue
-                if name not in found:
+                if name not in builders:
                     read = _builder(inner[name])
-                    found[name] = None if read is _same else read
-                make = found[name]
-                given[name] = value if value is None or make is None else make(value)
-            return kind(**given)
+                    builders[name] = None if read is _same else read
+                make = builders[name]
+                arguments[name] = value if value is None or make is None else make(value)
+            return kind(**arguments)
 
         return built
     if isinstance(kind, type) and issubclass(kind, Enum):

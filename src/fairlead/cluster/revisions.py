@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from fairlead.cluster.project_files import repository
+from fairlead.cluster.secret_files import git_pathspecs
 from fairlead.frozen import dataclass
 
 ASK_S = 5.0
@@ -21,7 +22,7 @@ class Revision:
         commit: None before the first commit.
         branch: None when no branch is checked out.
         dirty: True if tracked files differ from the commit.
-        diff: The differences as git shows them; the first MiB.
+        diff: The differences as git shows them, without files of credentials; the first MiB.
     """
 
     commit: str | None
@@ -31,26 +32,25 @@ class Revision:
 
     def told(self) -> dict[str, Any]:
         """Return all but the diff, as plain data."""
-        told = asdict(self)
-        del told["diff"]
-        return told
+        content = asdict(self)
+        del content["diff"]
+        return content
 
 
 def read_revision(directory: Path) -> Revision | None:
     """Read the git revision of a directory; None outside of a repository, or if git fails or takes too long."""
     if repository(os.path.abspath(directory)) is None:
         return None
-    said = _git(directory, "status", "--porcelain=v2", "--branch", "--untracked-files=no")
-    if said is None:
+    status = _git(directory, "status", "--porcelain=v2", "--branch", "--untracked-files=no")
+    if status is None:
         return None
-    lines = said.decode(errors="replace").splitlines()
+    lines = status.decode(errors="replace").splitlines()
     heads = dict(line[2:].split(" ", 1) for line in lines if line.startswith("# branch."))
     commit, branch = heads.get("branch.oid"), heads.get("branch.head")
     is_dirty = any(not line.startswith("#") for line in lines)
     born = None if commit == "(initial)" else commit
-    diff = (
-        _git(directory, "diff", "--no-color", "--no-ext-diff", "--no-textconv", "HEAD") if is_dirty and born else None
-    )
+    look = ("diff", "--no-color", "--no-ext-diff", "--no-textconv", "HEAD", "--", *git_pathspecs())
+    diff = _git(directory, *look) if is_dirty and born else None
     return Revision(
         commit=born,
         branch=None if branch == "(detached)" else branch,

@@ -4,8 +4,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Generic, cast
 
-from fairlead.cluster.client import ClusterClient
+from fairlead.cluster.client import ClusterClient, Probing
 from fairlead.cluster.port import Spec
+from fairlead.control.exit_codes import hidden_exit_code
 from fairlead.control.framework_detection import detect
 from fairlead.control.pipelines.command import is_driver
 from fairlead.errors import CannotFit, Conflict
@@ -13,11 +14,13 @@ from fairlead.frozen import dataclass
 from fairlead.policy.kinds.defaults import complete
 from fairlead.policy.kinds.table import map_runs, parent_of
 from fairlead.policy.placement.placement import why_never
+from fairlead.policy.queue.run_limits import limit_of, refusal
 from fairlead.specs.overlay import Overlay
 from fairlead.specs.parallel import Choose
+from fairlead.specs.quantities import format_duration
 from fairlead.specs.resources import NOT_IN_PODS, ONLY_BY_LEAST_WORK
 from fairlead.specs.training import Elastic, Training
-from fairlead.specs.workload import PIPELINE_VARIABLE, WorkloadSpec
+from fairlead.specs.workload import PIPELINE_VARIABLE, Kind, WorkloadSpec
 from fairlead.state.scheduling_policy import Selection
 from fairlead.state.snapshot import Node
 from fairlead.text.quantities import describe_memory
@@ -58,31 +61,42 @@ class Admission(Generic[Spec_co]):
 
 
 def admit(
-    cluster: ClusterClient, spec: Spec, directory: Path | None, *, ignore: frozenset[str] = frozenset()
+    cluster: ClusterClient,
+    spec: Spec,
+    directory: Path | None,
+    *,
+    ignore: frozenset[str] = frozenset(),
+    probing: Probing = Probing.ANY,
 ) -> Admission[Spec]:
     """Admit a spec to a cluster, in the form that the cluster stores; of a parent, each run that it describes.
 
     Args:
         directory: Directory of the spec file, the base of a relative ``workdir``; None for a run that keeps its files.
         ignore: Fields that the user agrees to drop; from ``IGNORABLE``.
+        probing: Programs that may be started to check the spec.
 
     Raises:
         Conflict: This cluster cannot honour a field, or ``ignore`` names one that it can.
         CannotFit: The gang would not fit even on an empty cluster, where this cluster can check that in advance.
     """
-    if type(spec).__name__ == "Serving":
+    if spec.kind == Kind.SERVING:
         _refuse_endpoint(cluster, cast("Serving", spec))
-    if type(spec).__name__ == "Sweep":
+    if spec.kind == Kind.SWEEP:
         _refuse_engine(cluster, cast("Sweep", spec))
-    if cluster.has_containers and type(spec).__name__ == "Pipeline":
+    if cluster.has_containers and spec.kind == Kind.PIPELINE:
         from fairlead.control.pipelines.as_pod import as_object  # here, since few specs are pipelines
 
         spec = cast("Spec", as_object(cast("Pipeline", spec)))
-    return admit_as(cluster, spec, directory, ignore=ignore)
+    return admit_as(cluster, spec, directory, ignore=ignore, probing=probing)
 
 
 def admit_as(
-    cluster: ClusterClient, spec: Spec, directory: Path | None, *, ignore: frozenset[str] = frozenset()
+    cluster: ClusterClient,
+    spec: Spec,
+    directory: Path | None,
+    *,
+    ignore: frozenset[str] = frozenset(),
+    probing: Probing = Probing.ANY,
 ) -> Admission[Spec]:
     """Admit a spec that is already in the form that the cluster stores; see ``admit``."""
     if cluster.has_containers and parent_of(spec) is not None:
@@ -94,19 +108,30 @@ def admit_as(
     runs: list[Admission] = []
     # The resources of a pipeline's driver are not available to the runs that it waits for.
     driver: Training | None = getattr(spec, "driver", None)
+    team = next((each for each in cluster.teams() if each.name == spec.team), None)
     held = 0 if driver is None else driver.resources.cpu_milli or 0
 
     def of(run: Training) -> Training:
-        runs.append(_admit_run(cluster, run, directory, ignore, 0 if run is driver else held))
+        if (problem := refusal(run, team)) is not None:
+            raise Conflict(f"{run.name}: {problem}.")
+        admitted = _admit_run(cluster, run, directory, ignore, 0 if run is driver else held, probing)
+        # An endpoint and the driver of a pipeline have no end.
+        is_endless = run is driver or spec.kind == Kind.SERVING
+        limit_s = None if is_endless else limit_of(admitted.spec, team)
+        if limit_s is not None and team is not None:
+            note = f"max_duration: {format_duration(limit_s)}, as team {team.name} has it for runs without one"
+            limits = replace(admitted.spec, max_duration_s=limit_s)
+            admitted = replace(admitted, spec=limits, notes=(*admitted.notes, note))
+        runs.append(admitted)
         return runs[-1].spec
 
     admitted = map_runs(spec, of)
     if parent_of(spec) is not None:
         admitted = cluster.in_its_team(admitted)
     notes = tuple(dict.fromkeys(note for run in runs for note in run.notes))
-    if type(spec).__name__ == "Sweep":
+    if spec.kind == Kind.SWEEP:
         notes += _pause_notes(cast("Sweep", admitted))
-    if type(spec).__name__ == "Serving":  # has no such keys
+    if spec.kind == Kind.SERVING:  # has no such keys
         notes = tuple(note for note in notes if not note.startswith(("launch: ", "checkpoint.to: ")))
     taken = next((run for run in runs if run.directory is not None), None)
     if taken is None:
@@ -152,7 +177,12 @@ def _refuse_engine(cluster: ClusterClient, spec: "Serving | Sweep") -> None:
 
 
 def _admit_run(
-    cluster: ClusterClient, spec: Training, directory: Path | None, ignore: frozenset[str], held_milli: int
+    cluster: ClusterClient,
+    spec: Training,
+    directory: Path | None,
+    ignore: frozenset[str],
+    held_milli: int,
+    probing: Probing,
 ) -> Admission:
     if spec.checkpoint.is_in_memory or spec.elastic is Elastic.IN_PLACE:
         from fairlead.cluster.preflight import pod_problem, shared_memory_problem  # here, since few runs ask for that
@@ -172,8 +202,9 @@ def _admit_run(
     if cluster.has_containers and spec.resources.colocate:
         raise Conflict(f"{spec.name}: resources.colocate: {NOT_IN_PODS}.")
     detected = detect(spec, _workdir(spec, directory))
-    prepared = cluster.prepare(detected.spec, directory)
-    prepared = replace(prepared, notes=(*detected.notes, *prepared.notes))
+    prepared = cluster.prepare(detected.spec, directory, probing=probing)
+    hidden = hidden_exit_code(spec.run)
+    prepared = replace(prepared, notes=(*detected.notes, *([hidden] if hidden else ()), *prepared.notes))
     if prepared.spec.parallel is not None:
         # Imported here, since few runs have a parallel split.
         from fairlead.control.gpu_measurement import read_measured
@@ -189,6 +220,17 @@ def _admit_run(
         resolved = resolve(prepared.spec, read_config(prepared.spec, directory), measured, steps)
         divided = replace(prepared.spec, parallel=resolved.parallel)
         prepared = replace(prepared, spec=divided, notes=(*prepared.notes, resolved.note))
+    if prepared.spec.data:
+        # Imported here, since few runs have data.
+        from fairlead.cluster.local.home import Home
+        from fairlead.control.data import admit_data
+
+        admitted = admit_data(
+            prepared.spec, _workdir(spec, directory), in_pods=cluster.has_containers, directory=Home.at().data
+        )
+        prepared = replace(
+            prepared, spec=replace(prepared.spec, data=admitted.data), notes=(*prepared.notes, *admitted.notes)
+        )
     if prepared.spec.checkpoint.is_in_memory:
         prepared = replace(prepared, notes=(*prepared.notes, _memory_note(prepared.spec, directory)))
     if not cluster.has_containers:
@@ -242,6 +284,7 @@ def check(spec: Training, nodes: tuple[Node, ...], *, ignore: frozenset[str] = f
 
     Args:
         ignore: Fields that the user agrees to drop; from ``IGNORABLE``.
+        probing: Programs that may be started to check the spec.
 
     Raises:
         Conflict: This cluster cannot honour a field, or ``ignore`` names one that cannot be dropped.
@@ -281,11 +324,21 @@ def check(spec: Training, nodes: tuple[Node, ...], *, ignore: frozenset[str] = f
     return Admission(spec=completed.spec, notes=(*notes, *completed.notes))
 
 
-def free_name(cluster: ClusterClient, spec: WorkloadSpec) -> str:
-    """Return the spec's name, with the first number appended that makes it differ from those of finished runs."""
-    if type(spec).__name__ == "Serving":
+def free_name(cluster: ClusterClient, spec: WorkloadSpec, *, beside_unfinished: bool = False) -> str:
+    """Return the spec's name, with the first number appended that makes it differ from those of finished runs.
+
+    Args:
+        beside_unfinished: Whether a Training's name also differs from those of unfinished runs of its team. That of an
+            unfinished parent is no such name: its children have numbers, of which the run would take one.
+    """
+    if spec.kind == Kind.SERVING:
         return spec.name  # an endpoint keeps its address, and with it its name
     taken, wanted = cluster.finished_names(spec.team), spec.name
+    if beside_unfinished and isinstance(spec, Training):
+        unfinished = {run.spec.name: run.spec for run in cluster.unfinished(spec.team)}
+        if wanted in unfinished and not isinstance(unfinished[wanted], Training):
+            return wanted
+        taken |= unfinished.keys()
     name, number = wanted, 2
     while name in taken:
         name, number = f"{wanted[:45]}-{number}", number + 1

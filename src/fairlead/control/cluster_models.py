@@ -2,6 +2,8 @@
 
 The content is copied within the store, beside the checkpoints of all runs that share the place, and addressed by the
 hash of its files. Its manifest is written last, so that an interrupted copy is never taken for a complete one.
+
+See decision 94.
 """
 
 import hashlib

@@ -11,24 +11,28 @@ from dataclasses import replace
 from functools import partial
 
 from fairlead.cluster.kubernetes.operator.cluster import KubernetesCluster
+from fairlead.cluster.kubernetes.operator.controller import Controller, Turn
 from fairlead.cluster.kubernetes.operator.request_dispatch import Dispatcher
-from fairlead.cluster.kubernetes.operator.runs.run_record import TrainingObject, known_events
+from fairlead.cluster.kubernetes.workloads.run_record import TrainingObject, known_events
 from fairlead.control.span_receiver import ANSWER_S, MOST_AGE_S, MOST_RETRY_S, RETRY_S, SpanReceiver
 from fairlead.control.spans import end_of, spans_of
 from fairlead.errors import ClusterError
+from fairlead.state.shared_limits import by_turns
 
 log = logging.getLogger(__name__)
 
 MOST_AT_ONCE = 100
 
 
-class ClusterSpanExporter:
+class ClusterSpanExporter(Controller):
     """Sends spans of finished runs in a thread of its own.
 
     Args:
         namespace: Only runs of this namespace; None for all.
         may_act: Returns whether this process still leads; asked before each request.
     """
+
+    name = "spans"
 
     def __init__(
         self,
@@ -49,8 +53,9 @@ class ClusterSpanExporter:
         self._retry_s, self._retry_at = 0.0, 0.0
         self._thread = Dispatcher(1)
 
-    def act(self, now: float) -> None:
+    def act(self, turn: Turn) -> None:
         """Start to send the spans of runs that have finished."""
+        now = turn.now
         for uid in self._marks.take()[0]:
             if self._is_due(self._cluster.view.find(uid), now):
                 self._due[uid] = None
@@ -58,12 +63,16 @@ class ClusterSpanExporter:
                 self._due.pop(uid, None)
                 self._sent.pop(uid, None)
         if self._due and now >= self._retry_at:
-            uids = tuple(self._due)[:MOST_AT_ONCE]
+            uids = tuple(by_turns(self._due, self._team_of, MOST_AT_ONCE))
             self._thread.submit("spans", "send spans", partial(self._send_all, uids))
 
-    def close(self) -> None:
+    def finish(self) -> None:
         """Finish the request under way, and what marks its run."""
         self._thread.stop(wait_s=ANSWER_S)
+
+    def _team_of(self, uid: str) -> str:
+        run_object = self._cluster.view.find(uid)
+        return "" if run_object is None else run_object.namespace
 
     def _is_due(self, found: TrainingObject | None, now: float) -> bool:
         if found is None or found.workload is None or self._namespace not in (None, found.namespace):

@@ -70,13 +70,13 @@ def measured_on(python: str, device: Device, ranks: int, env: Mapping[str, str],
             for rank in range(ranks)
         ]  # fmt: skip
         try:
-            said = [each.communicate(timeout=PATIENCE_S)[1] for each in processes]
+            said = [process.communicate(timeout=PATIENCE_S)[1] for process in processes]
         except subprocess.TimeoutExpired:
             raise Conflict(f"gpu: measuring did not end in {PATIENCE_S:.0f} s") from None
         finally:
-            for each in processes:
-                each.kill()
-                each.wait()
+            for process in processes:
+                process.kill()
+                process.wait()
         for each, told in zip(processes, said, strict=True):
             if each.returncode != 0:
                 raise Conflict(f"gpu: measuring failed: {_last(told)}")

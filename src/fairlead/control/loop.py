@@ -6,24 +6,60 @@ from fairlead.cluster.port import Cluster
 from fairlead.control.pass_counts import PassCounts
 from fairlead.policy.decide import decide
 from fairlead.policy.pass_cache import PassCache
+from fairlead.policy.queue.team_debts import TeamDebts
+from fairlead.state.plan import Plan
+from fairlead.state.snapshot import Snapshot
 
 
-def run_pass(cluster: Cluster, now: float, counts: PassCounts | None = None, cache: PassCache | None = None) -> bool:
+def run_pass(
+    cluster: Cluster,
+    now: float,
+    counts: PassCounts | None = None,
+    cache: PassCache | None = None,
+    debts: TeamDebts | None = None,
+) -> bool:
     """Bring the cluster one step closer to its desired state; return whether anything changed.
 
     Args:
-        counts: Records the decisions and their duration.
+        counts: Records the decisions, their duration and failures; without it, as in a simulation, these are raised.
         cache: State that this loop keeps between passes; None keeps none.
+        debts: What teams have had beyond their shares, which this loop accounts for; None keeps no account.
     """
     seen = cluster.snapshot()
+    if debts is not None:
+        seen = debts.known_to(seen, now)
     begun = time.perf_counter()
     plan = decide(seen, now, cache)
+    if debts is not None:
+        debts.observe(seen, plan, cache)
     if counts is not None:
         counts.decisions.add(time.perf_counter() - begun)
         counts.seen = seen
+        counts.held = {(each.team, each.name): each.gpu_milli for each in plan.held}
+        counts.debts = dict(seen.debts)
+    _note_failures(seen, plan, counts)
     if not plan.changes and plan.standby is None and not plan.partitioning:
         return False
     applied = cluster.apply(plan)
     if counts is not None:
         counts.note(seen, plan, applied, now)
     return any(applied) or plan.standby is not None or bool(plan.partitioning)
+
+
+def _note_failures(seen: Snapshot, plan: Plan, counts: PassCounts | None) -> None:
+    for failure in plan.failures:
+        if failure.error is None:
+            continue
+        if counts is None:
+            raise failure.error
+        counts.isolation.note(_name(seen, failure.workload_uid), failure.error)
+    if counts is not None and not plan.failures and counts.isolation.failing:
+        counts.isolation.clear()
+
+
+def _name(seen: Snapshot, uid: str) -> str:
+    """Return the name of a workload in a log."""
+    for each in (*seen.workloads, *seen.parents):
+        if each.uid == uid:
+            return f"{type(each.spec).__name__} {each.spec.team}/{each.spec.name}"
+    return "a pass"

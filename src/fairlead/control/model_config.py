@@ -34,7 +34,8 @@ def read_json(path: Path, key: str = "") -> dict[str, Any]:
     try:
         config = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise UnknownModel(f"{key}{path} cannot be read: {error.strerror}") from error
+        hint = "; give the path of a config.json of Hugging Face on this machine; names of its Hub are not looked up"
+        raise UnknownModel(f"{key}{path} cannot be read: {error.strerror}{hint if key else ''}") from error
     except ValueError as error:
         raise UnknownModel(f"{key}{path} is not JSON: {error}") from error
     if not isinstance(config, dict):

@@ -2,6 +2,8 @@
 
 A registered version is identified by the hash of its content: the next registration resumes an interrupted one, and
 content is never registered twice. A stage becomes an alias.
+
+See decision 121.
 """
 
 from __future__ import annotations
@@ -123,9 +125,9 @@ class _Registry:
 
     def _find(self, version: ModelVersion) -> dict[str, Any] | None:
         wanted = {"filter": f"name = '{version.name}'", "max_results": str(MOST_VERSIONS)}
-        for each in self.models.get("model-versions/search", **wanted).get("model_versions") or ():
-            if {"key": DIGEST, "value": version.digest} in (each.get("tags") or ()):
-                found: dict[str, Any] = each
+        for model_version in self.models.get("model-versions/search", **wanted).get("model_versions") or ():
+            if {"key": DIGEST, "value": version.digest} in (model_version.get("tags") or ()):
+                found: dict[str, Any] = model_version
                 return found
         return None
 

@@ -116,6 +116,18 @@ def without_metric(source: str, metric: str, told: Mapping[str, float]) -> Confl
     return Conflict(f"{source} reported no {metric}; {known}. Give it with `--metric {metric}=VALUE`.")
 
 
+def version_of(cluster: ModelVersions, text: str) -> ModelVersion:
+    """Return the version that a text such as NAME@best names.
+
+    Raises:
+        NotFound: There is no such version.
+    """
+    reference = read_reference(text)
+    if reference is None or reference.is_run:
+        raise NotFound(f"{text!r} is not a version of a model. Give NAME@best, NAME@latest, NAME@3 or NAME@STAGE.")
+    return find_version(cluster, reference)
+
+
 def promote(cluster: ModelVersions, text: str, stage: str) -> tuple[ModelVersion, ModelVersion | None]:
     """Give a version a stage; return it and the previous holder of the stage, None if there was none or it is the same.
 
@@ -125,11 +137,8 @@ def promote(cluster: ModelVersions, text: str, stage: str) -> tuple[ModelVersion
     """
     if (problem := stage_problem(stage)) is not None:
         raise InvalidSpec((f"--to: {problem}.",))
-    reference = read_reference(text)
-    if reference is None or reference.is_run:
-        raise NotFound(f"{text!r} is not a version of a model. Give NAME@best, NAME@latest, NAME@3 or NAME@STAGE.")
-    version = find_version(cluster, reference)
-    before = next((each for each in cluster.models(version.name) if each.stage == stage), None)
+    version = version_of(cluster, text)
+    before = next((model for model in cluster.models(version.name) if model.stage == stage), None)
     now = cluster.promote_model(version, stage)
     return now, None if before is None or before.version == now.version else before
 
@@ -256,7 +265,10 @@ def _of_path(path: Path) -> _Source:
         with _Incoming(store.root / INCOMING) as room:
             copy = room / "content"
             if path.is_dir():
-                _copy_tree(store, path, copy, symlinks=True)
+                try:
+                    _copy_tree(store, path, copy)
+                except shutil.Error as error:  # a link that leads nowhere, a FIFO, a file that cannot be read
+                    raise Conflict(f"{path} cannot be copied whole: {error}") from error
             else:
                 shutil.copy2(path, copy)
             return _keep(store, copy)
@@ -269,7 +281,7 @@ def _copy_checkpoint(store: Artefacts, path: Path, step: int) -> str:
     with _Incoming(store.root / INCOMING) as room:
         place = room / "content"
         try:
-            _copy_tree(store, path, place / step_name(step), symlinks=False)
+            _copy_tree(store, path, place / step_name(step))
             manifest = Directory(place).manifest(step)
             verify(place / step_name(step), manifest, manifest.files)
         except (DamagedError, FileNotFoundError, shutil.Error) as error:
@@ -277,8 +289,8 @@ def _copy_checkpoint(store: Artefacts, path: Path, step: int) -> str:
         return _keep(store, place)
 
 
-def _copy_tree(store: Artefacts, source: Path, target: Path, *, symlinks: bool) -> None:
-    """Copy a directory, with its links or their targets.
+def _copy_tree(store: Artefacts, source: Path, target: Path) -> None:
+    """Copy a directory, with what its links lead to.
 
     Raises:
         NoRoom: The disk is full, which ``shutil`` would report only in the text of an error about all files.
@@ -292,7 +304,7 @@ def _copy_tree(store: Artefacts, source: Path, target: Path, *, symlinks: bool) 
                 raise explained(store.root.parent, error) from error
             raise
 
-    shutil.copytree(source, target, symlinks=symlinks, copy_function=copy)
+    shutil.copytree(source, target, copy_function=copy)
 
 
 def _keep(store: Artefacts, copy: Path) -> str:

@@ -20,7 +20,7 @@ def open_local() -> LocalCluster:
 
 def open_kubernetes(
     *, context: str | None = None, namespace: str | None = None, options: tuple[str, ...] = ()
-) -> ClusterClient:
+) -> "UserClient":
     """Open a cluster of the kubeconfig with its user's permissions.
 
     Args:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from fairlead.cluster.isolation import Isolation
 from fairlead.state.plan import Plan
 from fairlead.state.reasons import Code
 from fairlead.state.snapshot import Phase, Snapshot
@@ -42,7 +43,10 @@ class PassCounts:
         preemptions: Runs that were preempted.
         restarts: Failed attempts that are retried, by code of the reason.
         finished: Runs that ended, by phase and code.
+        held: Thousandths of GPUs held free for pending runs by the last decision, by team and name.
+        debts: Seconds of the cluster that teams have had beyond their shares.
         seen: Snapshot of the last decision; not serialized.
+        isolation: The failures of Fairlead itself in passes; not serialized.
     """
 
     decisions: Distribution = field(default_factory=lambda: Distribution(DECISION_BOUNDS))
@@ -51,7 +55,10 @@ class PassCounts:
     preemptions: int = 0
     restarts: Counter[str] = field(default_factory=Counter)
     finished: Counter[tuple[str, str]] = field(default_factory=Counter)
+    held: dict[tuple[str, str], int] = field(default_factory=dict)
+    debts: dict[str, float] = field(default_factory=dict)
     seen: Snapshot | None = field(default=None, compare=False)
+    isolation: Isolation = field(default_factory=Isolation, compare=False)
 
     def note(self, seen: Snapshot, plan: Plan, applied: Sequence[bool], now: float) -> None:
         """Count the changes of a plan that were applied.
@@ -77,7 +84,7 @@ class PassCounts:
                 self.finished[event.type, code] += 1
 
     def dumps(self) -> bytes:
-        """Serialize the counters as JSON, a few kilobytes at most, since phases and codes are closed sets."""
+        """Serialize the counters as JSON, a few kilobytes, since phases and codes are closed sets."""
         plain = {
             "decisions": [self.decisions.counts, self.decisions.total],
             "waits": [self.waits.counts, self.waits.total],
@@ -85,6 +92,8 @@ class PassCounts:
             "preemptions": self.preemptions,
             "restarts": dict(self.restarts),
             "finished": [[*key, count] for key, count in self.finished.items()],
+            "held": [[*key, milli] for key, milli in self.held.items()],
+            "debts": {team: round(debt_s) for team, debt_s in self.debts.items()},
         }
         return json.dumps(plain).encode()
 
@@ -103,4 +112,6 @@ class PassCounts:
             preemptions=plain["preemptions"],
             restarts=Counter(plain["restarts"]),
             finished=Counter({(phase, code): count for phase, code, count in plain["finished"]}),
+            held={(team, name): milli for team, name, milli in plain["held"]},
+            debts=plain["debts"],
         )

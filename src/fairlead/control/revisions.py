@@ -1,4 +1,7 @@
-"""Plans a change of a persistent workload's spec, such as an endpoint's, as ``run`` of its file would make it."""
+"""Plans a change of a persistent workload's spec, such as an endpoint's, as ``run`` of its file would make it.
+
+See decision 49.
+"""
 
 from typing import Any, cast
 

@@ -24,6 +24,7 @@ from fairlead.policy.kinds.defaults import complete
 from fairlead.policy.next_decision import next_decision_at
 from fairlead.policy.pass_cache import PassCache
 from fairlead.policy.placement.placement import why_never
+from fairlead.policy.queue.team_debts import TeamDebts
 from fairlead.runtime.save_interval import Interval
 from fairlead.specs.pool import Pool
 from fairlead.specs.simulation import Programs, Simulation
@@ -99,7 +100,7 @@ def simulate(
             {node.name: group.pool for group in groups if group.pool.partitions for node in group.nodes()}
         )  # fmt: skip
     surroundings = SimulatedEnvironment(cluster, groups, seed=world.seed)
-    cache = PassCache()
+    cache, debts = PassCache(), TeamDebts()
     pending = deque(sorted(arrivals, key=lambda arrival: arrival.at_s))
     patience_s = HOPELESS * (max((a.duration_s for a in arrivals), default=0.0) + programs.start_up_s + 3600.0)
     watched: dict[str, _Watched] = {}
@@ -111,7 +112,7 @@ def simulate(
             arrival = pending.popleft()
             watched[cluster.submit(complete(arrival.spec, every_node).spec).uid] = _Watched(arrival)
             moved_at = now
-        num_decisions += _settle(cluster, surroundings, cache, now)
+        num_decisions += _settle(cluster, surroundings, cache, debts, now)
         for event in cluster.events(after=seen_event):
             seen_event = event.id
             if _follow(watched[event.workload_uid], event.type, _after(began, event.at)):
@@ -200,11 +201,13 @@ def _interval_s(spec: Training, programs: Programs, cost_s: float) -> float:
     return spec.checkpoint.every_s or programs.checkpoint_every_s
 
 
-def _settle(cluster: SimulatedCluster, surroundings: SimulatedEnvironment, cache: PassCache, now: float) -> int:
+def _settle(
+    cluster: SimulatedCluster, surroundings: SimulatedEnvironment, cache: PassCache, debts: TeamDebts, now: float
+) -> int:
     """Process all events and decisions of one instant; return the number of passes."""
     for number in range(1, MOST_PASSES + 1):
         happened = surroundings.step(now)
-        if not run_pass(cluster, now, cache=cache) and not happened:
+        if not run_pass(cluster, now, cache=cache, debts=debts) and not happened:
             return number
     raise RuntimeError(f"decisions at one instant, {now:.0f} s, came to no end")
 

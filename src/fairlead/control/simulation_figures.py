@@ -13,7 +13,7 @@ from fairlead.control.outcomes import (
     time_spent,
 )
 from fairlead.control.spending import Uses
-from fairlead.text.quantities import describe_duration
+from fairlead.text.quantities import describe_duration, plural
 
 Result = tuple[str, Outcome, Summary]
 Summarized = tuple[str, Summary]
@@ -48,7 +48,8 @@ def pool_rows(results: Sequence[Summarized]) -> list[Row]:
 
 def in_all(outcome: Outcome, summary: Summary) -> list[str]:
     """Summarize a simulation in one or two lines."""
-    parts = [f"{describe_duration(summary.makespan_s)} on {outcome.num_nodes} nodes with {outcome.num_gpus} GPUs"]
+    size = f"{plural(outcome.num_nodes, 'node')} with {plural(outcome.num_gpus, 'GPU')}"
+    parts = [f"{describe_duration(summary.makespan_s)} on {size}"]
     if summary.gpu_utilisation is not None:
         parts.append(f"{summary.gpu_utilisation:.1%} of the GPU time held")
     if summary.cost is not None:

@@ -1,6 +1,8 @@
 """Keeps the newest reports of simulations in the state directory, for the web page.
 
 A report has what the page shows of it, not every run, and a bounded size whatever the trace has.
+
+See decision 141.
 """
 
 import os
@@ -99,7 +101,7 @@ def keep_report(home: Home, report: SimulationReport) -> str:
     try:
         home.simulations.mkdir(mode=0o700, exist_ok=True)
         write_json(home.simulations / f"{name}.json", {"version": _VERSION, **plain(report)}, durably=False)
-        for old in [each for each in report_names(home) if each != name][MOST_REPORTS - 1 :]:
+        for old in [report_name for report_name in report_names(home) if report_name != name][MOST_REPORTS - 1 :]:
             (home.simulations / f"{old}.json").unlink(missing_ok=True)
         for draft in home.simulations.glob("*.tmp"):
             if report.at - draft.stat().st_mtime > _DRAFT_S:

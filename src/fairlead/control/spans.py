@@ -137,7 +137,7 @@ def otlp(run: Workload, spans: Iterable[Span], *, service: str, version: str) ->
                 "scopeSpans": [
                     {
                         "scope": {"name": "fairlead", "version": version},
-                        "spans": [_span(run.uid, trace, each) for each in spans],
+                        "spans": [_span(run.uid, trace, span) for span in spans],
                     }
                 ],
             }

@@ -35,7 +35,7 @@ class Spent:
     def total(cls, parts: Iterable["Spent"]) -> "Spent":
         """Return the sum."""
         found = list(parts)
-        return cls(**{each.name: sum(getattr(part, each.name) for part in found) for each in fields(cls)})
+        return cls(**{field.name: sum(getattr(part, field.name) for part in found) for field in fields(cls)})
 
     @property
     def allocated(self) -> float:
@@ -50,7 +50,10 @@ class Spent:
     def scaled(self, factor: float) -> "Spent":
         """Return the times in another unit; the cost stays."""
         return Spent(
-            **{each.name: getattr(self, each.name) * (1 if each.name == "cost" else factor) for each in fields(self)}
+            **{
+                field.name: getattr(self, field.name) * (1 if field.name == "cost" else factor)
+                for field in fields(self)
+            }
         )
 
 

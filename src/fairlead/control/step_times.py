@@ -34,7 +34,7 @@ def known_steps(
         ClusterError: The file of stored steps cannot be read.
     """
     path = (Home.at() if home is None else home).steps
-    kept = {(each.run, each.split): each for each in read_records(path, "steps", MeasuredStep, "Remove it.")}
+    kept = {(record.run, record.split): record for record in read_records(path, "steps", MeasuredStep, "Remove it.")}
     before, now, measured = dict(kept), time.time(), tuple(measured)
     for workload in cluster.workloads():
         if is_leaf(workload) and workload.spec.model is not None and workload.spec.parallel is not None:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from fairlead.cluster.local.agent import Agent
 from fairlead.cluster.local.cluster import LocalCluster
+from fairlead.cluster.local.debt_file import DebtWriter, read_debts
 from fairlead.cluster.local.disk_errors import explained
 from fairlead.cluster.local.endpoints import Endpoints
 from fairlead.cluster.local.home import Home
@@ -30,10 +31,13 @@ from fairlead.errors import ClusterError, NoRoom
 from fairlead.policy.kinds.parents import foresee_parents
 from fairlead.policy.kinds.retention import KEEP_ALL, forgetting
 from fairlead.policy.next_decision import next_decision_at
+from fairlead.policy.queue.team_debts import TeamDebts
+from fairlead.runtime import shell_limits, utf8_mode
 from fairlead.runtime.podfiles import take_lock
 from fairlead.state.snapshot import Snapshot
 
 if TYPE_CHECKING:
+    from fairlead.control.notifications.local import LocalNotifier
     from fairlead.control.pipelines.triggers import Triggers
     from fairlead.control.span_exporter import SpanExporter
 
@@ -132,11 +136,14 @@ def _serve(home: Home, cluster: LocalCluster, *, lock: int | None = None, ahead_
     cluster.sweep()
     cluster.store.settle_shares(cluster.share_of)
     wake, counts = _listen(home), PassCounts()
+    debts = TeamDebts(read_debts(home.debts))
+    debt_file = DebtWriter(home.debts, debts.record)
     log.info("started, process %d", os.getpid())
     idle_since, idle_exit_s = time.monotonic(), IDLE_EXIT_S if ahead_of is None else AHEAD_EXIT_S
     triggers: Triggers | None = None
     endpoints = Endpoints(home)
     exporter = _span_exporter(home)
+    notifier: LocalNotifier | None = None
     reserve_at, told, told_at = 0.0, "", 0.0
     spent_before_s = 0.0
     keep_at = 0.0
@@ -151,21 +158,26 @@ def _serve(home: Home, cluster: LocalCluster, *, lock: int | None = None, ahead_
             )  # checked before looking for work of that command
             begun_s = time.process_time()
             try:
-                live, changed = _step(cluster, agent, endpoints, counts)
+                live, changed = _step(cluster, agent, endpoints, counts, debts)
+                debt_file.write(debts.record)
                 if time.monotonic() >= keep_at:
                     is_more = _forget(cluster)
                     keep_at = time.monotonic() + (QUIET_WAIT_S if is_more else KEEP_S)
                 if home.has_triggers:
                     triggers = triggers or _triggers(home, cluster)
                     changed = triggers.look(time.time()) > 0 or changed
-                unfinished = live > 0 or cluster.store.has_work() or home.has_triggers
+                notifier = notifier or _notifier(home)
+                has_notices = notifier is not None and notifier.is_waiting
+                unfinished = live > 0 or cluster.store.has_work() or home.has_triggers or has_notices
                 wait_s, told = BUSY_WAIT_S if live else QUIET_WAIT_S, ""
                 is_quiet = not (live or changed or home.has_triggers)
-            except (ClusterError, OSError) as error:
+            except Exception as error:
+                # An internal error may pass with what caused it; a supervisor that ends helps nobody.
+                is_of_cluster = isinstance(error, (ClusterError, OSError))
                 if str(error) != told:
                     told, told_at = str(error), time.monotonic()
-                    log.error("%s", told)
-                if not isinstance(error, NoRoom) and time.monotonic() - told_at > PATIENCE_S:
+                    log.error("%s", told, exc_info=None if is_of_cluster else error)
+                if is_of_cluster and not isinstance(error, NoRoom) and time.monotonic() - told_at > PATIENCE_S:
                     raise
                 if isinstance(error, NoRoom):
                     with contextlib.suppress(ClusterError):
@@ -204,10 +216,13 @@ def _serve(home: Home, cluster: LocalCluster, *, lock: int | None = None, ahead_
                         break
                     left_s -= QUIET_WAIT_S
     finally:
+        debt_file.write(debts.record, at_once=True)
         agent.close()
         endpoints.close()
         if exporter is not None:
             exporter.close()
+        if notifier is not None:
+            notifier.close()
         wake.close()
 
 
@@ -251,6 +266,15 @@ def _span_exporter(home: Home) -> "SpanExporter | None":
     return None if receiver is None else SpanExporter(home, receiver)
 
 
+def _notifier(home: Home) -> "LocalNotifier | None":
+    """Start to notify if this machine has destinations."""
+    if not home.notifications.exists():
+        return None
+    from fairlead.control.notifications.local import LocalNotifier  # here and not above: seldom configured
+
+    return LocalNotifier(home)
+
+
 def _triggers(home: Home, cluster: LocalCluster) -> "Triggers":
     # Here and not above: a tenth of what a supervisor imports before the first run starts, and seldom needed.
     from fairlead.control.pipelines.triggers import Triggers
@@ -274,17 +298,20 @@ def _forget(cluster: LocalCluster) -> bool:
     return gone > 0
 
 
-def _step(cluster: LocalCluster, agent: Agent, endpoints: Endpoints, counts: PassCounts) -> tuple[int, bool]:
+def _step(
+    cluster: LocalCluster, agent: Agent, endpoints: Endpoints, counts: PassCounts, debts: TeamDebts
+) -> tuple[int, bool]:
     """Observe, decide, act; return the number of live pods and whether anything changed."""
     try:
         live = agent.observe(time.time())
     except NoRoom:
         # The next step repeats these observations. Stopping and deleting runs makes room for them.
-        run_pass(cluster, time.time(), counts)
+        run_pass(cluster, time.time(), counts, debts=debts)
         agent.act(time.time())
         raise
+    cluster.observed(agent.unreadable)
     cluster.measure(live, time.time())
-    changed = run_pass(cluster, time.time(), counts)
+    changed = run_pass(cluster, time.time(), counts, debts=debts)
     if endpoints.is_open or cluster.store.has_kind("Serving"):
         try:
             # Before replicas get stop notices, so that no request is routed to one that terminates.
@@ -339,6 +366,8 @@ def _log_to(home: Home) -> None:
 
 
 if __name__ == "__main__":
+    utf8_mode.enter()
+    shell_limits.raise_own()
     given = sys.argv[1:]
     command = int(given[3]) if given[2:3] == [AHEAD] else None
     main(Path(given[0]) if given else None, int(given[1]) if given[1:] else None, ahead_of=command)

@@ -3,17 +3,20 @@
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from fairlead.cluster.client import ClusterClient
 from fairlead.control.admission import Admission, admit, left_open
 from fairlead.control.pipelines.command import is_pipeline
 from fairlead.errors import Conflict
 from fairlead.frozen import dataclass
-from fairlead.policy.kinds.lifecycle import check_intent
+from fairlead.policy.kinds.lifecycle import check_intent, check_not_ending
 from fairlead.policy.kinds.spec_updates import check_phase, check_update, updated_status
 from fairlead.specs.formats.differences import Difference
 from fairlead.specs.formats.settings import Setting, with_settings
+from fairlead.specs.sweep import Sweep
 from fairlead.specs.training import DEFAULT_TEAM, Training
+from fairlead.specs.workload import WorkloadSpec
 from fairlead.state.snapshot import Intent, Workload
 
 
@@ -27,8 +30,8 @@ class Update:
         new_files: Directory whose files replace its own, because they have changed; None if it keeps its own.
     """
 
-    run: Workload
-    admitted: Admission
+    run: Workload[Any]
+    admitted: Admission[Any]
     differences: tuple[Difference, ...]
     new_files: Path | None = None
 
@@ -37,7 +40,7 @@ class Update:
         """Return whether nothing changes."""
         return not self.differences and self.new_files is None
 
-    def updated(self) -> Workload:
+    def updated(self) -> Workload[Any]:
         """Return the run after the change."""
         status = updated_status(self.run.status) if self.differences else self.run.status
         return replace(self.run, spec=self.admitted.spec, status=status)
@@ -69,8 +72,8 @@ def plan_update(
     """
     check_intent(run, Intent.RUN)
     given = tuple(settings)
-    if given and is_pipeline(run.spec):
-        raise Conflict(f"{run.spec.name} is a Pipeline; change its file and run it anew: what is unchanged is not run.")
+    if given or spec is not None:
+        refuse_pipeline(run.spec)
     if spec is None:
         spec = left_open(cluster, run.spec)
     else:
@@ -89,7 +92,49 @@ def plan_update(
     return Update(run=run, admitted=admitted, differences=found, new_files=new)
 
 
-def carry_out(cluster: ClusterClient, update: Update) -> Workload:
+def refuse_pipeline(spec: WorkloadSpec) -> None:
+    """Refuse to change a pipeline that is resumed: its succeeded steps would keep results of other commands.
+
+    Raises:
+        Conflict: The workload is a pipeline.
+    """
+    if is_pipeline(spec):
+        raise Conflict(
+            f"{spec.name} is a Pipeline, which is resumed without changes: `fairlead resume {spec.name}` runs what has "
+            "failed. `fairlead run FILE` runs what has changed, and takes the results of unchanged steps."
+        )
+
+
+def plan_sweep_update(
+    cluster: ClusterClient,
+    sweep: Workload[Sweep],
+    settings: Iterable[Setting],
+    *,
+    spec: Sweep | None = None,
+    directory: Path | None = None,
+    source: str = "--set",
+) -> Update:
+    """Plan the change of a sweep, which may go on also if it has succeeded; its files stay. Sends nothing.
+
+    Args:
+        settings, spec, directory, source: As for ``plan_update``.
+
+    Raises:
+        InvalidSpec: A setting is wrong.
+        Conflict: A key differs that must stay, or the sweep would end at once.
+    """
+    check_not_ending(sweep)
+    old = new = sweep.spec
+    if spec is not None:
+        labels = old.labels if spec.labels.items() <= old.labels.items() else spec.labels
+        team = old.team if spec.team == DEFAULT_TEAM else spec.team
+        new = admit(cluster, replace(spec, name=old.name, team=team, labels=labels), directory).spec
+    changes = tuple(settings)
+    new = with_settings(new, changes, source=source) if changes else new
+    return Update(run=sweep, admitted=Admission(spec=new, notes=()), differences=check_update(sweep, new))
+
+
+def carry_out(cluster: ClusterClient, update: Update) -> Workload[Any]:
     """Apply a planned change if the run has not changed since.
 
     Raises:

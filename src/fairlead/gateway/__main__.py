@@ -7,12 +7,16 @@ import resource
 import signal
 import socket
 import sys
+from ipaddress import ip_network
 from pathlib import Path
 
 from fairlead.gateway import handover
-from fairlead.gateway.door import Settings
-from fairlead.gateway.server import serve
-from fairlead.gateway.standby import Standby, sign, wait_to_take_over
+from fairlead.gateway.admin import ScrapeGuard
+from fairlead.gateway.gateway_server import GatewaySettings
+from fairlead.gateway.in_cluster import ERRORS, ApiServer
+from fairlead.gateway.lifecycle import serve
+from fairlead.gateway.scrape_authorization import ScrapeAuthorizer
+from fairlead.gateway.standby import StandbyProcess, sign, wait_to_take_over
 
 FILES_BESIDE = 64
 """File descriptors reserved for uses other than connections."""
@@ -20,7 +24,7 @@ FILES_BESIDE = 64
 
 def main() -> None:
     """Listen, serve until SIGTERM or SIGINT, then finish the requests in flight."""
-    parser = argparse.ArgumentParser(prog="python -m fairlead.gateway", description="One door for all endpoints.")
+    parser = argparse.ArgumentParser(prog="python -m fairlead.gateway", description="Reverse proxy of endpoints.")
     parser.add_argument("--directory", type=Path, required=True, help="directory of routes.json and demand.json")
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default 127.0.0.1)")
     where = parser.add_mutually_exclusive_group(required=True)
@@ -29,6 +33,13 @@ def main() -> None:
     parser.add_argument("--hand-on", type=Path, help="Unix socket that passes the listening socket to each client")
     parser.add_argument("--admin-port", type=int, default=0, help="port of metrics (default 0: any)")
     parser.add_argument("--admin-host", default="127.0.0.1", help="address of metrics (default 127.0.0.1)")
+    parser.add_argument(
+        "--metrics-account",
+        type=Path,
+        metavar="DIR",
+        help="let only those read metrics whom the cluster's API server lets get /metrics; DIR has the token of an "
+        "account that may ask it, and its CA",
+    )
     parser.add_argument("--reuse-port", action="store_true", help="share the port with other gateways (SO_REUSEPORT)")
     parser.add_argument(
         "--access-log",
@@ -44,6 +55,21 @@ def main() -> None:
         "--haproxy",
         type=Path,
         help="path of haproxy, which then forwards requests that need no decision of the gateway",
+    )
+    parser.add_argument(
+        "--allow-host",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="another host that leads to a gateway on loopback, as of a reverse proxy here; may be repeated",
+    )
+    parser.add_argument(
+        "--trusted-proxy",
+        action="append",
+        default=[],
+        type=ip_network,
+        metavar="NETWORK",
+        help="network, such as 10.0.0.0/8, of proxies whose X-Forwarded-Host and -Proto are believed; may be repeated",
     )
     parser.add_argument("--standby", action="store_true", help="keep a process that takes over if this one is killed")
     parser.add_argument(
@@ -65,7 +91,7 @@ def main() -> None:
     is_stream = arguments.access_log == "-"
     if is_stream:
         log = Path("/dev/stdout")
-    settings = Settings(
+    settings = GatewaySettings(
         directory=arguments.directory,
         access_log=None if arguments.access_log == "none" else log,
         access_log_bytes=sys.maxsize if is_stream else arguments.access_log_mb * 1_000_000,
@@ -73,6 +99,9 @@ def main() -> None:
         most_connections=min(arguments.max_connections, (_allow_files() - FILES_BESIDE) // 2),
         grace_s=arguments.grace,
         haproxy=arguments.haproxy,
+        names=frozenset(name.lower() for name in arguments.allow_host),
+        trusted=tuple(arguments.trusted_proxy),
+        is_guarded=True,
     )
     if settings.haproxy is not None:
         if sys.platform != "linux":
@@ -89,7 +118,7 @@ def main() -> None:
 
 
 async def _until_told(
-    settings: Settings,
+    settings: GatewaySettings,
     listening: socket.socket,
     admin: socket.socket,
     handing_on: socket.socket | None,
@@ -97,10 +126,10 @@ async def _until_told(
 ) -> None:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
-    standby: Standby | None = None
+    standby: StandbyProcess | None = None
     if arguments.standby:
         lock = [] if arguments.lock_fd is None else [arguments.lock_fd]
-        standby = Standby(loop, listening, _given(sys.argv[1:]), lock)
+        standby = StandbyProcess(loop, listening, _given(sys.argv[1:]), lock)
 
     def end() -> None:
         if standby is not None:
@@ -111,7 +140,15 @@ async def _until_told(
         loop.add_signal_handler(number, end)
     if handing_on is not None:
         loop.add_reader(handing_on, handover.hand_on, handing_on, listening)
-    await serve(settings, listening, admin, stop)
+    await serve(settings, listening, admin, stop, _guard(arguments.metrics_account))
+
+
+def _guard(account: Path | None) -> ScrapeGuard | None:
+    """Return the judge of who may read metrics."""
+    if account is None:
+        return None
+    server = ApiServer.of_environment(account)
+    return ScrapeGuard(ScrapeAuthorizer(server.create, ERRORS))
 
 
 def _given(arguments: list[str]) -> list[str]:

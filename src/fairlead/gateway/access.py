@@ -3,14 +3,18 @@
 import hashlib
 import hmac
 import math
+import time
 from collections import deque
+from collections.abc import Mapping
 
-from fairlead.gateway.messages import Refused, Request
-from fairlead.gateway.routes import Key, ServiceRoute
+from fairlead.gateway.messages import HttpError, RequestHead
+from fairlead.gateway.routes import RouteKey, ServiceRoute
 
 KEY_FIELDS = (b"authorization", b"x-api-key")
 """Header fields that may carry a key; on a service with keys, neither is forwarded to a replica."""
 MINUTE_S = 60
+MOST_USES = 4_000
+"""Keys of which the last use is known, the latest: those of 40 teams."""
 
 
 class MinuteCount:
@@ -58,7 +62,7 @@ class TeamUse:
         """Count one request of the team.
 
         Raises:
-            Refused: 429 while the team is at one of its limits.
+            HttpError: 429 while the team is at one of its limits.
         """
         for most, counted, what in (
             (route.requests_per_minute, self.requests, "requests"),
@@ -66,7 +70,7 @@ class TeamUse:
         ):
             wait_s = 0.0 if most is None else counted.wait_s(most, now)
             if wait_s > 0.0:
-                raise Refused(
+                raise HttpError(
                     429,
                     f"team {team} has had its {most} {what} of this minute",
                     retry_after_s=max(1, math.ceil(wait_s)),
@@ -74,23 +78,61 @@ class TeamUse:
         self.requests.add(1, now)
 
 
-def team_of(request: Request, keys: tuple[Key, ...]) -> str:
-    """Return the team whose key the request carries.
+class KeyUses:
+    """Times of the last use of each key, in Unix seconds to the minute, by the hash of the key.
+
+    Args:
+        known: The uses of an earlier gateway.
+    """
+
+    def __init__(self, known: Mapping[str, int]) -> None:
+        self._uses = dict(known)
+
+    def note(self, key: RouteKey, epoch: float) -> None:
+        """Record a use."""
+        self._uses.pop(key.sha256, None)
+        self._uses[key.sha256] = int(epoch) // MINUTE_S * MINUTE_S
+        if len(self._uses) > MOST_USES:
+            del self._uses[next(iter(self._uses))]
+
+    def all(self) -> Mapping[str, int]:
+        """Return the uses, those of revoked keys too."""
+        return self._uses
+
+
+def key_of(request: RequestHead, keys: tuple[RouteKey, ...]) -> RouteKey:
+    """Return the key that the request carries.
 
     Raises:
-        Refused: 401 without a key, 403 for an unknown key.
+        HttpError: 401 without a key, 403 for an unknown or expired key.
     """
+    digest = digest_of(request)
+    if not digest:
+        raise HttpError(401, "this service needs a key: `Authorization: Bearer KEY` or `X-API-Key: KEY`")
+    matching = None
+    for key in keys:  # compares all keys, so that timing reveals nothing
+        if hmac.compare_digest(digest, key.sha256):
+            matching = key
+    if matching is None:
+        raise HttpError(403, "this key is not one of the service's")
+    if _has_expired(matching):
+        raise HttpError(403, "this key has expired; ask your team for a new one")
+    return matching
+
+
+def digest_of(request: RequestHead) -> str:
+    """Return the SHA-256 of the key that the request carries, in hexadecimal digits; empty without one."""
     shown = request.single.get(b"x-api-key", b"")
     if not shown:
         scheme, _, credentials = request.single.get(b"authorization", b"").partition(b" ")
         shown = credentials.strip(b" ") if scheme.lower() == b"bearer" else b""
-    if not shown:
-        raise Refused(401, "this service needs a key: `Authorization: Bearer KEY` or `X-API-Key: KEY`")
-    digest = hashlib.sha256(shown).hexdigest()
-    found = None
-    for key in keys:  # compares all keys, so that timing reveals nothing
-        if hmac.compare_digest(digest, key.sha256):
-            found = key
-    if found is None:
-        raise Refused(403, "this key is not one of the service's")
-    return found.team
+    return hashlib.sha256(shown).hexdigest() if shown else ""
+
+
+def is_valid(digest: str, keys: tuple[RouteKey, ...] | None) -> bool:
+    """Return whether a key with this digest, empty for none, is sufficient now."""
+    return keys is None or any(hmac.compare_digest(digest, key.sha256) and not _has_expired(key) for key in keys)
+
+
+def _has_expired(key: RouteKey) -> bool:
+    return key.expires_at is not None and time.time() >= key.expires_at

@@ -11,7 +11,7 @@ _FLUSH_BYTES = 64 * 1024
 
 
 @dataclass(slots=True)
-class Entry:
+class AccessLogEntry:
     """A logged request.
 
     Attributes:
@@ -53,7 +53,7 @@ class AccessLog:
         self.lost = 0
         """Number of lines that could not be written, as on a full disk."""
 
-    def add(self, entry: Entry) -> None:
+    def add(self, entry: AccessLogEntry) -> None:
         second = int(entry.began)
         if second != self._second:
             self._second = second
@@ -121,9 +121,7 @@ def _is_plain(text: str) -> bool:
 
 def _escaped(text: str) -> str:
     """Escape a text for use within a JSON string."""
-    return "".join(
-        each if each.isascii() and each.isprintable() and each not in '"\\' else _code(each) for each in text
-    )
+    return "".join(_code(character) if not _is_plain(character) else character for character in text)
 
 
 def _code(character: str) -> str:

@@ -2,84 +2,122 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from http import HTTPStatus
 from typing import TYPE_CHECKING
 
-from fairlead.gateway import heads
-from fairlead.gateway.messages import Refused, Request, read_request
+from fairlead.gateway import http_headers
+from fairlead.gateway.byte_stream import ByteStream, HeadTooLong
+from fairlead.gateway.messages import HttpError, RequestHead, read_request
+from fairlead.gateway.request_metrics import LatencyHistogram
 from fairlead.gateway.routes import Backend
-from fairlead.gateway.tallies import Latencies
-from fairlead.gateway.wire import TooMuch, Wire
+from fairlead.gateway.scrape_authorization import REFUSALS
+from fairlead.loopback import HOSTS
 
 if TYPE_CHECKING:
     from prometheus_client.core import HistogramMetricFamily, Metric
 
-    from fairlead.gateway.door import Door
+    from fairlead.gateway.gateway_server import GatewayServer
 
 _LIMIT_S = 10.0
 _LONGEST_HEAD = 8 * 1024
-_NAMES = (b"127.0.0.1", b"localhost", b"[::1]")
+_MOST_CONNECTIONS = 64
+_METRICS = (b"/metrics", b"/-/metrics")
 
 
-class AdminWire(Wire):
+class ScrapeGuard:
+    """Asks the API server beside the loop who may read metrics, for few at a time.
+
+    Args:
+        judge: Returns the status for the header ``Authorization`` of a request.
+    """
+
+    def __init__(self, judge: Callable[[str], HTTPStatus]) -> None:
+        self._judge = judge
+        self._threads = ThreadPoolExecutor(2, thread_name_prefix="scrapes")
+
+    async def status(self, header: str) -> HTTPStatus:
+        """Return the status of a request with that header."""
+        return await asyncio.get_running_loop().run_in_executor(self._threads, self._judge, header)
+
+
+class AdminStream(ByteStream):
     """A connection with one request and one response.
 
     Args:
         is_local: Only requests that name this machine are answered, as a browser may be made to send others.
+        guard: Judges who may read metrics; None lets everyone who can connect read them.
     """
 
-    __slots__ = ("_door", "_is_local", "_task")
+    __slots__ = ("_gateway", "_guard", "_is_local")
 
-    def __init__(self, door: "Door", *, is_local: bool) -> None:
-        super().__init__(door.loop)
-        self._door = door
+    def __init__(self, gateway: "GatewayServer", *, is_local: bool, guard: ScrapeGuard | None = None) -> None:
+        super().__init__(gateway.loop)
+        self._gateway = gateway
         self._is_local = is_local
+        self._guard = guard
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
-        self._task = self._door.loop.create_task(self._answer())
+        if len(self._gateway.admin_tasks) >= _MOST_CONNECTIONS:
+            self.abort()
+            return
+        task = self._gateway.loop.create_task(self._answer())
+        self._gateway.admin_tasks.add(task)
+        task.add_done_callback(self._gateway.admin_tasks.discard)
 
     async def _answer(self) -> None:
         try:
             async with asyncio.timeout(_LIMIT_S):
                 head = await self.head(_LONGEST_HEAD)
+                if head is not None:
+                    request = read_request(head)
+                    status = await self._status(request)
             if head is not None:
-                self.write(self._response(read_request(head)))
-        except Refused as refused:
-            self.write(heads.refusal(refused, request_id=b"-", keep_alive=False))
-        except (TimeoutError, TooMuch):
-            self.write(heads.refusal(Refused(400, "no request came"), request_id=b"-", keep_alive=False))
+                self.write(self._response(request, status))
+        except HttpError as refused:
+            self.write(http_headers.error_response(refused, request_id=b"-", keep_alive=False))
+        except (TimeoutError, HeadTooLong):
+            self.write(
+                http_headers.error_response(HttpError(400, "no request came"), request_id=b"-", keep_alive=False)
+            )
         except Exception as error:  # noqa: BLE001 (a defect here must not stop the gateway)
-            self._door.report(error)
+            self._gateway.report(error)
         finally:
             self.close()
 
-    def _response(self, request: Request) -> bytes:
-        if self._is_local and request.host not in _NAMES:
-            raise Refused(403, "metrics are for this machine: ask for 127.0.0.1 or localhost")
+    async def _status(self, request: RequestHead) -> HTTPStatus:
+        """Return 200 if the client may read what it asks for."""
+        if self._guard is None or request.path not in _METRICS:
+            return HTTPStatus.OK
+        return await self._guard.status(request.single.get(b"authorization", b"").decode("latin-1"))
+
+    def _response(self, request: RequestHead, status: HTTPStatus) -> bytes:
+        if self._is_local and request.host.decode() not in HOSTS:
+            raise HttpError(403, "metrics are for this machine: ask for 127.0.0.1 or localhost")
         if request.path in (b"/healthz", b"/-/healthz"):
-            return heads.plain(200, b'{"status":"ok"}\n', request_id=b"-", keep_alive=False)
-        if request.path not in (b"/metrics", b"/-/metrics"):
-            raise Refused(404, "there is /metrics and /healthz")
-        try:
-            body, kind = metrics(self._door)
-        except ImportError as error:
-            raise Refused(501, "metrics need `pip install 'fairlead[serve]'`") from error
-        return heads.plain(200, body, request_id=b"-", keep_alive=False, content_type=kind.encode())
+            return http_headers.short_response(200, b'{"status":"ok"}\n', request_id=b"-", keep_alive=False)
+        if request.path not in _METRICS:
+            raise HttpError(404, "there is /metrics and /healthz")
+        if status is not HTTPStatus.OK:
+            return http_headers.short_response(status, REFUSALS[status].encode(), request_id=b"-", keep_alive=False)
+        body, kind = gateway_exposition(self._gateway)
+        return http_headers.short_response(200, body, request_id=b"-", keep_alive=False, content_type=kind.encode())
 
 
-def metrics(door: "Door") -> tuple[bytes, str]:
+def gateway_exposition(gateway: "GatewayServer") -> tuple[bytes, str]:
     """Return all metrics in Prometheus's text format, with their content type."""
     from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
     class Figures:
         def collect(self) -> "Iterator[Metric]":
-            return _figures(door)
+            return _figures(gateway)
 
     return generate_latest(Figures()), CONTENT_TYPE_LATEST
 
 
-def _figures(door: "Door") -> "Iterator[Metric]":
+def _figures(gateway: "GatewayServer") -> "Iterator[Metric]":
     from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 
     requests = CounterMetricFamily(
@@ -106,46 +144,50 @@ def _figures(door: "Door") -> "Iterator[Metric]":
     )  # fmt: skip
     retries = CounterMetricFamily("fairlead_gateway_retries", "Requests given to another replica.", labels=("service",))
     shadows = CounterMetricFamily("fairlead_gateway_shadows", "Copies made.", labels=("service", "outcome"))
-    for code, count in door.unread.items():
+    for code, count in gateway.unrouted.items():
         requests.add_metric(("", "", str(code)), count)
-    for name, service in door.table.services.items():
-        tally = service.tally
-        for (revision, code), count in tally.codes.items():
+    for name, service in gateway.table.services.items():
+        metrics = service.metrics
+        for (revision, code), count in metrics.codes.items():
             requests.add_metric((name, revision, str(code)), count)
-        for revision, counted in tally.revisions.items():
+        for revision, counted in metrics.revisions.items():
             _add_histogram(took, (name, revision), counted.latency)
-        if tally.queue.count:
-            _add_histogram(queued_s, (name,), tally.queue)
-        in_flight.add_metric((name,), tally.present)
+        if metrics.queue.count:
+            _add_histogram(queued_s, (name,), metrics.queue)
+        in_flight.add_metric((name,), metrics.present)
         queued.add_metric((name,), service.queued())
-        retries.add_metric((name,), tally.retries)
-        _add_histogram(cold, (name,), tally.cold_starts)
-        there: dict[str, set[Backend]] = {}
+        retries.add_metric((name,), metrics.retries)
+        _add_histogram(cold, (name,), metrics.cold_starts)
+        backends: dict[str, set[Backend]] = {}
         shares = Counter[str]()
-        for each in service.revisions:
-            shares[each.name] += 0 if each.shadow else each.weight
-            there.setdefault(each.name, set()).update(replica.backend for replica in each.replicas)
-        for revision, backends in there.items():
-            replicas.add_metric((name, revision), len(backends))
-            weights.add_metric((name, revision), shares[revision])
-        for outcome, count in tally.shadows.items():
+        for routed in service.revisions:
+            shares[routed.name] += 0 if routed.shadow else routed.weight
+            backends.setdefault(routed.name, set()).update(replica.backend for replica in routed.replicas)
+        for revision, share in shares.items():
+            replicas.add_metric((name, revision), len(backends[revision]))
+            weights.add_metric((name, revision), share)
+        for outcome, count in metrics.shadows.items():
             shadows.add_metric((name, outcome), count)
     yield from (requests, took, queued_s, cold, in_flight, queued, replicas, weights, retries, shadows)
     yield GaugeMetricFamily(
-        "fairlead_gateway_connections", "Clients' connections now.", value=len(door.conversations)
+        "fairlead_gateway_connections", "Clients' connections now.", value=len(gateway.connections)
     )  # fmt: skip
-    yield CounterMetricFamily("fairlead_gateway_turned_away", "Connections beyond the most.", value=door.turned_away)
-    yield CounterMetricFamily("fairlead_gateway_defects", "Errors of the gateway itself.", value=door.defects)
+    yield CounterMetricFamily(
+        "fairlead_gateway_turned_away", "Connections beyond the most.", value=gateway.refused_connections
+    )
+    yield CounterMetricFamily("fairlead_gateway_defects", "Errors of the gateway itself.", value=gateway.defects)
     yield CounterMetricFamily(
         "fairlead_gateway_log_lines_lost", "Lines of the access log that could not be written.",
-        value=door.log_lines_lost,
+        value=gateway.log_lines_lost,
     )  # fmt: skip
     yield GaugeMetricFamily(
-        "fairlead_gateway_routes_valid", "1 while the latest routes.json is in use.", value=door.routes_problem is None
+        "fairlead_gateway_routes_valid",
+        "1 while the latest routes.json is in use.",
+        value=gateway.routes_problem is None,
     )
 
 
-def _add_histogram(family: "HistogramMetricFamily", labels: tuple[str, ...], latencies: Latencies) -> None:
+def _add_histogram(family: "HistogramMetricFamily", labels: tuple[str, ...], latencies: LatencyHistogram) -> None:
     buckets = [(str(bound / 1e3), float(count)) for bound, count in latencies.cumulative()]
     buckets.append(("+Inf", float(latencies.count)))
     family.add_metric(labels, buckets, latencies.sum_ms / 1e3)

@@ -4,7 +4,7 @@ import math
 from collections import Counter, deque
 from typing import Any
 
-from fairlead.gateway.messages import Response
+from fairlead.gateway.messages import ResponseHead
 from fairlead.gateway.routes import CANARY, CONTROL, CanaryRoute
 
 MOST_AHEAD = 1_000
@@ -29,7 +29,7 @@ class Pairs:
         self._ahead: deque[frozenset[str]] = deque(maxlen=MOST_AHEAD)
         self._ahead_arm = ""
 
-    def add(self, arm: str, *, failed: bool, duration_s: float, response: Response | None) -> None:
+    def add(self, arm: str, *, failed: bool, duration_s: float, response: ResponseHead | None) -> None:
         """Record a completed request of one side; `response` is None without a response."""
         bad = {"failed"} if failed else set()
         if self.route.latency_s is not None and duration_s > self.route.latency_s:
@@ -46,7 +46,7 @@ class Pairs:
         """Return whether an abandoned request was already slow."""
         return self.route.latency_s is not None and duration_s > self.route.latency_s
 
-    def told(self) -> dict[str, Any]:
+    def as_json(self) -> dict[str, Any]:
         """Return the counts in the format of demand.json."""
         return {
             "trial": self.route.trial, "pairs": self.num_pairs, "worse": dict(self.worse), "better": dict(self.better),
@@ -59,12 +59,12 @@ class Pairs:
         self.worse.update(canary - control)
         self.better.update(control - canary)
 
-    def _is_bad(self, response: Response) -> bool:
+    def _is_bad(self, response: ResponseHead) -> bool:
         if self.route.header is None:
             return False
-        told = next((value for low, _, value in response.fields if low == self.route.header), None)
+        text = next((value for low, _, value in response.fields if low == self.route.header), None)
         try:
-            number = math.nan if told is None else float(told)
+            number = math.nan if text is None else float(text)
         except ValueError:
             return False
         above, below = self.route.above, self.route.below

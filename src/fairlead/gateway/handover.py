@@ -30,9 +30,9 @@ def listen(path: Path) -> socket.socket:
     return made
 
 
-def hand_on(listening: socket.socket, door: socket.socket) -> None:
+def hand_on(listening: socket.socket, gateway: socket.socket) -> None:
     """Send the listening socket to a connected supervisor; do nothing if it is already closed."""
     with suppress(OSError):
         asker, _ = listening.accept()
         with asker:
-            socket.send_fds(asker, [b"door"], [door.fileno()])
+            socket.send_fds(asker, [b"door"], [gateway.fileno()])

@@ -1,14 +1,16 @@
 """Runs the gateway in a pod, `python -m fairlead.gateway.in_cluster`, connected to the operator by the API server.
 
-Routes come from one ConfigMap, which is watched; demand goes into another, which this pod owns and which is deleted
-with it. The operator may thus be killed and restarted anywhere, while requests are forwarded as before. The process
-that answers requests is a child: the parent holds its listening socket, so that no connection is refused while it is
-restarted.
+Routes come from one ConfigMap for each team, and one that lists the teams, which are watched; demand goes into another,
+which this pod owns and which is deleted with it. The operator may thus be killed and restarted anywhere, while requests
+are forwarded as before. The process that answers requests is a child: the parent holds its listening socket, so that no
+connection is refused while it is restarted.
 
 With `--proxy haproxy` the image's haproxy takes what needs no decision straight to replicas, as on one machine.
 
-It needs only the standard library and two rights of the API server: to watch the first ConfigMap and to write the
-second.
+It needs only the standard library and three rights of the API server: to watch ConfigMaps of its namespace, to write
+one, and to ask who may read its metrics.
+
+See decision 48.
 """
 
 import argparse
@@ -32,17 +34,22 @@ from fairlead.gateway.proxying.programs import HAPROXY, PROXIES, PYTHON, find_ha
 
 ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 ROUTES = "fairlead-routes"
-LABEL, DEMAND = "fairlead.dev/content", "demand"
+LABEL, DEMAND, TEAM_ROUTES = "fairlead.dev/content", "demand", "routes"
+VERSION = 2
 PORT = 8700
 WATCH_S, SILENCE_S, REQUEST_S = 300, 90.0, 10.0
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.2, 5.0
 PUBLISH_S, WOKEN_S = 1.0, 0.1
 """Minimum seconds between writes of demand; and the same while requests wait for a replica."""
+PRIVATE = ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10", "fc00::/7")
+"""Networks of pods and nodes: an Ingress controller's X-Forwarded-Host and -Proto are believed."""
 BACKLOG = 4096
 REFUSE_S = 0.25
 """Seconds after SIGTERM in which connections that the kernel has completed are still accepted."""
 
 Object = dict[str, Any]
+ERRORS = (OSError, ValueError, KeyError, http.client.HTTPException)
+"""The API server fails or responds unexpectedly."""
 
 
 class ApiServer:
@@ -54,16 +61,33 @@ class ApiServer:
         self._tls = ssl.create_default_context(cafile=os.fspath(account / "ca.crt"))
         self._place = f"/api/v1/namespaces/{namespace}/configmaps"
 
+    @classmethod
+    def of_environment(cls, account: Path) -> "ApiServer":
+        """Return the API server of the cluster in which this pod runs."""
+        environ = os.environ
+        host, port = environ["KUBERNETES_SERVICE_HOST"], int(environ["KUBERNETES_SERVICE_PORT"])
+        return cls(host, port, environ["POD_NAMESPACE"], account)
+
+    def create(self, path: str, body: Object) -> Object:
+        """Create an object, such as a review, and return the answer.
+
+        Raises:
+            OSError, ValueError, http.client.HTTPException: The API server fails or responds unexpectedly.
+        """
+        return self._json("POST", path, body, "application/json")
+
     def routes(self) -> Iterator[Object | None]:
         """Yield the current routes and their changes until the watch ends; None while there are none.
 
         Raises:
             OSError, ValueError, http.client.HTTPException: The API server fails or responds unexpectedly.
         """
-        chosen = f"{self._place}?fieldSelector=metadata.name%3D{ROUTES}"
+        chosen = f"{self._place}?labelSelector={LABEL}%3D{TEAM_ROUTES}"
         listed = self._json("GET", chosen)
-        found = listed.get("items") or [None]
-        yield _routes_in(found[0])
+        parts = RouteParts()
+        for configmap in listed.get("items") or ():
+            parts.take(configmap)
+        yield parts.whole()
         version = listed["metadata"]["resourceVersion"]
         more = f"&watch=true&allowWatchBookmarks=true&timeoutSeconds={WATCH_S}&resourceVersion={version}"
         connection = self._connection(SILENCE_S)
@@ -74,10 +98,11 @@ class ApiServer:
                 raise ValueError(f"a watch of the routes is answered with {answer.status}")
             while line := answer.readline():
                 event = json.loads(line)
-                if event["type"] in ("ADDED", "MODIFIED"):
-                    yield _routes_in(event["object"])
-                elif event["type"] == "ERROR":
+                if event["type"] == "ERROR":
                     return  # resource version expired: list again
+                if event["type"] in ("ADDED", "MODIFIED", "DELETED"):
+                    parts.take(event["object"], is_there=event["type"] != "DELETED")
+                    yield parts.whole()
         finally:
             connection.close()
 
@@ -89,10 +114,12 @@ class ApiServer:
         """
         self._json("PATCH", f"{self._place}/{name}?fieldManager=fairlead-gateway&force=true", body)
 
-    def _json(self, method: str, path: str, body: Object | None = None) -> Object:
+    def _json(
+        self, method: str, path: str, body: Object | None = None, content_type: str = "application/apply-patch+yaml"
+    ) -> Object:
         connection = self._connection(REQUEST_S)
         try:
-            headers = {**self._headers(), "Content-Type": "application/apply-patch+yaml"}
+            headers = {**self._headers(), "Content-Type": content_type}
             connection.request(method, path, None if body is None else json.dumps(body).encode(), headers)
             answer = connection.getresponse()
             content = answer.read()
@@ -113,9 +140,42 @@ class ApiServer:
         return {"Authorization": f"Bearer {self._token.read_text().strip()}", "User-Agent": "fairlead-gateway"}
 
 
-def _routes_in(configmap: Object | None) -> Object | None:
-    text = ((configmap or {}).get("binaryData") or {}).get(ROUTES_KEY)
-    return None if text is None else unpacked(text)
+class RouteParts:
+    """The routes of all teams, of which each is in a ConfigMap of its own."""
+
+    def __init__(self) -> None:
+        self._parts: dict[str, Object] = {}
+        self._teams: list[str] | None = None
+
+    def take(self, configmap: Object, *, is_there: bool = True) -> None:
+        """Take in a ConfigMap; one that cannot be read leaves what was read of it before."""
+        name = configmap["metadata"]["name"]
+        if not is_there:
+            self._parts.pop(name, None)
+            return
+        try:
+            document = unpacked((configmap.get("binaryData") or {})[ROUTES_KEY])
+            if name == ROUTES:
+                self._teams = [str(team) for team in document["teams"]]
+            else:
+                self._parts[name] = {"services": dict(document["services"]), "keys": dict(document["keys"])}
+        except (KeyError, TypeError, ValueError) as error:
+            _say(f"the routes in {name} are as they were: {error}")
+
+    def whole(self) -> Object | None:
+        """Return the routes of the teams that are listed; None while it is not known which have any.
+
+        Of a team only services under its own name and its own keys count.
+        """
+        if self._teams is None:
+            return None
+        services: Object = {}
+        keys: Object = {}
+        for team in self._teams:
+            part = self._parts.get(f"{ROUTES}-{team}", {"services": {}, "keys": {}})
+            services |= {name: route for name, route in part["services"].items() if name.startswith(f"{team}/")}
+            keys |= {team: part["keys"][team]} if team in part["keys"] else {}
+        return {"version": VERSION, "services": services, "keys": keys}
 
 
 class Relay:
@@ -136,7 +196,7 @@ class Relay:
         self._wake_path = os.fspath(wake)
         self.routed = threading.Event()
 
-    def follow(self) -> None:
+    def follow_routes(self) -> None:
         """Write the routes to routes.json whenever they change; runs for ever."""
         pause_s = FIRST_PAUSE_S
         while True:
@@ -145,12 +205,12 @@ class Relay:
                     if routes is not None:
                         self._write_routes(routes)
                     pause_s = FIRST_PAUSE_S
-            except (OSError, ValueError, KeyError, http.client.HTTPException) as error:
+            except ERRORS as error:
                 _say(f"routes are as they were: {error}")
                 pause_s = min(LONGEST_PAUSE_S, 2 * pause_s)
             time.sleep(pause_s)
 
-    def tell(self) -> None:
+    def publish_demand(self) -> None:
         """Write demand to the API server whenever it changes; runs for ever."""
         seen: object = None
         last = 0.0
@@ -167,15 +227,15 @@ class Relay:
             try:
                 seen = self.publish(seen)
                 last = time.monotonic()
-            except (OSError, ValueError, KeyError, http.client.HTTPException) as error:
+            except ERRORS as error:
                 _say(f"demand is not told: {error}")
                 time.sleep(PUBLISH_S)
 
     def publish(self, seen: object = None) -> object:
         """Write demand to the API server if its version differs from `seen`, and return the version."""
         path = self._directory / "demand.json"
-        found = path.stat()
-        version = (found.st_mtime_ns, found.st_ino)
+        file_status = path.stat()
+        version = (file_status.st_mtime_ns, file_status.st_ino)
         if version == seen:
             return seen
         demand = json.loads(path.read_bytes())
@@ -197,7 +257,7 @@ class Relay:
         self.routed.set()
 
 
-class Gateways:
+class GatewaySupervisor:
     """Supervises the process that answers requests, and holds its listening socket."""
 
     def __init__(
@@ -207,9 +267,11 @@ class Gateways:
         grace_s: float,
         haproxy: Path | None = None,
         metrics_port: int | None = None,
+        account: Path | None = None,
     ) -> None:
         self._directory = directory
         self._metrics_port = metrics_port
+        self._account = account
         self._listening = listening
         self._grace_s = grace_s
         self._haproxy = haproxy
@@ -251,16 +313,19 @@ class Gateways:
             self._listening.shutdown(socket.SHUT_RD)
 
     def _start(self) -> "subprocess.Popen[bytes]":
-        door = self._listening.fileno()
+        gateway = self._listening.fileno()
         command = [
             sys.executable, "-m", "fairlead.gateway", "--directory", os.fspath(self._directory),
-            "--listen-fd", str(door), "--grace", str(self._grace_s), "--access-log", "-",
+            "--listen-fd", str(gateway), "--grace", str(self._grace_s), "--access-log", "-",
         ]  # fmt: skip
         if self._metrics_port is not None:
             command += ["--admin-host", _any_address(), "--admin-port", str(self._metrics_port)]
+        if self._account is not None:
+            command += ["--metrics-account", os.fspath(self._account)]
+        command += [f"--trusted-proxy={network}" for network in PRIVATE]
         if self._haproxy is not None:
             command += ["--haproxy", os.fspath(self._haproxy)]
-        return subprocess.Popen(command, pass_fds=[door], stdin=subprocess.DEVNULL)
+        return subprocess.Popen(command, pass_fds=[gateway], stdin=subprocess.DEVNULL)
 
 
 def main() -> None:
@@ -268,7 +333,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m fairlead.gateway.in_cluster", description="The gateway in a pod.")
     parser.add_argument("--directory", type=Path, required=True, help="an empty directory of its own")
     parser.add_argument("--port", type=int, default=PORT, help=f"port to listen on (default {PORT})")
-    parser.add_argument("--metrics-port", type=int, help="port of metrics for all (default: any port of loopback)")
+    parser.add_argument(
+        "--metrics-port",
+        type=int,
+        help="port of metrics, for those whom the API server lets get /metrics (default: any port of loopback)",
+    )
     parser.add_argument("--account", type=Path, default=ACCOUNT, help="where its token and the API server's CA are")
     parser.add_argument("--grace", type=float, default=30.0, help="seconds to finish in after TERM (default 30)")
     parser.add_argument("--proxy", choices=PROXIES, default=PYTHON, help=f"program in front (default {PYTHON}: none)")
@@ -281,34 +350,38 @@ def main() -> None:
         )
     arguments.directory.mkdir(parents=True, exist_ok=True)
     environ = os.environ
-    server = ApiServer(
-        environ["KUBERNETES_SERVICE_HOST"], int(environ["KUBERNETES_SERVICE_PORT"]), environ["POD_NAMESPACE"],
-        arguments.account,
-    )  # fmt: skip
+    server = ApiServer.of_environment(arguments.account)
     relay = Relay(server, arguments.directory, {"name": environ["POD_NAME"], "uid": environ["POD_UID"]})
     stop = threading.Event()
-    gateways: list[Gateways] = []
+    gateways: list[GatewaySupervisor] = []
 
     def end(*_: object) -> None:
         stop.set()
         relay.routed.set()
-        for each in gateways:
-            each.end()
+        for supervisor in gateways:
+            supervisor.end()
 
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, end)
-    threading.Thread(target=relay.follow, daemon=True).start()
+    threading.Thread(target=relay.follow_routes, daemon=True).start()
     while not relay.routed.wait(1.0):
         pass  # in steps, so that signals are handled in between
     if stop.is_set():
         return
     # Not before: a ready pod gets requests, for which there would be no routes yet.
     gateways.append(
-        Gateways(arguments.directory, _listen(arguments.port), arguments.grace, haproxy, arguments.metrics_port)
+        GatewaySupervisor(
+            arguments.directory,
+            _listen(arguments.port),
+            arguments.grace,
+            haproxy,
+            arguments.metrics_port,
+            arguments.account,
+        )
     )
-    threading.Thread(target=relay.tell, daemon=True).start()
+    threading.Thread(target=relay.publish_demand, daemon=True).start()
     code = gateways[0].run()
-    with suppress(OSError, ValueError, KeyError, http.client.HTTPException):
+    with suppress(*ERRORS):
         relay.publish()
     sys.exit(code)
 
@@ -316,9 +389,9 @@ def main() -> None:
 def _listen(port: int) -> socket.socket:
     host = _any_address()
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    door = socket.create_server((host, port), family=family, backlog=BACKLOG)
-    os.set_inheritable(door.fileno(), True)
-    return door
+    gateway = socket.create_server((host, port), family=family, backlog=BACKLOG)
+    os.set_inheritable(gateway.fileno(), True)
+    return gateway
 
 
 def _any_address() -> str:

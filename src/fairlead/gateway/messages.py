@@ -4,7 +4,7 @@ import re
 from dataclasses import dataclass
 from http import HTTPStatus
 
-from fairlead.gateway.wire import Lost, Wire
+from fairlead.gateway.byte_stream import ByteStream, ConnectionLost
 
 LONGEST_HEAD = 32 * 1024
 LONGEST_RESPONSE_HEAD = 64 * 1024
@@ -33,11 +33,13 @@ HOP_BY_HOP = frozenset(
 )  # fmt: skip
 """Hop-by-hop fields (RFC 9110, 7.6.1)."""
 
+_NONE: frozenset[bytes] = frozenset()
+
 Field = tuple[bytes, bytes, bytes]
 """Name in lower case, name as received, value."""
 
 
-class Refused(Exception):
+class HttpError(Exception):
     """A request that the gateway itself answers with this status and text.
 
     Attributes:
@@ -56,14 +58,16 @@ class Malformed(Exception):
 
 
 @dataclass(slots=True)
-class Request:
+class RequestHead:
     """The head of a request.
 
     Attributes:
         path: Target without its query, beginning with a slash; `query` begins with its question mark or is empty.
         host: Requested host name, in lower case without port; empty for HTTP/1.0 without one.
         length: Bytes of the body, or CHUNKED.
-        upgrade: Protocol to which the connection is to switch, in lower case; empty for none.
+        upgrade: `websocket`, if the connection is to become one; else empty. RFC 9110, 7.8, has a server ignore all
+            that it does not know, `Upgrade` without its name in `Connection`, and that of HTTP/1.0; a body would have
+            two readers.
     """
 
     method: bytes
@@ -80,7 +84,7 @@ class Request:
 
 
 @dataclass(slots=True)
-class Response:
+class ResponseHead:
     """The head of a replica's response; `length` is the bytes of the body, CHUNKED or UNTIL_CLOSE."""
 
     status: int
@@ -91,20 +95,20 @@ class Response:
     keep_alive: bool
 
 
-def read_request(head: bytes) -> Request:
+def read_request(head: bytes) -> RequestHead:
     """Parse the head of a request, up to and including its empty line.
 
     Raises:
-        Refused: The head is malformed or ambiguous; the connection cannot be used any further.
+        HttpError: The head is malformed or ambiguous; the connection cannot be used any further.
     """
     line = _REQUEST_LINE.match(head)
     if line is None:
-        raise Refused(400, "the request line is not METHOD TARGET HTTP/1.1")
+        raise HttpError(400, "the request line is not METHOD TARGET HTTP/1.1")
     method, target, minor = line[1], line[2], int(line[3])
     if len(target) > LONGEST_TARGET:
-        raise Refused(414, f"the target is longer than {LONGEST_TARGET} bytes")
+        raise HttpError(414, f"the target is longer than {LONGEST_TARGET} bytes")
     if _FIELDS.fullmatch(head, line.end()) is None:
-        raise Refused(400, "a header field is not NAME: VALUE, with a line end of CR LF")
+        raise HttpError(400, "a header field is not NAME: VALUE, with a line end of CR LF")
     fields: list[Field] = []
     single: dict[bytes, bytes] = {}
     for name, value in _FIELD.findall(head, line.end()):
@@ -114,22 +118,24 @@ def read_request(head: bytes) -> Request:
         value = value.strip(b" \t")
         if low in single:
             if low in (b"host", b"content-length", b"transfer-encoding"):
-                raise Refused(400, f"the header {name.decode()} is given twice")
+                raise HttpError(400, f"the header {name.decode()} is given twice")
         else:
             single[low] = value
         fields.append((low, name, value))
     if len(fields) > MOST_FIELDS:
-        raise Refused(431, f"there are {len(fields)} header fields; at most {MOST_FIELDS} are taken")
+        raise HttpError(431, f"there are {len(fields)} header fields; at most {MOST_FIELDS} are taken")
     host = _host(single.get(b"host"), minor)
     path, query = _path_of(method, target, single.get(b"host", b""))
-    hops, keep_alive = _connection(fields, single, minor)
-    upgrade = single.get(b"upgrade", b"").lower() if b"upgrade" in hops else b""
-    return Request(
-        method, path, query, minor, host, fields, single, hops, _request_length(single, minor), keep_alive, upgrade
-    )
+    named, keep_alive = _connection(fields, single, minor)
+    length = _request_length(single, minor)
+    upgrade = single.get(b"upgrade", b"").lower() if b"upgrade" in named and minor == 1 and length == 0 else b""
+    if upgrade != b"websocket":
+        upgrade = b""
+    hops = HOP_BY_HOP | named if named else HOP_BY_HOP
+    return RequestHead(method, path, query, minor, host, fields, single, hops, length, keep_alive, upgrade)
 
 
-def read_response(head: bytes, *, method: bytes) -> Response:
+def read_response(head: bytes, *, method: bytes) -> ResponseHead:
     """Parse the head of a replica's response to a request of this method.
 
     Raises:
@@ -148,30 +154,31 @@ def read_response(head: bytes, *, method: bytes) -> Response:
             raise Malformed(f"the replica gives {name.decode()} twice, with different values")
         single[low] = value
         fields.append((low, name, value))
-    hops, keep_alive = _connection(fields, single, minor)
+    named, keep_alive = _connection(fields, single, minor)
+    hops = HOP_BY_HOP | named if named else HOP_BY_HOP
     if method == b"HEAD" or status in (204, 304) or status < 200:
         length = 0
     elif (coding := single.get(b"transfer-encoding")) is not None:
         if coding.lower() != b"chunked":
             raise Malformed(f"the replica answers with Transfer-Encoding {coding.decode('latin-1')}; chunked is known")
         length = CHUNKED
-    elif (told := single.get(b"content-length")) is not None:
-        if _LENGTH.fullmatch(told) is None:
-            raise Malformed(f"the replica answers with Content-Length {told.decode('latin-1')}")
-        length = int(told)
+    elif (content_length := single.get(b"content-length")) is not None:
+        if _LENGTH.fullmatch(content_length) is None:
+            raise Malformed(f"the replica answers with Content-Length {content_length.decode('latin-1')}")
+        length = int(content_length)
     else:
         length = UNTIL_CLOSE
         keep_alive = False
-    return Response(status, line[3] or b"", fields, hops, length, keep_alive)
+    return ResponseHead(status, line[3] or b"", fields, hops, length, keep_alive)
 
 
 class Body:
     """The body after a head, read in pieces as they arrive; extensions and trailers of chunks are dropped."""
 
-    __slots__ = ("_in_chunk", "_left", "_trailer", "_wire", "done", "length", "read")
+    __slots__ = ("_in_chunk", "_left", "_stream", "_trailer", "done", "length", "read")
 
-    def __init__(self, wire: Wire, length: int) -> None:
-        self._wire = wire
+    def __init__(self, stream: ByteStream, length: int) -> None:
+        self._stream = stream
         self.length = length
         self._left = length if length >= 0 else 0
         self._in_chunk = False  # of a chunked body: the line end of the current chunk has not been read
@@ -179,7 +186,7 @@ class Body:
         self.done = length == 0
         self.read = 0
 
-    def at_hand(self) -> bytes:
+    def available(self) -> bytes:
         """Take the available bytes without waiting; may be empty before the end.
 
         Raises:
@@ -188,9 +195,9 @@ class Body:
         if self.length == CHUNKED:
             return self._chunks()
         if self.length == UNTIL_CLOSE:
-            piece = self._wire.take(len(self._wire.buffer))
+            piece = self._stream.take(len(self._stream.buffer))
         else:
-            piece = self._wire.take(self._left)
+            piece = self._stream.take(self._left)
             self._left -= len(piece)
             self.done = self._left == 0
         self.read += len(piece)
@@ -200,26 +207,26 @@ class Body:
         """Return the next bytes; empty at the end.
 
         Raises:
-            Lost: The connection ended before the body did.
+            ConnectionLost: The connection ended before the body did.
             Malformed: The chunks are invalid.
         """
         while not self.done:
-            piece = self.at_hand()
+            piece = self.available()
             if piece or self.done:
                 return piece
-            if not await self._wire.more():
-                if self.length == UNTIL_CLOSE and not self._wire.lost:
+            if not await self._stream.more():
+                if self.length == UNTIL_CLOSE and not self._stream.lost:
                     self.done = True
                     return b""
-                raise Lost
+                raise ConnectionLost
         return b""
 
     def _chunks(self) -> bytes:
-        buffer = self._wire.buffer
+        buffer = self._stream.buffer
         pieces: list[bytes] = []
         while not self.done:
             if self._left:
-                piece = self._wire.take(self._left)
+                piece = self._stream.take(self._left)
                 if not piece:
                     break
                 self._left -= len(piece)
@@ -230,7 +237,7 @@ class Body:
             if self._in_chunk:
                 if len(buffer) < 2:
                     break
-                if self._wire.take(2) != b"\r\n":
+                if self._stream.take(2) != b"\r\n":
                     raise Malformed("a chunk does not end where it says")
                 self._in_chunk = False
                 continue
@@ -239,12 +246,12 @@ class Body:
                 if len(buffer) > _LONGEST_CHUNK_LINE:
                     raise Malformed("a chunk's first line is too long")
                 break
-            line = self._wire.take(end + 1)
+            line = self._stream.take(end + 1)
             if self._trailer is None:
-                told = _CHUNK.fullmatch(line)
-                if told is None or len(line) > _LONGEST_CHUNK_LINE:
+                size_line = _CHUNK.fullmatch(line)
+                if size_line is None or len(line) > _LONGEST_CHUNK_LINE:
                     raise Malformed("a chunk does not begin with its size in hexadecimal digits and CR LF")
-                self._left = int(told[1], 16)
+                self._left = int(size_line[1], 16)
                 if self._left == 0:
                     self._trailer = 0
             elif line == b"\r\n":
@@ -269,59 +276,59 @@ def phrase(status: int) -> bytes:
         return b"Status"
 
 
-def _host(told: bytes | None, minor: int) -> bytes:
-    if told is None:
+def _host(header: bytes | None, minor: int) -> bytes:
+    if header is None:
         if minor == 1:
-            raise Refused(400, "the header Host is missing")
+            raise HttpError(400, "the header Host is missing")
         return b""
-    found = _HOST.fullmatch(told)
-    if found is None:
-        raise Refused(400, "the header Host is not NAME or NAME:PORT")
-    return found[1].lower().rstrip(b".")
+    match = _HOST.fullmatch(header)
+    if match is None:
+        raise HttpError(400, "the header Host is not NAME or NAME:PORT")
+    return match[1].lower().rstrip(b".")
 
 
 def _path_of(method: bytes, target: bytes, host: bytes) -> tuple[bytes, bytes]:
     """Return path and query of a target in origin-form, or in absolute-form if it names the host of the header."""
     if method == b"CONNECT":
-        raise Refused(405, "CONNECT is not served: this is no forward proxy")
+        raise HttpError(405, "CONNECT is not served: this is no forward proxy")
     if not target.startswith(b"/"):
         scheme, separator, rest = target.partition(b"://")
         authority, slash, path = rest.partition(b"/")
         if not separator or scheme.lower() not in (b"http", b"https") or authority.lower() != host.lower():
-            raise Refused(400, "the target has to be a path, or the address of the host that the header Host names")
+            raise HttpError(400, "the target has to be a path, or the address of the host that the header Host names")
         target = slash + path or b"/"
     path, mark, query = target.partition(b"?")
     if b"#" in target:
-        raise Refused(400, "the target has a fragment, which is never sent")
+        raise HttpError(400, "the target has a fragment, which is never sent")
     plain = path
     if b"%" in path or b"\\" in path:
-        plain = _ESCAPED.sub(lambda found: _UNESCAPED[found[0].lower()], path).replace(b"\\", b"/")
+        plain = _ESCAPED.sub(lambda escape: _UNESCAPED[escape[0].lower()], path).replace(b"\\", b"/")
     if b"." in plain and any(part in (b".", b"..") for part in plain.split(b"/")):
-        raise Refused(400, "the path has a segment . or ..")
+        raise HttpError(400, "the path has a segment . or ..")
     return path, mark + query
 
 
 def _connection(fields: list[Field], single: dict[bytes, bytes], minor: int) -> tuple[frozenset[bytes], bool]:
-    """Return the hop-by-hop fields, and whether the connection may be used again."""
+    """Return the names that `Connection` lists, and whether the connection may be used again."""
     if b"connection" not in single:
-        return HOP_BY_HOP, minor == 1
+        return _NONE, minor == 1
     named = frozenset(
         word.strip(b" \t").lower() for low, _, value in fields if low == b"connection" for word in value.split(b",")
     )
     keep_alive = b"close" not in named and (minor == 1 or b"keep-alive" in named)
-    return HOP_BY_HOP | named, keep_alive
+    return named, keep_alive
 
 
 def _request_length(single: dict[bytes, bytes], minor: int) -> int:
-    told, coding = single.get(b"content-length"), single.get(b"transfer-encoding")
+    content_length, coding = single.get(b"content-length"), single.get(b"transfer-encoding")
     if coding is not None:
-        if told is not None:
-            raise Refused(400, "Content-Length and Transfer-Encoding are both given")
+        if content_length is not None:
+            raise HttpError(400, "Content-Length and Transfer-Encoding are both given")
         if minor == 0 or coding.lower() != b"chunked":
-            raise Refused(400, "Transfer-Encoding has to be chunked, and HTTP/1.1")
+            raise HttpError(400, "Transfer-Encoding has to be chunked, and HTTP/1.1")
         return CHUNKED
-    if told is None:
+    if content_length is None:
         return 0
-    if _LENGTH.fullmatch(told) is None:
-        raise Refused(400, "Content-Length is not a whole number of bytes")
-    return int(told)
+    if _LENGTH.fullmatch(content_length) is None:
+        raise HttpError(400, "Content-Length is not a whole number of bytes")
+    return int(content_length)

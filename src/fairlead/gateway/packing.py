@@ -5,6 +5,8 @@ import json
 import zlib
 from typing import Any
 
+from fairlead.untrusted_json import parse_object
+
 Object = dict[str, Any]
 
 ROUTES_KEY, DEMAND_KEY = "routes.json.z", "demand.json.z"
@@ -27,9 +29,6 @@ def unpacked(text: str, *, most_bytes: int = 64 * 1024 * 1024) -> Object:
         content = unpacker.decompress(base64.b64decode(text, validate=True), most_bytes)
         if unpacker.unconsumed_tail:
             raise ValueError(f"it has more than {most_bytes} bytes")
-        document = json.loads(content)
     except zlib.error as error:
         raise ValueError(f"it is not compressed: {error}") from error
-    if not isinstance(document, dict):
-        raise ValueError("it is not a mapping")
-    return document
+    return parse_object(content, max_bytes=most_bytes)

@@ -7,6 +7,8 @@ replica, so that gateways agree without communication. A replica with much more 
 consistent hashing with bounded loads (Mirrokni et al., SODA 2018), so that a hot prefix spreads.
 
 Nothing here reads a clock or a socket.
+
+See decision 139.
 """
 
 import json
@@ -70,22 +72,22 @@ def read_prompt(path: bytes, body: bytes) -> Prompt | None:
     if not path.endswith((b"/completions", b"/responses")) or not body.startswith((b"{", b" ", b"\n", b"\r", b"\t")):
         return None
     try:
-        told = json.loads(body)
+        fields = json.loads(body)
     except (ValueError, RecursionError):
         return None  # the replica says what is wrong with it
-    if not isinstance(told, dict):
+    if not isinstance(fields, dict):
         return None
-    model = told.get("model")
+    model = fields.get("model")
     model = model if isinstance(model, str) else ""
-    given = next((told[key] for key in ("messages", "prompt", "input") if key in told), None)
-    head = f"{model}\0{_text(told['tools'])}" if "tools" in told else f"{model}\0"
-    if isinstance(given, list) and given and all(isinstance(each, dict) for each in given):
-        texts = [f"{each.get('role')}\0{_text(each.get('content'))}\0" for each in given]
-        first = next((at for at, each in enumerate(given) if each.get("role") == "user"), len(given) - 1)
+    content = next((fields[key] for key in ("messages", "prompt", "input") if key in fields), None)
+    head = f"{model}\0{_text(fields['tools'])}" if "tools" in fields else f"{model}\0"
+    if isinstance(content, list) and content and all(isinstance(message, dict) for message in content):
+        texts = [f"{message.get('role')}\0{_text(message.get('content'))}\0" for message in content]
+        first = next((at for at, message in enumerate(content) if message.get("role") == "user"), len(content) - 1)
         opening = "".join(texts[: first + 1])
         text = "".join(texts)
-    elif given:
-        text = _text(given)
+    elif content:
+        text = _text(content)
         opening = text[:OPENING]
     else:
         return None
@@ -116,19 +118,19 @@ class PrefixAffinity:
         """
         if not replicas:
             return None
-        mean = (sum(each.load for each in replicas) + 1) / len(replicas)
-        least = min(each.load for each in replicas)
+        mean = (sum(replica.load for replica in replicas) + 1) / len(replicas)
+        least = min(replica.load for replica in replicas)
         most = max(places, BOUND * mean)
-        open_ = [each for each in replicas if each.load < most or each.load == least]
-        matches = self.matches(prompt, {each.id for each in open_})
+        open_ = [replica for replica in replicas if replica.load < most or replica.load == least]
+        matches = self.matches(prompt, {replica.id for replica in open_})
         longest = max(matches.values(), default=0)
         if longest and longest >= MATCH * len(prompt.blocks):
-            best = [each for each in open_ if matches.get(each.id) == longest]
-            return min(best, key=lambda each: (each.load, each.turn))
+            best = [replica for replica in open_ if matches.get(replica.id) == longest]
+            return min(best, key=lambda replica: (replica.load, replica.turn))
         if self._alike < ALIKE:
-            return max(open_, key=lambda each: weight(prompt.model.encode("utf-8", "replace"), each.id))
-        near = [each for each in open_ if each.load <= math.ceil(mean)]
-        return max(near, key=lambda each: weight(prompt.opening, each.id))
+            return max(open_, key=lambda replica: weight(prompt.model.encode("utf-8", "replace"), replica.id))
+        near = [replica for replica in open_ if replica.load <= math.ceil(mean)]
+        return max(near, key=lambda replica: weight(prompt.opening, replica.id))
 
     def load_of(self, prompt: Prompt, replica: str) -> float:
         """Return the load of computing a prompt at a replica, in requests, beside the request itself."""
@@ -136,15 +138,15 @@ class PrefixAffinity:
 
     def matches(self, prompt: Prompt, ids: Iterable[str]) -> Mapping[str, int]:
         """Return how many blocks of a prompt replicas got before, for those that got any."""
-        found: dict[str, int] = {}
+        num_blocks: dict[str, int] = {}
         left = set(ids)
         for number, block in enumerate(prompt.blocks, 1):
             left.intersection_update(self._known.get(block, ()))
             if not left:
                 break
-            for each in left:
-                found[each] = number
-        return found
+            for replica_id in left:
+                num_blocks[replica_id] = number
+        return num_blocks
 
     def note(self, prompt: Prompt, replica: str) -> None:
         """Record that a replica gets a prompt."""
@@ -157,10 +159,10 @@ class PrefixAffinity:
             self._note_block(block, replica)
 
     def _note_block(self, block: bytes, replica: str) -> None:
-        there = self._known.pop(block, ())
-        if not there or there[0] != replica:
-            there = (replica, *(each for each in there if each != replica))[:MOST_HOLDERS]
-        self._known[block] = there
+        holders = self._known.pop(block, ())
+        if not holders or holders[0] != replica:
+            holders = (replica, *(holder for holder in holders if holder != replica))[:MOST_HOLDERS]
+        self._known[block] = holders
         if len(self._known) > MOST_KNOWN:
             self._known.popitem(last=False)
 
@@ -175,6 +177,6 @@ def weight(key: bytes, replica: str) -> bytes:
     return blake2b(replica.encode(), digest_size=8, key=key[:64]).digest()
 
 
-def _text(given: Any) -> str:
+def _text(content: Any) -> str:
     """Return the content of a message or prompt as text, the same for equal contents."""
-    return given if isinstance(given, str) else json.dumps(given, ensure_ascii=False, separators=(",", ":"))
+    return content if isinstance(content, str) else json.dumps(content, ensure_ascii=False, separators=(",", ":"))

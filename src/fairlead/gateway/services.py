@@ -6,14 +6,15 @@ Nothing here reads a clock or a socket: `now` is an argument, in seconds of a mo
 import asyncio
 from collections import deque
 from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
 from typing import Generic, NamedTuple, TypeVar
 
 from fairlead.gateway.access import TeamUse
 from fairlead.gateway.canaries import Pairs
-from fairlead.gateway.messages import Refused, Request, Response
+from fairlead.gateway.messages import HttpError, RequestHead, ResponseHead
 from fairlead.gateway.prefix_affinity import PrefixAffinity, Prompt
+from fairlead.gateway.request_metrics import ServiceMetrics
 from fairlead.gateway.routes import CONTROL, Backend, RevisionRoute, ServiceRoute
-from fairlead.gateway.tallies import ServiceTally
 from fairlead.gateway.text_requests import TextRequests
 
 FIRST_BACK_OFF_S = 0.1
@@ -25,7 +26,7 @@ BREAKS = 3
 T = TypeVar("T")
 
 
-class Replica(Generic[T]):
+class UpstreamReplica(Generic[T]):
     """A replica and its current load from this gateway.
 
     Attributes:
@@ -92,7 +93,7 @@ class Replica(Generic[T]):
             self.closed_until = now + self._back_off_s
 
 
-class Revision(Generic[T]):
+class RoutedRevision(Generic[T]):
     """A revision's replicas and round-robin state; `arm` is its side of a trial, if any."""
 
     __slots__ = ("arm", "current", "name", "replicas", "shadow", "weight")
@@ -103,9 +104,9 @@ class Revision(Generic[T]):
         self.weight = 0
         self.shadow = False
         self.current = 0
-        self.replicas: list[Replica[T]] = []
+        self.replicas: list[UpstreamReplica[T]] = []
 
-    def least_outstanding(self, now: float, most: int | None) -> Replica[T] | None:
+    def least_outstanding(self, now: float, most: int | None) -> UpstreamReplica[T] | None:
         """Return the available replica with the fewest outstanding requests; of equal ones the least recently used."""
         best = None
         for replica in self.replicas:
@@ -115,22 +116,24 @@ class Revision(Generic[T]):
                 best = replica
         return best
 
-    def available(self, now: float, most: int | None) -> list[Replica[T]]:
+    def available(self, now: float, most: int | None) -> list[UpstreamReplica[T]]:
         """Return the replicas with room that are not in back-off."""
         return [
-            each for each in self.replicas if each.closed_until <= now and (most is None or each.outstanding < most)
+            replica
+            for replica in self.replicas
+            if replica.closed_until <= now and (most is None or replica.outstanding < most)
         ]
 
 
-class Given(NamedTuple, Generic[T]):
+class ReplicaLease(NamedTuple, Generic[T]):
     """A replica assigned to a request: one of its slots is occupied until `Service.release`."""
 
-    revision: Revision[T]
-    replica: Replica[T]
+    revision: RoutedRevision[T]
+    replica: UpstreamReplica[T]
     prompt_load: float = 0.0
 
 
-class Service(Generic[T]):
+class RoutedService(Generic[T]):
     """A service at runtime; routes change, while counts and connections persist.
 
     Attributes:
@@ -139,28 +142,32 @@ class Service(Generic[T]):
     """
 
     def __init__(
-        self, route: ServiceRoute, *, touched: "set[Service[T]] | None" = None, warm: "set[Service[T]] | None" = None
+        self,
+        route: ServiceRoute,
+        *,
+        touched: "set[RoutedService[T]] | None" = None,
+        warm: "set[RoutedService[T]] | None" = None,
     ) -> None:
         self._touched = touched if touched is not None else set()
         self._warm = warm if warm is not None else set()
         self.route = route
         self.name = route.name
-        self.tally = ServiceTally()
+        self.metrics = ServiceMetrics()
         self.uses: dict[str, TeamUse] = {}
         self.texts: TextRequests | None = None
         self.affinity: PrefixAffinity | None = None
-        self._prompts: dict[asyncio.Future[Given[T]], Prompt] = {}  # of waiting requests
-        self.revisions: list[Revision[T]] = []
-        self.waiting: deque[asyncio.Future[Given[T]]] = deque()
+        self._prompts: dict[asyncio.Future[ReplicaLease[T]], Prompt] = {}  # of waiting requests
+        self.revisions: list[RoutedRevision[T]] = []
+        self.waiting: deque[asyncio.Future[ReplicaLease[T]]] = deque()
         self._turns = 0
         self.pairs: Pairs | None = None
         self.prefix = (route.path or "").encode()
 
-    def update(self, route: ServiceRoute) -> list[Replica[T]]:
+    def update(self, route: ServiceRoute) -> list[UpstreamReplica[T]]:
         """Apply a new route. Return the removed replicas, which finish their requests."""
         before = {replica.backend: replica for revision in self.revisions for replica in revision.replicas}
         known = {(revision.name, revision.arm): revision for revision in self.revisions}
-        if [_share(each) for each in route.revisions] != [_share(each) for each in self.route.revisions]:
+        if [*map(_share, route.revisions)] != [*map(_share, self.route.revisions)]:
             for revision in self.revisions:
                 revision.current = 0
         self.route = route
@@ -170,15 +177,15 @@ class Service(Generic[T]):
             self.pairs = None
         elif self.pairs is None or self.pairs.route != route.canary:
             self.pairs = Pairs(route.canary)
-        there: dict[Backend, Replica[T]] = {}
-        for told in route.revisions:
-            revision = known.get((told.name, told.arm)) or Revision(told.name, told.arm)
-            revision.weight, revision.shadow = told.weight, told.shadow
-            for backend in told.replicas:
+        replicas: dict[Backend, UpstreamReplica[T]] = {}
+        for declared in route.revisions:
+            revision = known.get((declared.name, declared.arm)) or RoutedRevision(declared.name, declared.arm)
+            revision.weight, revision.shadow = declared.weight, declared.shadow
+            for backend in declared.replicas:
                 # A replica may be on a side of a trial and outside it; it is the same replica.
-                if backend not in there:
-                    there[backend] = before.pop(backend) if backend in before else Replica(backend)
-            revision.replicas = [there[backend] for backend in told.replicas]
+                if backend not in replicas:
+                    replicas[backend] = before.pop(backend) if backend in before else UpstreamReplica(backend)
+            revision.replicas = [replicas[backend] for backend in declared.replicas]
             self.revisions.append(revision)
         for replica in before.values():
             replica.removed = True
@@ -192,7 +199,7 @@ class Service(Generic[T]):
         elif self.affinity is None:
             self.affinity = PrefixAffinity()
         if self.has_replicas():
-            self.tally.wake = None
+            self.metrics.wake = None
         return list(before.values())
 
     def use_of(self, team: str) -> TeamUse:
@@ -204,24 +211,24 @@ class Service(Generic[T]):
 
     def arrive(self, epoch: float) -> None:
         """Count an arrived request."""
-        self.tally.arrive(epoch)
+        self.metrics.arrive(epoch)
         self._touched.add(self)
 
     def shed(self) -> None:
         """Refuse an arrived request that would be late.
 
         Raises:
-            Refused: As many requests are present as can end in time.
+            HttpError: As many requests are present as can end in time.
         """
         most = self.route.most_in_flight
-        if most is not None and self.tally.in_flight > most and self.has_replicas():
-            raise Refused(503, f"{self.name}: {most} requests are here already, more would be late", retry_after_s=1)
+        if most is not None and self.metrics.in_flight > most and self.has_replicas():
+            raise HttpError(503, f"{self.name}: {most} requests are here already, more would be late", retry_after_s=1)
 
     def has_replicas(self) -> bool:
         """Return whether any replica can serve; without one the service is asleep, starting or failed."""
         return any(revision.replicas and revision.weight and not revision.shadow for revision in self.revisions)
 
-    def take(self, now: float, prompt: Prompt | None = None) -> Given[T] | None:
+    def take(self, now: float, prompt: Prompt | None = None) -> ReplicaLease[T] | None:
         """Assign a slot at a replica; None if all are full or in back-off.
 
         Among revisions with capacity, shares follow the weights evenly (smooth weighted round robin, as nginx's
@@ -230,8 +237,8 @@ class Service(Generic[T]):
         Args:
             prompt: The prompt of a request whose replica is chosen by it.
         """
-        best: Revision[T] | None = None
-        chosen: Replica[T] | None = None
+        best: RoutedRevision[T] | None = None
+        chosen: UpstreamReplica[T] | None = None
         total = 0
         for revision in self.revisions:
             if revision.weight == 0 or revision.shadow:
@@ -252,25 +259,26 @@ class Service(Generic[T]):
             self.affinity.note(prompt, chosen.id)
         return self._occupy(best, chosen, now, load)
 
-    def copies(self, given: Given[T]) -> bool:
+    def is_shadowed(self, lease: ReplicaLease[T]) -> bool:
         """Return whether a request assigned so is copied to a shadow: in a trial only the control's requests are."""
-        return any(each.shadow and (not each.arm or given.revision.arm == CONTROL) for each in self.revisions)
+        is_compared = lease.revision.arm == CONTROL
+        return any(revision.shadow and (is_compared or not revision.arm) for revision in self.revisions)
 
-    def take_shadows(self, now: float) -> list[Given[T]]:
+    def acquire_shadows(self, now: float) -> list[ReplicaLease[T]]:
         """Assign a slot at a replica of each shadow that has capacity."""
-        given = []
+        lease = []
         for revision in self.revisions:
             if revision.shadow:
                 replica = revision.least_outstanding(now, self.route.max_concurrency)
                 if replica is not None:
-                    given.append(self._occupy(revision, replica, now))
-        return given
+                    lease.append(self._occupy(revision, replica, now))
+        return lease
 
-    def release(self, given: Given[T], now: float) -> None:
+    def release(self, lease: ReplicaLease[T], now: float) -> None:
         """End a request; the longest waiting request gets the slot."""
-        given.replica.count_busy(now, self.route.places)
-        given.replica.outstanding -= 1
-        given.replica.prompt_load = max(0.0, given.replica.prompt_load - given.prompt_load)
+        lease.replica.count_busy(now, self.route.places)
+        lease.replica.outstanding -= 1
+        lease.replica.prompt_load = max(0.0, lease.replica.prompt_load - lease.prompt_load)
         self._touched.add(self)
         self._warm.add(self)
         if self.waiting:
@@ -288,53 +296,55 @@ class Service(Generic[T]):
         while self.waiting:
             waiter = self.waiting[0]
             if not waiter.done():
-                given = self.take(now, self._prompts.get(waiter))
-                if given is None:
+                lease = self.take(now, self._prompts.get(waiter))
+                if lease is None:
                     return
-                waiter.set_result(given)
+                waiter.set_result(lease)
             self._prompts.pop(waiter, None)
             self.waiting.popleft()
 
     def count(
-        self, given: Given[T], *, failed: bool, duration_s: float, response: Response | None, now: float, epoch: float,
-        abandoned: bool = False, copied: bool = False,
+        self, lease: ReplicaLease[T], *, failed: bool, duration_s: float, response: ResponseHead | None, now: float,
+        epoch: float, abandoned: bool = False, copied: bool = False,
     ) -> None:  # fmt: skip
         """Record a request that a replica handled; of a request that its client abandoned only that it was slow.
 
         Beside a shadow, only requests that were `copied` to it are compared.
         """
-        given.replica.count_busy(now, self.route.places)
-        self.tally.end(epoch, busy_s=given.replica.busy_s, took_s=duration_s)
-        given.replica.busy_s = 0.0
+        lease.replica.count_busy(now, self.route.places)
+        self.metrics.end(epoch, busy_s=lease.replica.busy_s, took_s=duration_s)
+        lease.replica.busy_s = 0.0
         if not abandoned:
-            self.tally.revision(given.revision.name).add(failed=failed, duration_ms=duration_s * 1e3)
-        if not copied and self.copies(given):
+            self.metrics.revision(lease.revision.name).add(failed=failed, duration_ms=duration_s * 1e3)
+        if not copied and self.is_shadowed(lease):
             return
-        if self.pairs is not None and given.revision.arm and (not abandoned or self.pairs.is_slow(duration_s)):
+        if self.pairs is not None and lease.revision.arm and (not abandoned or self.pairs.is_slow(duration_s)):
             self.pairs.add(
-                given.revision.arm, failed=failed and not abandoned, duration_s=duration_s, response=response
+                lease.revision.arm, failed=failed and not abandoned, duration_s=duration_s, response=response
             )
 
     def queued(self) -> int:
         """Return the number of requests that wait for a replica."""
         return sum(not waiter.done() for waiter in self.waiting)
 
-    def join_queue(self, waiter: "asyncio.Future[Given[T]]", prompt: Prompt | None = None) -> None:
+    def join_queue(self, waiter: "asyncio.Future[ReplicaLease[T]]", prompt: Prompt | None = None) -> None:
         """Queue for a slot.
 
         Raises:
-            Refused: The service has failed, or the queue is full.
+            HttpError: The service has failed, or the queue is full.
         """
         if self.route.failure is not None and not self.has_replicas():
             raise self.failed()
         if len(self.waiting) >= self.route.max_queue and self.queued() >= self.route.max_queue:
             how = "every replica is busy" if self.has_replicas() else "no replica is ready yet"
-            raise Refused(429, f"{self.name}: {how} and {self.route.max_queue} requests wait already", retry_after_s=1)
+            raise HttpError(
+                429, f"{self.name}: {how} and {self.route.max_queue} requests wait already", retry_after_s=1
+            )
         self.waiting.append(waiter)
         if prompt is not None:
             self._prompts[waiter] = prompt
 
-    def leave_queue(self, waiter: "asyncio.Future[Given[T]]", now: float) -> None:
+    def leave_queue(self, waiter: "asyncio.Future[ReplicaLease[T]]", now: float) -> None:
         """Leave the queue; a slot that was assigned meanwhile goes to the next."""
         if waiter in self.waiting:
             self.waiting.remove(waiter)
@@ -342,26 +352,28 @@ class Service(Generic[T]):
         if waiter.done() and not waiter.cancelled() and waiter.exception() is None:
             self.release(waiter.result(), now)
 
-    def failed(self) -> Refused:
+    def failed(self) -> HttpError:
         """Make the error while no revision can serve."""
-        return Refused(503, f"{self.name}: {self.route.failure}", retry_after_s=10)
+        return HttpError(503, f"{self.name}: {self.route.failure}", retry_after_s=10)
 
-    def _choose(self, revision: Revision[T], now: float, prompt: Prompt | None) -> Replica[T] | None:
+    def _choose(self, revision: RoutedRevision[T], now: float, prompt: Prompt | None) -> UpstreamReplica[T] | None:
         if prompt is None or self.affinity is None:
             return revision.least_outstanding(now, self.route.max_concurrency)
         return self.affinity.choose(prompt, revision.available(now, self.route.max_concurrency), self.route.places)
 
-    def _occupy(self, revision: Revision[T], replica: Replica[T], now: float, prompt_load: float = 0.0) -> Given[T]:
+    def _occupy(
+        self, revision: RoutedRevision[T], replica: UpstreamReplica[T], now: float, prompt_load: float = 0.0
+    ) -> ReplicaLease[T]:
         self._turns += 1
         replica.turn = self._turns
         replica.count_busy(now, self.route.places)
         replica.outstanding += 1
         replica.prompt_load += prompt_load
         replica.try_again(now)
-        return Given(revision, replica, prompt_load)
+        return ReplicaLease(revision, replica, prompt_load)
 
 
-class Table(Generic[T]):
+class ServiceTable(Generic[T]):
     """All services, indexed by host and path.
 
     Attributes:
@@ -370,31 +382,36 @@ class Table(Generic[T]):
     """
 
     def __init__(self) -> None:
-        self.touched: set[Service[T]] = set()
-        self.warm: set[Service[T]] = set()
-        self.services: dict[str, Service[T]] = {}
-        self._hosts: dict[bytes, Service[T]] = {}
-        self._paths: dict[bytes, Service[T]] = {}
+        self.touched: set[RoutedService[T]] = set()
+        self.warm: set[RoutedService[T]] = set()
+        self.services: dict[str, RoutedService[T]] = {}
+        self._hosts: dict[bytes, RoutedService[T]] = {}
+        self._paths: dict[bytes, RoutedService[T]] = {}
         self._depth = 0
 
-    def update(self, routes: Mapping[str, ServiceRoute]) -> list[Replica[T]]:
+    @property
+    def hosts(self) -> AbstractSet[bytes]:
+        """Return the hosts of all services."""
+        return self._hosts.keys()
+
+    def update(self, routes: Mapping[str, ServiceRoute]) -> list[UpstreamReplica[T]]:
         """Apply new routes and return the removed replicas.
 
         Services that are gone finish their running requests and refuse their waiting ones.
         """
-        gone: list[Replica[T]] = []
+        gone: list[UpstreamReplica[T]] = []
         for name in [name for name in self.services if name not in routes]:
             service = self.services.pop(name)
             for waiter in service.waiting:
                 if not waiter.done():
-                    waiter.set_exception(Refused(404, f"{name} is no longer served"))
+                    waiter.set_exception(HttpError(404, f"{name} is no longer served"))
             gone += [replica for revision in service.revisions for replica in revision.replicas]
         for replica in gone:
             replica.removed = True
         for name, route in routes.items():
             known = self.services.get(name)
             if known is None:
-                known = self.services[name] = Service(route, touched=self.touched, warm=self.warm)
+                known = self.services[name] = RoutedService(route, touched=self.touched, warm=self.warm)
             gone += known.update(route)
         self._hosts = {host.encode(): self.services[name] for name, route in routes.items() for host in route.hosts}
         self._paths = {
@@ -403,7 +420,7 @@ class Table(Generic[T]):
         self._depth = max((path.count(b"/") for path in self._paths), default=0)
         return gone
 
-    def find(self, request: Request) -> tuple[Service[T], bytes] | None:
+    def find(self, request: RequestHead) -> tuple[RoutedService[T], bytes] | None:
         """Return the service of a request, and the path as its replicas expect it; hosts take precedence over paths."""
         service = self._hosts.get(request.host)
         if service is not None:

@@ -3,6 +3,8 @@
 The two hold the ends of a socket pair. Either learns of the other's death by the end of its stream, which the kernel
 delivers with a kill as well. The standby holds the listening socket too, so that connections wait in its backlog and
 none is refused in between. An orderly end kills the standby first.
+
+See decision 130.
 """
 
 import asyncio
@@ -23,7 +25,7 @@ STEADY_S = 30.0
 """A standby that lived so many seconds resets the delay."""
 
 
-class Standby:
+class StandbyProcess:
     """The standby of this process.
 
     Args:
@@ -40,7 +42,7 @@ class Standby:
     ) -> None:
         self._loop = loop
         self._listening = listening
-        self._command = [sys.executable, "-m", "fairlead.gateway", *arguments]
+        self._command = [sys.executable, "-X", "utf8", "-m", "fairlead.gateway", *arguments]
         self._pass_fds = pass_fds
         self._process: subprocess.Popen[bytes] | None = None
         self._link: socket.socket | None = None

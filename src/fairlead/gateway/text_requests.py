@@ -36,9 +36,9 @@ class TextRow:
         self.first: float | None = None
         self.last: float | None = None
 
-    def told(self) -> list[Any]:
+    def as_json(self) -> list[Any]:
         """Return the row in the format of demand.json."""
-        times = (None if each is None else round(each, 4) for each in (self.first, self.last))
+        times = (None if time is None else round(time, 4) for time in (self.first, self.last))
         return [self.replica, round(self.sent, 4), self.prompt, self.output, *times]
 
 
@@ -59,14 +59,14 @@ class TextRequests:
 
     def follow(self, revisions: Sequence[RevisionRoute]) -> None:
         """Record the first replica of the revision with the highest weight, and drop samples of removed revisions."""
-        there = [each for each in revisions if each.replicas and each.weight and not each.shadow]
-        most = max(there, key=lambda each: (each.weight, each.name), default=None)
-        replica = None if most is None else min(each.id for each in most.replicas)
+        serving = [revision for revision in revisions if revision.replicas and revision.weight and not revision.shadow]
+        most = max(serving, key=lambda revision: (revision.weight, revision.name), default=None)
+        replica = None if most is None else min(replica.id for replica in most.replicas)
         if replica is not None and replica != self.replica:
             self.replica = replica
             self._rows.clear()
             self._ended = 0
-        names = {each.name for each in revisions}
+        names = {revision.name for revision in revisions}
         self._latest = _of(self._latest, names)
         self._busiest = _of(self._busiest, names)
 
@@ -89,18 +89,18 @@ class TextRequests:
         if row.replica != self.replica:
             return
         self._ended += 1
-        num = sum(each.last is not None for each in self._latest)
+        num = sum(row.last is not None for row in self._latest)
         is_due = min(2 * num, KEPT) <= self._ended if num < KEPT // 2 else False
         # By wall clock, so that all gateways sample the same time.
         is_due |= int(epoch) // EVERY_S > int(self._told_at) // EVERY_S and self._ended >= FEWEST
         if self._ended >= FEWEST and is_due:
             self._tell(epoch)
 
-    def told(self) -> dict[str, list[list[Any]]]:
+    def as_json(self) -> dict[str, list[list[Any]]]:
         """Return the samples in the format of demand.json."""
         return {
-            "latest": [each.told() for each in self._latest],
-            "busiest": [each.told() for each in self._busiest],
+            "latest": [row.as_json() for row in self._latest],
+            "busiest": [row.as_json() for row in self._busiest],
         }
 
     def _tell(self, epoch: float) -> None:
@@ -115,12 +115,12 @@ class TextRequests:
 
 
 def _of(rows: list[TextRow], revisions: set[str]) -> list[TextRow]:
-    return rows if all(each.revision in revisions for each in rows) else []
+    return rows if all(row.revision in revisions for row in rows) else []
 
 
 def _density(rows: Iterable[TextRow], epoch: float) -> float:
     """Return the average number of concurrent requests over the time in which they were sent."""
     rows = list(rows)
-    ends = [epoch if each.last is None else each.last for each in rows]
-    taken = sum(end - each.sent for each, end in zip(rows, ends, strict=True))
-    return taken / max(1e-3, max(each.sent for each in rows) - min(each.sent for each in rows))
+    ends = [epoch if row.last is None else row.last for row in rows]
+    taken = sum(end - row.sent for row, end in zip(rows, ends, strict=True))
+    return taken / max(1e-3, max(row.sent for row in rows) - min(row.sent for row in rows))

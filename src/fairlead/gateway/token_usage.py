@@ -2,7 +2,7 @@
 
 import re
 
-from fairlead.gateway.messages import Response
+from fairlead.gateway.messages import ResponseHead
 
 BYTES_PER_TOKEN = 4
 """Approximate bytes per token of English text, for responses that report no tokens."""
@@ -21,7 +21,7 @@ class TokenUsage:
 
     __slots__ = ("_begin", "_end", "_events", "_is_stream", "_length", "_without")
 
-    def __init__(self, response: Response) -> None:
+    def __init__(self, response: ResponseHead) -> None:
         kind = next((value for low, _, value in response.fields if low == b"content-type"), b"")
         self._is_stream = kind.lower().startswith(b"text/event-stream")
         self._begin = b""
@@ -64,8 +64,8 @@ class TokenUsage:
             bytes_in: Bytes of the request's body. Without `usage`, four bytes count as a token, and so does an event of
                 a stream.
         """
-        found = _TOTAL.findall(self._end) or _TOTAL.findall(self._begin)
-        if found:
-            return int(found[-1])
+        totals = _TOTAL.findall(self._end) or _TOTAL.findall(self._begin)
+        if totals:
+            return int(totals[-1])
         answered = self._events if self._is_stream else self._length // BYTES_PER_TOKEN
         return bytes_in // BYTES_PER_TOKEN + answered

@@ -9,7 +9,7 @@ from fairlead.state.snapshot import Pod, PodPhase, Progress
 
 def ended_ms(pod: Pod, seen: float) -> int:
     """Return when a terminated pod ended: the end of its last rank, or when it was observed if that is unknown."""
-    last = max((each.at for each in pod.exits), default=seen)
+    last = max((exit_.at for exit_ in pod.exits), default=seen)
     return milliseconds(min(max(last, pod.created_at), max(seen, pod.created_at)))
 
 
@@ -66,7 +66,7 @@ def _marks(pod: Pod, progress: Progress | None, begin: int, end: int) -> Iterato
 
     started = within(pod.started_at, begin, end)
     noticed = within(pod.terminating_since, started, end)
-    hung = any(each.hang is not None for each in pod.exits)
+    hung = any(exit_.hang is not None for exit_ in pod.exits)
     worked = min(noticed, within(pod.active_at, started, end)) if hung else noticed
     saved_s = None if progress is None else progress.checkpoint_at
     saved = within(saved_s, started, started)

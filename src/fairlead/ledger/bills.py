@@ -72,15 +72,15 @@ def statement(stretches: Iterable[Stretch[Key]]) -> Statement[Key]:
         length_ms = stretch.end_ms - stretch.start_ms
         exact[stretch.node] += stretch.rate * length_ms
         node_weights, node_amounts = weights[stretch.node], amounts[stretch.node]
-        there = WHOLE * length_ms
-        idle = max(0, there - sum(stretch.held.values()))
+        available = WHOLE * length_ms
+        idle = max(0, available - sum(stretch.held.values()))
         held = dict(stretch.held)
         if idle:
             held[stretch.rest, Use.IDLE] = held.get((stretch.rest, Use.IDLE), 0) + idle
-        total = there if idle else sum(held.values())
+        total = available if idle else sum(held.values())
         for payer, unit_ms in held.items():
             # With more held than there was, the stretch costs what it costs, divided among them.
-            node_weights[payer] += stretch.rate * (unit_ms if total == there else unit_ms * there // total)
+            node_weights[payer] += stretch.rate * (unit_ms if total == available else unit_ms * available // total)
             node_amounts[payer] += unit_ms
     billed = {node: (2 * amount + HOUR_MS) // (2 * HOUR_MS) for node, amount in exact.items()}
     lines = []
@@ -103,7 +103,7 @@ class PriceChange:
 
 def priced_spans(changes: Sequence[PriceChange], start_ms: int, end_ms: int) -> list[tuple[int, int, int]]:
     """Split a window where the price changes: beginning, end and hourly rate of each span, without unpriced ones."""
-    ordered = sorted(changes, key=lambda each: each.from_ms)
+    ordered = sorted(changes, key=lambda change: change.from_ms)
     spans = []
     for index, change in enumerate(ordered):
         until = ordered[index + 1].from_ms if index + 1 < len(ordered) else end_ms
@@ -130,24 +130,24 @@ def stretches_of(
         rest: Returns the payer of what was not held of a node.
     """
     by_node: defaultdict[str, list[Interval]] = defaultdict(list)
-    for each in intervals:
-        by_node[each.node].append(each)
-    found = []
+    for interval in intervals:
+        by_node[interval.node].append(interval)
+    stretches = []
     for node, changes in prices.items():
         for low, high, rate in priced_spans(changes, start_ms, end_ms):
             held: defaultdict[tuple[Key, Use], int] = defaultdict(int)
-            for each in by_node[node]:
-                if (overlap_ms := each.overlap_ms(low, high)) > 0:
-                    held[key(each), each.use] += overlap_ms * each.share
-            found.append(Stretch(node=node, start_ms=low, end_ms=high, rate=rate, rest=rest(node), held=dict(held)))
-    return found
+            for interval in by_node[node]:
+                if (overlap_ms := interval.overlap_ms(low, high)) > 0:
+                    held[key(interval), interval.use] += overlap_ms * interval.share
+            stretches.append(Stretch(node=node, start_ms=low, end_ms=high, rate=rate, rest=rest(node), held=dict(held)))
+    return stretches
 
 
 def cost_of(intervals: Iterable[Interval], prices: Mapping[str, Sequence[PriceChange]]) -> int | None:
     """Return the cost of intervals in micro-dollars; None if no price is known for any of them."""
     amount, is_priced = 0, False
-    for each in intervals:
-        for low, high, rate in priced_spans(prices.get(each.node, ()), each.start_ms, each.end_ms):
-            amount, is_priced = amount + rate * (high - low) * each.share, True
+    for interval in intervals:
+        for low, high, rate in priced_spans(prices.get(interval.node, ()), interval.start_ms, interval.end_ms):
+            amount, is_priced = amount + rate * (high - low) * interval.share, True
     denominator = HOUR_MS * WHOLE
     return (2 * amount + denominator) // (2 * denominator) if is_priced else None

@@ -35,8 +35,8 @@ def read_catalogue(text: str) -> tuple[Instance, ...]:
     rows = csv.DictReader(line for _, line in lines)
     missing = [column for column in COLUMNS if column not in (rows.fieldnames or ())]
     if missing:
-        found = ", ".join(rows.fieldnames or ()) or "no columns"
-        raise ValueError(f"there is no column {' and no column '.join(missing)}; the first line has {found}")
+        columns = ", ".join(rows.fieldnames or ()) or "no columns"
+        raise ValueError(f"there is no column {' and no column '.join(missing)}; the first line has {columns}")
     return tuple(_instances(rows, [number for number, _ in lines[1:]]))
 
 

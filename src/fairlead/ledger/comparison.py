@@ -117,14 +117,14 @@ def pool_loads(
         pools: The pool of each node; the nodes without one are a pool with an empty name.
     """
     spans: defaultdict[tuple[str | None, str], list[tuple[str, int, int]]] = defaultdict(list)
-    for each in intervals:
-        if each.holder is not None and each.share and each.overlap_ms(start_ms, end_ms):
-            span = each.node, max(each.start_ms, start_ms), min(each.end_ms, end_ms)
-            for team in (None, each.holder.team):
-                spans[team, pools.get(each.node, "")].append(span)
+    for interval in intervals:
+        if interval.holder is not None and interval.share and interval.overlap_ms(start_ms, end_ms):
+            span = interval.node, max(interval.start_ms, start_ms), min(interval.end_ms, end_ms)
+            for team in (None, interval.holder.team):
+                spans[team, pools.get(interval.node, "")].append(span)
     loads: defaultdict[str | None, dict[str, tuple[int, ...]]] = defaultdict(dict)
-    for (team, pool), found in spans.items():
-        loads[team][pool] = tuple(busy_levels(found))
+    for (team, pool), node_spans in spans.items():
+        loads[team][pool] = tuple(busy_levels(node_spans))
     return dict(loads)
 
 

@@ -88,8 +88,8 @@ def focus_row(charge: Charge, account: str) -> dict[str, str]:
 def _tags(use: Use, holder: Holder | None) -> Mapping[str, str]:
     tags = {"fairlead.dev/use": use.value}
     if holder is not None:
-        found = {"run": holder.run, "uid": holder.uid, "model": holder.model, "project": holder.project}
-        tags |= {f"fairlead.dev/{name}": value for name, value in found.items() if value}
+        values = {"run": holder.run, "uid": holder.uid, "model": holder.model, "project": holder.project}
+        tags |= {f"fairlead.dev/{name}": value for name, value in values.items() if value}
     return tags
 
 

@@ -31,15 +31,15 @@ def goodput(intervals: Iterable[Interval], *, created_at: float, until: float) -
         created_at: Unix time of its submission.
         until: Unix time of its end, or now.
     """
-    found = list(intervals)
-    by_share = any(each.share for each in found)
+    listed = list(intervals)
+    by_share = any(interval.share for interval in listed)
     lengths, weights = defaultdict[Use, int](int), defaultdict[Use, int](int)
-    for each in found:
-        length_ms = each.end_ms - each.start_ms
-        lengths[each.use] += length_ms
-        weights[each.use] += length_ms * each.share if by_share else length_ms
+    for interval in listed:
+        length_ms = interval.end_ms - interval.start_ms
+        lengths[interval.use] += length_ms
+        weights[interval.use] += length_ms * interval.share if by_share else length_ms
     whole = sum(weights.values())
-    held_ms = _covered((each.start_ms, each.end_ms) for each in found)
+    held_ms = _covered((interval.start_ms, interval.end_ms) for interval in listed)
     return Goodput(
         ratio=weights[Use.PRODUCTIVE] / whole if whole else None,
         seconds={use.value: lengths[use] / 1000 for use in Use if lengths[use]},

@@ -1,4 +1,7 @@
-"""Usage: intervals in which parts of nodes were held, by use. Times are whole milliseconds since 1970, UTC."""
+"""Usage: intervals in which parts of nodes were held, by use. Times are whole milliseconds since 1970, UTC.
+
+See decision 20.
+"""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -127,18 +130,18 @@ def reshared(intervals: Iterable[Interval], changes: Sequence[tuple[int, int]]) 
     Args:
         changes: Times in milliseconds, ascending, with the part from then on; before the first the interval's own.
     """
-    found = []
-    for each in intervals:
-        share, start = each.share, each.start_ms
+    parts = []
+    for interval in intervals:
+        share, start = interval.share, interval.start_ms
         for at, part in changes:
-            if at >= each.end_ms:
+            if at >= interval.end_ms:
                 break
             if at > start:
-                found.append(replace(each, start_ms=start, end_ms=at, share=share))
+                parts.append(replace(interval, start_ms=start, end_ms=at, share=share))
                 start = at
             share = part
-        found.append(replace(each, start_ms=start, share=share))
-    return found
+        parts.append(replace(interval, start_ms=start, share=share))
+    return parts
 
 
 def milliseconds(seconds: float) -> int:

@@ -2,19 +2,24 @@
 
 The kind of each workload compares its intent with its observed state; then the pending leaves are placed in order. The
 result has at most one change per workload, each complete in itself.
+
+A workload at which Fairlead itself fails waits alone: the plan tells the failure on it, and has the changes of all
+others.
 """
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from fairlead.policy.disruption.node_reclaims import leaving
 from fairlead.policy.kinds import checkpoint_health as checkpoints
+from fairlead.policy.kinds.internal_failures import Failures, without_failing
 from fairlead.policy.kinds.lost_pods import is_incomplete
 from fairlead.policy.kinds.parents import judge_parents
+from fairlead.policy.kinds.silent_nodes import silent
 from fairlead.policy.kinds.table import leaf_of
 from fairlead.policy.pass_cache import PassCache, only_waits
-from fairlead.policy.queue.scheduling import start
+from fairlead.policy.queue.scheduling import Contention, start
 from fairlead.policy.scaling import elastic
 from fairlead.policy.scaling.elastic import is_resizing
 from fairlead.state.plan import Change, Plan
@@ -35,39 +40,54 @@ def decide(snapshot: Snapshot, now: float, cache: PassCache | None = None) -> Pl
     Args:
         cache: State kept from earlier passes. It makes this pass faster and does not change its result.
     """
-    if cache is not None and snapshot.spending is None and not snapshot.parents:
-        cache.look(snapshot)
-        return _decide_news(snapshot, cache, now)
+    failures = Failures(snapshot.unreadable, snapshot.deferred)
+    is_whole = not snapshot.unreadable and not snapshot.deferred
+    if cache is not None and snapshot.spending is None and not snapshot.parents and is_whole:
+        try:
+            cache.look(snapshot)
+            return _decide_news(snapshot, cache, now, failures)
+        except Exception as error:  # noqa: BLE001
+            # Without what is kept from earlier passes each run is looked at by itself.
+            cache.forget()
+            failures.note("", error)
     pods = _current_pods(snapshot)
     changes: list[Change] = []
     workloads = snapshot.workloads
     if snapshot.parents:
-        changes += judge_parents(snapshot, now)
+        try:
+            changes += judge_parents(snapshot, now, failures)
+        except Exception as error:  # noqa: BLE001
+            failures.note("", error)  # in what concerns several parents
         # The changes asked of children have to take effect first.
-        asked = {each.uid for change in changes for each in change.children}
-        workloads = tuple(workload for workload in workloads if workload.uid not in asked)
+        child_uids = {child.uid for change in changes for child in change.children}
+        workloads = tuple(workload for workload in workloads if workload.uid not in child_uids)
     waiting: list[Workload] = []
     growable: list[Workload] = []
     incomplete: list[Workload] = []
-    going = leaving(snapshot.nodes)
+    going = leaving(snapshot.nodes) | silent(snapshot.nodes)
     # Where limits on cost exist, time alone may bring a run to its limit.
     costs = snapshot.spending is not None
     for workload in workloads:
-        found = pods[workload.uid]
-        if not found and not costs and only_waits(workload):
-            waiting.append(workload)
+        if workload.uid in failures:
             continue
-        if not costs and _is_quiet(workload, found, now) and not (going and any(pod.node in going for pod in found)):
-            continue
-        _judge(workload, tuple(found), snapshot, now, changes, waiting, growable, incomplete)
+        try:
+            own = pods[workload.uid]
+            if not own and not costs and only_waits(workload):
+                waiting.append(workload)
+                continue
+            is_going = going and any(pod.node in going for pod in own)
+            if not costs and not is_going and _is_quiet(workload, own, now):
+                continue
+            _judge(workload, tuple(own), snapshot, now, changes, waiting, growable, incomplete)
+        except Exception as error:  # noqa: BLE001
+            failures.note(workload.uid, error)
     busy = frozenset(change.workload_uid for change in changes)
-    changes += start(waiting, growable, incomplete, snapshot, pods, busy, now)
-    return Plan(
-        changes=tuple(changes), standby=_standby(snapshot, now), partitioning=_partitioning(snapshot, changes, now)
-    )  # fmt: skip
+    contention = Contention()
+    changes += _start(waiting, growable, incomplete, snapshot, pods, busy, now, failures, contention)
+    return _plan(snapshot, changes, workloads, failures, contention, now)
 
 
-def _decide_news(snapshot: Snapshot, cache: PassCache, now: float) -> Plan:
+def _decide_news(snapshot: Snapshot, cache: PassCache, now: float, failures: Failures) -> Plan:
     """Decide as ``decide`` does, judging only the workloads of which something may have changed."""
     cache.due(now)
     pods = cache.pods
@@ -75,13 +95,74 @@ def _decide_news(snapshot: Snapshot, cache: PassCache, now: float) -> Plan:
     waiting = list(cache.waiting.values())
     growable: list[Workload] = []
     incomplete: list[Workload] = []
-    for workload in cache.ordered(cache.judged):
-        _judge(workload, tuple(pods.get(workload.uid, ())), snapshot, now, changes, waiting, growable, incomplete)
+    judged = cache.ordered(cache.judged)
+    for workload in judged:
+        try:
+            _judge(workload, tuple(pods.get(workload.uid, ())), snapshot, now, changes, waiting, growable, incomplete)
+        except Exception as error:  # noqa: BLE001
+            failures.note(workload.uid, error)
     busy = frozenset(change.workload_uid for change in changes)
-    changes += start(waiting, growable, incomplete, snapshot, pods, busy, now, cache)
+    contention = Contention()
+    changes += _start(waiting, growable, incomplete, snapshot, pods, busy, now, failures, contention, cache)
+    return _plan(snapshot, changes, cache.ordered(cache.warned), failures, contention, now)
+
+
+def _start(
+    waiting: list[Workload],
+    growable: list[Workload],
+    incomplete: list[Workload],
+    snapshot: Snapshot,
+    pods: Mapping[str, Sequence[Pod]],
+    busy: frozenset[str],
+    now: float,
+    failures: Failures,
+    contention: Contention,
+    cache: PassCache | None = None,
+) -> list[Change]:
+    """Return the changes of ``start``, without the runs with which it fails."""
+    try:
+        return start(waiting, growable, incomplete, snapshot, pods, busy, now, cache, contention)
+    except Exception as error:  # noqa: BLE001
+        first = error
+    if cache is not None:
+        cache.forget()  # it was in the middle of its work
+    lists = (waiting, growable, incomplete)
+
+    def attempt(some: Sequence[tuple[int, Workload]]) -> list[Change]:
+        chosen = [[workload for place, workload in some if place == number] for number in range(len(lists))]
+        return start(chosen[0], chosen[1], chosen[2], snapshot, pods, busy, now)
+
+    return without_failing(
+        [(place, workload) for place, some in enumerate(lists) for workload in some], attempt, first, failures
+    )
+
+
+def _plan(
+    snapshot: Snapshot,
+    changes: list[Change],
+    considered: Iterable[Workload],
+    failures: Failures,
+    contention: Contention,
+    now: float,
+) -> Plan:
+    """Return the plan of a pass with what concerns the cluster as a whole, and with its failures."""
+    standby: tuple[Standby, ...] | None = None
+    partitioning: tuple[PartitionStep, ...] = ()
+    try:
+        standby = _standby(snapshot, now)
+        partitioning = _partitioning(snapshot, changes, now)
+    except Exception as error:  # noqa: BLE001
+        failures.note("", error)
+    busy = frozenset(change.workload_uid for change in changes)
+    changes += failures.changes(snapshot, (*considered, *snapshot.parents), busy, now)
     return Plan(
-        changes=tuple(changes), standby=_standby(snapshot, now), partitioning=_partitioning(snapshot, changes, now)
-    )  # fmt: skip
+        changes=tuple(changes),
+        standby=standby,
+        partitioning=partitioning,
+        held=tuple(contention.held),
+        contending=frozenset(contention.teams),
+        failures=failures.all(),
+    )
 
 
 def _standby(snapshot: Snapshot, now: float) -> tuple[Standby, ...] | None:
@@ -99,7 +180,7 @@ def _partitioning(snapshot: Snapshot, changes: Sequence[Change], now: float) -> 
     if not snapshot.partitioned:
         return ()
     # Imported here and not above: few clusters have such nodes.
-    from fairlead.policy.gpu.partitioning import partition_steps
+    from fairlead.policy.disruption.partitioning import partition_steps
 
     return partition_steps(snapshot, changes, now)
 
@@ -131,9 +212,9 @@ def _current_pods(snapshot: Snapshot) -> dict[str, list[Pod]]:
     grouped: dict[str, list[Pod]] = defaultdict(list)
     for pod in snapshot.pods:
         grouped[pod.workload_uid].append(pod)
-    for found in grouped.values():
-        if len(found) > 1:
-            found.sort(key=lambda pod: (pod.attempt, pod.index))
+    for group in grouped.values():
+        if len(group) > 1:
+            group.sort(key=lambda pod: (pod.attempt, pod.index))
     return grouped
 
 
@@ -148,6 +229,7 @@ def _is_quiet(workload: Workload, pods: list[Pod], now: float) -> bool:
         or status.nodes is not None
         or status.warning is not None
         or workload.idle is not None
+        or (workload.progress is not None and workload.progress.slow_rank is not None)
         or (status.lost and status.reason.code is not Code.RANKS_STARTED)
         or len(pods) != spec.nodes
     ):

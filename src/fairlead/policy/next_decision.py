@@ -36,8 +36,8 @@ def depends_on_time(workload: Workload) -> bool:
     return (
         status.retry_at is not None
         or status.phase in (Phase.STARTING, Phase.STOPPING)
-        or spec.max_duration_s is not None
-        or spec.stall_timeout_s is not None
+        or (spec.max_duration_s is not None and status.started_at is not None)
+        or (spec.stall_timeout_s is not None and status.phase is Phase.RUNNING)
         or status.asked_at is not None
         or status.ask_again_at is not None
         or spec.most_nodes is not None
@@ -54,7 +54,7 @@ def decision_times(snapshot: Snapshot, now: float, timed: Iterable[Workload] | N
     wait for requested nodes ends; another run gets the first turn; a parent's kind returns one. Arguments as in
     ``next_decision_at``.
     """
-    bound = {each.workload_uid: each.bound_at for each in snapshot.asked}
+    bound = {request.workload_uid: request.bound_at for request in snapshot.asked}
     for workload in snapshot.workloads if timed is None else timed:
         spec, status = workload.spec, workload.status
         if status.phase in (Phase.RESTARTING, Phase.PENDING) and status.retry_at is not None:
@@ -81,9 +81,7 @@ def decision_times(snapshot: Snapshot, now: float, timed: Iterable[Workload] | N
             yield spot_deadline.next_tick(workload, now)
     if snapshot.rules.selection is Selection.LEAST_WORK:
         yield from round_times(snapshot)
-        yield from (
-            at for each in snapshot.workloads if is_colocated(each) and (at := settles_at(each, now)) is not None
-        )
+        yield from (at for run in snapshot.workloads if is_colocated(run) and (at := settles_at(run, now)) is not None)
     if snapshot.rules.selection is Selection.FINISH_TIME:
         yield from turn_times(snapshot, now)
     yield from limit_times(snapshot, now)
@@ -93,7 +91,7 @@ def decision_times(snapshot: Snapshot, now: float, timed: Iterable[Workload] | N
 
         yield from next_standby(snapshot.pools, now)
     if snapshot.partitioned:
-        from fairlead.policy.gpu.partitioning import look_times
+        from fairlead.policy.disruption.partitioning import look_times
 
         yield from look_times(snapshot, now)
     families = families_of(snapshot) if snapshot.parents else {}

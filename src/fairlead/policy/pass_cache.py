@@ -9,8 +9,8 @@ import heapq
 import math
 from bisect import bisect_left
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
-from itertools import chain, compress, groupby, islice, pairwise, repeat
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from itertools import chain, compress, islice, pairwise, repeat
 from operator import attrgetter, is_not
 from typing import TYPE_CHECKING, TypeVar
 
@@ -21,20 +21,23 @@ from fairlead.policy.disruption.eviction import HolderFacts
 from fairlead.policy.disruption.migration import is_moving
 from fairlead.policy.disruption.node_reclaims import leaving
 from fairlead.policy.kinds import checkpoint_health
+from fairlead.policy.kinds.silent_nodes import silent
 from fairlead.policy.next_decision import depends_on_time
 from fairlead.policy.placement.free_capacity import rooms
-from fairlead.policy.placement.placement import MOST_HOLDERS, FreeCapacity
+from fairlead.policy.placement.placement import FreeCapacity
 from fairlead.policy.placement.pod_shapes import Shape
 from fairlead.policy.placement.task_mix import TaskMix, settled_size
 from fairlead.policy.queue.dominant_shares import Amounts, Capacity, asked, capacity
 from fairlead.policy.queue.durations import Durations
+from fairlead.policy.queue.idle_pass import IdlePass, is_same_to_queue, queue_facts
 from fairlead.policy.queue.occupancy import Occupancy
 from fairlead.policy.queue.quotas import Ledger, is_scavenger
+from fairlead.policy.queue.run_names import Name, name_of
 from fairlead.policy.queue.spec_traits import SpecTraits
 from fairlead.policy.queue.timeline import Timeline
 from fairlead.policy.queue.waiting_lists import WaitingLists
 from fairlead.policy.selection.slowdowns import is_colocated
-from fairlead.state.reasons import Code
+from fairlead.state.reasons import Code, Reason
 from fairlead.state.snapshot import Intent, Phase, Pod, PodPhase, Snapshot, Workload
 
 if TYPE_CHECKING:
@@ -57,7 +60,7 @@ class _Part:
     """The contribution of a run to the sums over all runs that hold something."""
 
     team: str
-    name: str
+    name: Name
     amounts: Amounts
     is_scavenger: bool
     priority: int
@@ -74,6 +77,9 @@ class PassCache:
         colocated: Runs that have GPUs which they may share, by uid.
         automatic: Runs that choose their kind of capacity themselves, by uid.
         timed: Runs whose decisions time alone may change, by uid.
+        warned: Pending and judged runs with a warning, by uid.
+        queue_version: Rises with each change that a pass over the queue may notice.
+        idle_pass: The last pass over the queue, if it started and stopped nothing.
         traits: Traits of the specs of pending runs.
         lists: The same runs as ``waiting``, in the part of their order that time does not change.
     """
@@ -90,6 +96,11 @@ class PassCache:
         self.automatic: dict[str, Workload] = {}
         self.colocated: dict[str, Workload] = {}
         self.timed: dict[str, Workload] = {}
+        self.warned: dict[str, Workload] = {}
+        self.queue_version = 0
+        self.idle_pass: IdlePass | None = None
+        # Reasons that follow from what holders hold, as in ``HolderFacts``.
+        self._reasons: dict[str, tuple[tuple[Hashable, ...], Reason]] = {}
         self._moving: dict[str, Workload] = {}
         self._quiet_until: list[tuple[float, str]] = []
         self._until: dict[str, float] = {}
@@ -97,8 +108,8 @@ class PassCache:
         # Runs with a part, in the order of the snapshot, and their uids; None until computed.
         self._held: list[Workload] | None = None
         self._held_uids: list[str] = []
-        # Names of runs with a part, in alphabetical order; one for each run.
-        self._names: list[str] = []
+        # The number of runs with a part that go by a name.
+        self._names = Counter[Name]()
         # Whether the snapshot is in the order of uids, so that a place in it follows from the uid.
         self._is_by_uid = False
         self._sums = Ledger({}, Capacity(), {}, {})
@@ -113,14 +124,23 @@ class PassCache:
         self.traits = SpecTraits(())
         self.lists = WaitingLists(self.traits)
 
+    def forget(self) -> None:
+        """Start from scratch with the next snapshot, as after an error in the middle of a pass."""
+        self._begin()
+
     def look(self, snapshot: Snapshot) -> None:
         """Update everything to a snapshot."""
         last = self._seen
         if snapshot is last:
             return
+        if last is not None and (snapshot.workloads, snapshot.pods, snapshot.nodes) == (
+            last.workloads, last.pods, last.nodes
+        ):  # fmt: skip
+            self._seen = snapshot
+            return
         if last is None or snapshot.nodes != last.nodes:
             self._begin()
-            self._going = leaving(snapshot.nodes)
+            self._going = leaving(snapshot.nodes) | silent(snapshot.nodes)
             self.traits = SpecTraits(snapshot.nodes)
             self.lists = WaitingLists(self.traits)
             self._sums = Ledger({}, capacity(snapshot.nodes), {}, {})
@@ -154,13 +174,38 @@ class PassCache:
             touched[run.uid] = None
         if not self._is_by_uid:
             self._held = None
+        before, of_pods = {run.uid: run for run in gone}, {pod.workload_uid for pod in (*gone_pods, *new_pods)}
+        could_resume, is_other = bool(self._may_resume), queue_facts(gone_pods) != queue_facts(new_pods)
+        holds_other = is_other
         for uid in touched:
-            held_before = uid in self._parts
+            old, new_run = before.get(uid), self.runs.get(uid)
+            if uid in self.waiting and old and new_run and uid not in of_pods and is_same_to_queue(old, new_run):
+                self._renew(new_run)
+                continue
+            held_before, was_queued = uid in self._parts, uid in self.waiting or uid in self._moving
             self._note(uid)
             self._note_holder(uid, held_before)
+            is_queued, holds = uid in self.waiting or uid in self._moving, uid in self._parts
+            if (is_queued, holds) != (was_queued, held_before) or (
+                (is_queued or holds) and old and new_run and not is_same_to_queue(old, new_run)
+            ):
+                is_other, holds_other = True, holds_other or holds or held_before
+        if holds_other:
+            self._reasons.clear()
+        if is_other or could_resume is not bool(self._may_resume):
+            self.queue_version += 1
         if self._occupancy is not None:
             self._occupancy.changed(touched)
         self._seen = snapshot
+
+    def _renew(self, run: Workload) -> None:
+        """Take in a pending run of which only the reason has changed."""
+        self.waiting[run.uid] = run
+        for runs in (self.automatic, self.timed, self.warned):
+            if run.uid in runs:
+                runs[run.uid] = run
+        self.lists.remove(run.uid)
+        self.lists.add(run)
 
     def due(self, now: float) -> None:
         """Mark the runs for judgement that were quiet only until now."""
@@ -170,23 +215,23 @@ class PassCache:
                 del self._until[uid]
                 self.judged[uid] = self.runs[uid]
 
-    def ordered(self, found: Mapping[str, Workload]) -> list[Workload]:
+    def ordered(self, by_uid: Mapping[str, Workload]) -> list[Workload]:
         """Return these runs in the order of the snapshot."""
-        if len(found) < 2:
-            return list(found.values())
+        if len(by_uid) < 2:
+            return list(by_uid.values())
         if self._is_by_uid:
-            return sorted(found.values(), key=_uid)
+            return sorted(by_uid.values(), key=_uid)
         assert self._seen is not None
-        return [run for run in self._seen.workloads if run.uid in found]
+        return [run for run in self._seen.workloads if run.uid in by_uid]
 
     def moving(self) -> list[Workload]:
         """Return the runs that are moving, in the order of the snapshot."""
         return self.ordered(self._moving)
 
-    def holders(self, kept: Iterable[str]) -> list[Workload]:
+    def holders(self, reserved: Iterable[str]) -> list[Workload]:
         """Return all runs that hold something and those with reserved places."""
-        if any(uid not in self._parts for uid in kept):
-            return self.ordered({uid: self.runs[uid] for uid in (*self._parts, *kept)})
+        if any(uid not in self._parts for uid in reserved):
+            return self.ordered({uid: self.runs[uid] for uid in (*self._parts, *reserved)})
         if self._held is None:
             assert self._seen is not None
             self._held = [run for run in self._seen.workloads if run.uid in self._parts]
@@ -196,14 +241,15 @@ class PassCache:
     def holder_facts(self, holders: Sequence[Workload]) -> HolderFacts:
         """Return facts about the runs that ``holders`` returned."""
         least, leaving = dict[str, int](), list(self._leaving)
-        names = list(islice((name for name, _ in groupby(self._names)), MOST_HOLDERS))
+        names = set[Name]() if len(holders) != len(self._parts) else None
         for team, priority in self._priorities:
             least[team] = min(least.get(team, priority), priority)
         if len(holders) != len(self._parts):
             # Runs with reserved places that no longer hold anything.
             for run in holders:
                 if run.uid not in self._parts:
-                    names.append(run.spec.name)
+                    assert names is not None
+                    names.add(name_of(run.spec))
                     team = "" if is_scavenger(run.spec) else run.spec.team
                     least[team] = min(least.get(team, run.spec.priority), run.spec.priority)
                     if makes_room(run, Code.PREEMPTED, Code.RESIZED):
@@ -213,8 +259,9 @@ class PassCache:
             least=least,
             leaving=tuple(leaving),
             may_resume=bool(self._may_resume),
-            first_names=tuple(names),
+            names=self._names.keys() if names is None else names.union(self._names),
             runs=self.runs,
+            reasons=self._reasons,
         )
 
     def timeline(self, durations: Durations, now: float) -> Timeline:
@@ -226,15 +273,15 @@ class PassCache:
         self._occupancy.refresh(self._parts, self.runs, self.pods, durations, now)
         return Timeline.since(self._occupancy, now)
 
-    def ledger(self, kept: Iterable[str]) -> Ledger:
+    def ledger(self, reserved: Iterable[str]) -> Ledger:
         """Return the holdings of each team, including those of runs with reserved places."""
         assert self._seen is not None
-        found = self._sums.copy()
-        found.teams = {team.name: team for team in self._seen.teams}
-        for uid in kept:
+        ledger = self._sums.copy()
+        ledger.teams = {team.name: team for team in self._seen.teams}
+        for uid in reserved:
             if uid not in self._parts:
-                found.add(self.runs[uid].gang)
-        return found
+                ledger.add(self.runs[uid].gang)
+        return ledger
 
     def rooms(self, snapshot: Snapshot) -> FreeCapacity:
         """Return the free capacity, which one pass may modify."""
@@ -248,8 +295,10 @@ class PassCache:
 
     def _note(self, uid: str) -> None:
         """Recompute everything kept about one run."""
-        for kept in (self.waiting, self.judged, self.automatic, self.colocated, self.timed, self._moving):
-            kept.pop(uid, None)
+        for runs in (
+            self.waiting, self.judged, self.automatic, self.colocated, self.timed, self.warned, self._moving
+        ):  # fmt: skip
+            runs.pop(uid, None)
         self.lists.remove(uid)
         self._until.pop(uid, None)
         self._leaving.pop(uid, None)
@@ -262,6 +311,8 @@ class PassCache:
             if not pods:
                 self.pods.pop(uid, None)
             return
+        if run.status.warning is not None:
+            self.warned[uid] = run
         if run.spec.capacity.auto:
             self.automatic[uid] = run
         if is_colocated(run):
@@ -286,7 +337,7 @@ class PassCache:
             heapq.heappush(self._quiet_until, (until, uid))
             if len(self._quiet_until) > max(LEAST_TIMES, 2 * len(self._until)):
                 # Every report of a run leaves an outdated entry, which would stay for as long as the run may last.
-                self._quiet_until = [(at, each) for each, at in self._until.items()]
+                self._quiet_until = [(at, entry) for entry, at in self._until.items()]
                 heapq.heapify(self._quiet_until)
 
     def _note_holder(self, uid: str, held_before: bool) -> None:
@@ -311,25 +362,23 @@ class PassCache:
         before, after = self._parts.pop(uid, None), None
         if run is not None and run.spec.engine is None and any(not pod.phase.is_final for pod in pods):
             gang = run.gang
-            after = _Part(gang.team, gang.name, asked(gang, self._sums.whole), is_scavenger(gang), gang.priority)
+            after = _Part(gang.team, name_of(gang), asked(gang, self._sums.whole), is_scavenger(gang), gang.priority)
             self._parts[uid] = after
         if before == after:
             return
         for part, times in ((before, -1), (after, 1)):
             if part is None:
                 continue
-            place = bisect_left(self._names, part.name)
-            if times == 1:
-                self._names.insert(place, part.name)
-            else:
-                del self._names[place]
+            self._names[part.name] += times
+            if not self._names[part.name]:
+                del self._names[part.name]
             asks = "" if part.is_scavenger else part.team, part.priority
             self._priorities[asks] += times
             if not self._priorities[asks]:
                 del self._priorities[asks]
             sums = (self._sums.bound,) if part.is_scavenger else (self._sums.bound, self._sums.held)
-            for each in sums:
-                each[part.team] = each.get(part.team, Amounts()) + part.amounts.times(times)
+            for amounts_of_team in sums:
+                amounts_of_team[part.team] = amounts_of_team.get(part.team, Amounts()) + part.amounts.times(times)
 
 
 def only_waits(workload: Workload) -> bool:
@@ -355,6 +404,7 @@ def quiet_until(workload: Workload, pods: Sequence[Pod]) -> float | None:
         or status.nodes is not None
         or status.warning is not None
         or workload.idle is not None
+        or (workload.progress is not None and workload.progress.slow_rank is not None)
         or (status.lost and status.reason.code is not Code.RANKS_STARTED)
         or len(pods) != spec.nodes
     ):

@@ -4,6 +4,8 @@ Every rank takes part at the same steps, and the result is the maximum over the 
 stops all of them at the same step. An exchange costs a fraction of a millisecond, and more where the ranks wait for
 each other. Where steps are so short that this would be noticeable, the ranks exchange only at every k-th call. k is
 part of the exchanged vector, so all ranks always use the same k.
+
+See decision 148.
 """
 
 import math
@@ -98,7 +100,7 @@ class Agreement:
         wish = 0
         if self._channel.rank == 0:
             wish = self._wish((self._clock() - self._since) / max(self._calls, 1))
-        flags = [int(each) for each in (stop, due, busy, over)]
+        flags = [int(flag) for flag in (stop, due, busy, over)]
         saves = [int(memory_due), int(memory_busy)]
         began = self._clock()
         vector = self._channel.maximum([*flags, wish, step, -step, *saves])

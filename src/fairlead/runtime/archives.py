@@ -11,13 +11,12 @@ import hashlib
 import io
 import json
 import os
-import shutil
 import socket
 import sys
-import tarfile
 import time
 
 from fairlead.runtime.errors import StoreUnavailable
+from fairlead.runtime.extraction import InvalidArchive, extract
 from fairlead.runtime.places import is_url, open_place, translated
 
 TYPE_CHECKING = False
@@ -26,7 +25,9 @@ if TYPE_CHECKING:
     from typing import BinaryIO
 
 ENDING = ".tar.gz"
-DIGEST_CHARACTERS = 16
+DIGEST_CHARACTERS = 32
+OLD_DIGEST_CHARACTERS = 16
+"""Of names that were written by earlier versions, and are still read."""
 PIECE_BYTES = 1024 * 1024
 TRIES, FIRST_PAUSE_S = 5, 1.0
 AWAIT_S = 600.0
@@ -34,15 +35,25 @@ LOOK_EVERY_S = 0.2
 READY = "send"
 
 
-def unpack(parts: str, directory: str) -> None:
-    """Extract the archive whose parts are the files of a directory, in the order of their names."""
+def unpack(parts: str, directory: str, digest: str | None = None) -> None:
+    """Extract the archive whose parts are the files of a directory, in the order of their names.
+
+    Args:
+        digest: The archive's name, which its content has to match; None where an earlier version did not pass it on.
+
+    Raises:
+        StoreUnavailable: It differs from what was sent, or cannot be unpacked.
+    """
     pieces = []
     for name in sorted(os.listdir(parts)):
         path = os.path.join(parts, name)
         if not name.startswith(".") and os.path.isfile(path):
             with open(path, "rb") as file:
                 pieces.append(file.read())
-    extract(io.BytesIO(b"".join(pieces)), directory)
+    content = b"".join(pieces)
+    if digest is not None and not _is_named(digest + ENDING, hashlib.sha256(content).hexdigest()):
+        raise StoreUnavailable("the working directory's archive differs from what was sent; submit the run again")
+    _extract(io.BytesIO(content), directory)
 
 
 def fetch(place: str, directory: str, scratch: str) -> None:
@@ -59,7 +70,7 @@ def fetch(place: str, directory: str, scratch: str) -> None:
         _extract_checked(place.removeprefix("file://"), place, directory)
         return
     system, path = open_place(place, what="working directories")
-    local = os.path.join(scratch, os.path.basename(path))
+    local = os.path.join(scratch, "archive")
     for left in reversed(range(TRIES)):
         try:
             translated(lambda: system.get_file(path, local), f"{place} cannot be read")
@@ -72,18 +83,6 @@ def fetch(place: str, directory: str, scratch: str) -> None:
             time.sleep(FIRST_PAUSE_S * 2 ** (TRIES - 1 - left))
     _extract_checked(local, place, directory)
     os.unlink(local)
-
-
-def extract(content: BinaryIO, directory: str) -> None:
-    """Extract the files of a compressed tar, all of them below a directory.
-
-    Raises:
-        ValueError: The tar has a member outside the directory, or one that is neither a file nor a directory.
-    """
-    os.makedirs(directory, exist_ok=True)
-    with tarfile.open(fileobj=content, mode="r:*") as archive:
-        for member in archive:
-            _extract(archive, member, directory)
 
 
 def wait_for(path: str) -> int:
@@ -108,9 +107,9 @@ def receive(path: str, source: BinaryIO) -> int:
     """
     os.makedirs(os.path.dirname(path), exist_ok=True)
     print(READY, flush=True)
-    told = json.loads(source.readline())
-    _keep_only({*told["keep"], os.path.basename(path)}, os.path.dirname(path))
-    digest, left, problem = hashlib.sha256(), int(told["size"]), ""
+    header = json.loads(source.readline())
+    _keep_only({*header["keep"], os.path.basename(path)}, os.path.dirname(path))
+    digest, left, problem = hashlib.sha256(), int(header["size"]), ""
     try:
         with open(_unfinished(path), "wb") as file:
             while left and (piece := source.read(min(PIECE_BYTES, left))):
@@ -150,9 +149,16 @@ def _extract_checked(path: str, place: str, directory: str) -> None:
             if not _is_named(place, digest.hexdigest()):
                 raise StoreUnavailable(f"{place} differs from what was sent; remove it, and submit the run again")
             file.seek(0)
-            extract(file, directory)
+            _extract(file, directory)
     except FileNotFoundError as error:
         raise _gone(place) from error
+
+
+def _extract(content: BinaryIO, directory: str) -> None:
+    try:
+        extract(content, directory)
+    except InvalidArchive as error:
+        raise StoreUnavailable(f"the working directory's archive cannot be unpacked: {error}") from error
 
 
 def _gone(place: str) -> StoreUnavailable:
@@ -160,7 +166,8 @@ def _gone(place: str) -> StoreUnavailable:
 
 
 def _is_named(path: str, digest: str) -> bool:
-    return os.path.basename(path) == digest[:DIGEST_CHARACTERS] + ENDING
+    lengths = (DIGEST_CHARACTERS, OLD_DIGEST_CHARACTERS)
+    return os.path.basename(path) in [digest[:length] + ENDING for length in lengths]
 
 
 def _unfinished(path: str) -> str:
@@ -173,20 +180,3 @@ def _size(path: str) -> int:
         return os.stat(path).st_size
     except FileNotFoundError:
         return 0
-
-
-def _extract(archive: tarfile.TarFile, member: tarfile.TarInfo, directory: str) -> None:
-    """Extract one member; older Python versions have no filter that keeps it below the directory."""
-    root = os.path.realpath(directory)
-    place = os.path.realpath(os.path.join(root, member.name))
-    if not (member.isfile() or member.isdir()) or os.path.commonpath((root, place)) != root:
-        raise ValueError(f"the working directory's archive holds {member.name!r}, which is a path outside it")
-    if member.isdir():
-        os.makedirs(place, exist_ok=True)
-        return
-    os.makedirs(os.path.dirname(place), exist_ok=True)
-    content = archive.extractfile(member)
-    assert content is not None
-    with open(place, "wb") as file:
-        shutil.copyfileobj(content, file)
-    os.chmod(place, 0o755 if member.mode & 0o100 else 0o644)

@@ -43,8 +43,8 @@ def passes(value: object) -> float:
     if type(value) is not float and type(value) is not int:
         value = math.nan if isinstance(value, bool) or not _is_one_number(value) else _read(value)
     if not 0 <= value < math.inf:
-        given = said(value) if value == value else "no number"
-        raise Misuse(f"run.progress(epoch=...) was given {given}; give a number from 0 on, such as 2.5")
+        text = said(value) if value == value else "no number"
+        raise Misuse(f"run.progress(epoch=...) was given {text}; give a number from 0 on, such as 2.5")
     return float(value)
 
 

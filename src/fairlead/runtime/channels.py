@@ -7,15 +7,17 @@ channels.
 
 import errno
 import json
+import selectors
 import socket
 import struct
-import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Protocol
 
+from fairlead.runtime.admission import MOST_HELLO, Admission, greet
 from fairlead.runtime.errors import AgreementFailed
+from fairlead.untrusted_json import parse_json
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
@@ -25,6 +27,7 @@ OPEN_TIMEOUT_S = 300.0
 HELLO_TIMEOUT_S = 5.0
 LARGEST_MESSAGE = 1 << 28
 HEADER = struct.Struct(">I")
+WELCOME = "welcome"
 
 
 class Channel(Protocol):
@@ -78,14 +81,24 @@ class Gloo:
         self.group: ProcessGroup = group
 
     def gather(self, value: Any) -> list[Any]:
+        # As JSON, not by all_gather_object: that loads pickles, which run what their sender chose.
+        import torch
         import torch.distributed as dist
 
-        values: list[Any] = [None] * self.world_size
+        data = json.dumps(value).encode()
         try:
-            dist.all_gather_object(values, value, group=self.group)
-        except (RuntimeError, ValueError) as error:
+            sizes = [torch.zeros(1, dtype=torch.int64) for _ in range(self.world_size)]
+            dist.all_gather(sizes, torch.tensor([len(data)]), group=self.group)
+            lengths = [int(size) for size in sizes]
+            if not 0 < max(lengths) <= LARGEST_MESSAGE:
+                raise ValueError(f"a message of {max(lengths)} bytes")
+            padded = torch.zeros(max(lengths), dtype=torch.uint8)
+            padded[: len(data)] = torch.frombuffer(bytearray(data), dtype=torch.uint8)
+            parts = [torch.empty_like(padded) for _ in range(self.world_size)]
+            dist.all_gather(parts, padded, group=self.group)
+            return [json.loads(part[:length].numpy().tobytes()) for part, length in zip(parts, lengths, strict=True)]
+        except (RuntimeError, ValueError) as error:  # RecursionError is a RuntimeError
             raise AgreementFailed(f"the ranks cannot reach each other: {error}") from error
-        return values
 
     def maximum(self, vector: Sequence[int]) -> list[int]:
         import torch
@@ -155,21 +168,22 @@ def open_stars(
     world_size: int,
     host: str,
     port: int,
-    token: str,
+    token: bytes,
     names: Sequence[str],
     timeout_s: float = OPEN_TIMEOUT_S,
 ) -> list[Star]:
     """Open one star for each name. Collective: returns when every rank is connected.
 
-    The token tells apart ranks of this attempt from those of another run or an earlier attempt; it is not a secret.
+    Args:
+        token: The secret of this attempt's ranks, which nobody else has; see `run_key.py`.
 
     Raises:
         AgreementFailed: Some rank did not connect within ``timeout_s``; the message names it.
     """
     deadline = time.monotonic() + timeout_s
     if rank == 0:
-        found = _accept(world_size=world_size, host=host, port=port, token=token, names=names, deadline=deadline)
-        stars = [Star(rank=0, connections=[found[name, peer] for peer in range(1, world_size)]) for name in names]
+        peers = _accept(world_size=world_size, host=host, port=port, token=token, names=names, deadline=deadline)
+        stars = [Star(rank=0, connections=[peers[name, peer] for peer in range(1, world_size)]) for name in names]
     else:
         stars = [Star(rank=rank, connections=[_connect(rank, host, port, token, name, deadline)]) for name in names]
     for star in stars:
@@ -178,39 +192,49 @@ def open_stars(
 
 
 def _accept(
-    *, world_size: int, host: str, port: int, token: str, names: Sequence[str], deadline: float
+    *, world_size: int, host: str, port: int, token: bytes, names: Sequence[str], deadline: float
 ) -> dict[tuple[str, int], socket.socket]:
     wanted = {(name, peer) for name in names for peer in range(1, world_size)}
-    found: dict[tuple[str, int], socket.socket] = {}
-    with _listen(host, port) as listener:
-        while wanted - found.keys():
-            listener.settimeout(max(deadline - time.monotonic(), 0.001))
-            try:
-                connection, _ = listener.accept()
-            except TimeoutError as error:
-                missing = sorted({peer for _, peer in wanted - found.keys()})
-                raise AgreementFailed(f"ranks {missing} did not reach {host}:{port} in time") from error
-            hello = _hello(connection)
-            key = (hello.get("name"), hello.get("rank"))
-            if hello.get("token") != token or key not in wanted:
-                connection.close()
-                continue
-            stale = found.pop(key, None)
-            if stale is not None:
-                stale.close()
-            found[key] = connection
-            send(connection, "welcome")
-    return found
+    peers: dict[tuple[str, int], socket.socket] = {}
+    with _listen(host, port) as listener, selectors.DefaultSelector() as selector:
+        admission = Admission(listener, token, selector)
+        while wanted - peers.keys():
+            left_s = deadline - time.monotonic()
+            if left_s <= 0:
+                admission.close()
+                missing = sorted({peer for _, peer in wanted - peers.keys()})
+                raise AgreementFailed(f"ranks {missing} did not reach {host}:{port} in time")
+            late_s = admission.timeout_s
+            for event, _ in selector.select(left_s if late_s is None else min(left_s, late_s)):
+                peer = admission.handle(event)
+                if peer is not None:
+                    _welcome(*peer, wanted, peers)
+            admission.expire()
+        admission.close()
+    return peers
 
 
-def _hello(connection: socket.socket) -> dict[str, Any]:
-    connection.settimeout(HELLO_TIMEOUT_S)
+def _welcome(
+    connection: socket.socket,
+    hello: bytes,
+    wanted: Set[tuple[str, int]],
+    peers: dict[tuple[str, int], socket.socket],
+) -> None:
+    """Take in a rank that has the token; one that connects again takes the place of its earlier connection."""
     try:
-        hello = receive(connection)
-    except (OSError, ValueError) as error:
-        print(f"fairlead: refused a connection that is not from a rank of this run ({error})", file=sys.stderr)
-        return {}
-    return hello if isinstance(hello, dict) else {}
+        name, rank = parse_json(hello, max_bytes=MOST_HELLO)
+        key = str(name), int(rank)
+        if key not in wanted:
+            raise ValueError(f"no rank {key} is awaited")
+        connection.settimeout(HELLO_TIMEOUT_S)
+        send(connection, WELCOME)
+    except (OSError, ValueError, TypeError, OverflowError):
+        connection.close()
+        return
+    earlier = peers.pop(key, None)
+    if earlier is not None:
+        earlier.close()
+    peers[key] = connection
 
 
 def _listen(host: str, port: int) -> socket.socket:
@@ -233,7 +257,7 @@ def _listen(host: str, port: int) -> socket.socket:
     return listener
 
 
-def _connect(rank: int, host: str, port: int, token: str, name: str, deadline: float) -> socket.socket:
+def _connect(rank: int, host: str, port: int, token: bytes, name: str, deadline: float) -> socket.socket:
     problem: Exception | None = None
     while time.monotonic() < deadline:
         try:
@@ -243,9 +267,9 @@ def _connect(rank: int, host: str, port: int, token: str, name: str, deadline: f
             time.sleep(0.05)
             continue
         try:
-            send(connection, {"token": token, "rank": rank, "name": name})
-            connection.settimeout(max(deadline - time.monotonic(), 0.001))
-            receive(connection)
+            greet(connection, token, json.dumps([name, rank]).encode())
+            if receive(connection, max_bytes=MOST_HELLO, deadline=deadline) != WELCOME:
+                raise ValueError("another program listens there")
             return connection
         except (OSError, ValueError) as error:
             # Rank 0 of an earlier attempt may still hold the port; the one of this attempt will accept this rank.
@@ -261,22 +285,27 @@ def send(connection: socket.socket, value: Any) -> None:
     connection.sendall(HEADER.pack(len(data)) + data)
 
 
-def receive(connection: socket.socket) -> Any:
+def receive(connection: socket.socket, *, max_bytes: int = LARGEST_MESSAGE, deadline: float | None = None) -> Any:
     """Receive one message.
+
+    Args:
+        deadline: When it is late, by the monotonic clock; None for the connection's time limit for each part of it.
 
     Raises:
         OSError: The other side is gone or late.
         ValueError: The data received is not a message of this protocol.
     """
-    (size,) = HEADER.unpack(_exactly(connection, HEADER.size))
-    if size > LARGEST_MESSAGE:
-        raise ValueError(f"a message of {size} bytes")
-    return json.loads(_exactly(connection, size))
+    (size,) = HEADER.unpack(_exactly(connection, HEADER.size, deadline))
+    if size > max_bytes:
+        raise ValueError(f"a message of {size} bytes; at most {max_bytes} are read")
+    return parse_json(_exactly(connection, size, deadline), max_bytes=max_bytes)
 
 
-def _exactly(connection: socket.socket, size: int) -> bytes:
+def _exactly(connection: socket.socket, size: int, deadline: float | None) -> bytes:
     parts = bytearray()
     while len(parts) < size:
+        if deadline is not None:
+            connection.settimeout(max(deadline - time.monotonic(), 0.001))
         part = connection.recv(min(size - len(parts), 1 << 20))
         if not part:
             raise ConnectionResetError("the connection was closed")

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from fairlead.runtime import run_key
 from fairlead.runtime.errors import Misuse
 
 
@@ -23,16 +24,19 @@ class Environment:
         pod_dir: Directory for reports; None outside Fairlead, where progress is printed instead.
         run_dir: Directory that is kept across attempts.
         checkpoint_to: Directory or URL of this run's checkpoints; None for none.
+        checkpoint_step: Step of the newest complete checkpoint that earlier attempts reported; None if there is none.
         checkpoint_from: Directory or URL of the checkpoints from which a run without its own starts; None for none.
         every_s: Seconds between checkpoints; None if they are not due by time.
         every_steps: Steps between checkpoints; None if they are not due by steps.
         every_auto: The seconds between checkpoints are chosen automatically; excludes the other two.
         keep: Number of complete checkpoints that are kept, at least 1.
+        trust: Whoever can write checkpoints is trusted to run programs as this run, which loading objects does.
         memory_dir: Directory in which the nodes keep checkpoints in memory; None for no such checkpoints.
         memory_every_s: Seconds between saves into memory; None if they are not due by time.
         memory_every_steps: Steps between saves into memory; None if they are not due by steps.
         master_addr: Host of rank 0.
         agree_port: Port on that host for Fairlead's own use; None if none is reserved.
+        key_file: Path of the run's key, by which its ranks know each other; None outside Fairlead.
         grace_s: Seconds between a stop notice and the kill.
         parallel: The split of a step as JSON, as ``parallel.read_split`` accepts it; None if the spec has none.
         terminate_on_nan: A loss that is NaN or infinite ends the program.
@@ -55,16 +59,19 @@ class Environment:
     pod_dir: Path | None = None
     run_dir: Path
     checkpoint_to: str | None = None
+    checkpoint_step: int | None = None
     checkpoint_from: str | None = None
     every_s: float | None = None
     every_steps: int | None = None
     every_auto: bool = False
     keep: int = 3
+    trust: bool = False
     memory_dir: Path | None = None
     memory_every_s: float | None = None
     memory_every_steps: int | None = None
     master_addr: str = "127.0.0.1"
     agree_port: int | None = None
+    key_file: str | None = None
     grace_s: float = 30.0
     terminate_on_nan: bool = True
     members_dir: Path | None = None
@@ -127,16 +134,19 @@ def read_environment(
         pod_dir=Path(pod_dir) if pod_dir else None,
         run_dir=Path(environ.get("FAIRLEAD_RUN_DIR") or "."),
         checkpoint_to=environ.get("FAIRLEAD_CHECKPOINT_TO") or checkpoint_to,
+        checkpoint_step=_whole(environ, "FAIRLEAD_CHECKPOINT_STEP"),
         checkpoint_from=environ.get("FAIRLEAD_CHECKPOINT_FROM") or checkpoint_from,
         every_s=given_every_s,
         every_steps=given_every_steps,
         every_auto=every_auto,
         keep=_whole(environ, "FAIRLEAD_CHECKPOINT_KEEP") or (3 if keep is None else keep),
+        trust=environ.get("FAIRLEAD_CHECKPOINT_TRUST") == "1",
         memory_dir=Path(memory_dir) if memory_dir else None,
         memory_every_s=_number(environ, "FAIRLEAD_CHECKPOINT_MEMORY_EVERY_S"),
         memory_every_steps=_whole(environ, "FAIRLEAD_CHECKPOINT_MEMORY_EVERY_STEPS"),
         master_addr=environ.get("MASTER_ADDR") or "127.0.0.1",
         agree_port=_whole(environ, "FAIRLEAD_AGREE_PORT"),
+        key_file=environ.get(run_key.FILE) or None,
         grace_s=30.0 if grace_s is None else grace_s,
         terminate_on_nan=environ.get("FAIRLEAD_TERMINATE_ON_NAN") != "0",
         members_dir=Path(members_dir) if members_dir else None,

@@ -143,9 +143,9 @@ class Warm:
         numpy_random = sys.modules.get("numpy.random")
         if numpy_random is not None:
             numpy_random.seed()  # fresh entropy, as at import; the standard library reseeds random itself
-        for fd, said in zip((1, 2), self._said):  # noqa: B905 (strict= needs Python 3.10)
-            if said:
-                os.write(fd, said)
+        for fd, output in zip((1, 2), self._said):  # noqa: B905 (strict= needs Python 3.10)
+            if output:
+                os.write(fd, output)
 
 
 class _Missed:

@@ -1,6 +1,8 @@
 """Records the peak use of GPU memory by a rank, as PyTorch counts it, and adds up that of a pod's ranks by device.
 
 Standard library only; PyTorch is asked if the program has imported it.
+
+See decision 143.
 """
 
 from __future__ import annotations
@@ -26,13 +28,13 @@ def record(pod_dir: str, rank: int) -> None:
         return
     peaks = {index: int(cuda.max_memory_reserved(index)) for index in range(cuda.device_count())}
     # Devices have other numbers in each rank, where it sees only its own.
-    found = {
+    device_peaks = {
         str(getattr(cuda.get_device_properties(index), "uuid", index)): peak + OUTSIDE_BYTES
         for index, peak in peaks.items()
         if peak
     }
-    if found:
-        podfiles.write_json(os.path.join(pod_dir, f"{_PREFIX}{rank}.json"), found)
+    if device_peaks:
+        podfiles.write_json(os.path.join(pod_dir, f"{_PREFIX}{rank}.json"), device_peaks)
 
 
 def of_pod(pod_dir: str) -> int | None:

@@ -7,7 +7,7 @@ so modules are imported only where needed. `enter DIRECTORY RANK COMMAND...` bec
 environment of a rank of that directory's pod. `try PLACE` writes to an object store; `give` and `return` download the
 inputs and upload the outputs of a pipeline's step. `tracker COMMAND...` starts XGBoost's tracker and becomes a command,
 `mpi COMMAND...` MPI's process manager, `ray COMMAND...` a node of a Ray cluster. `export` forwards metrics, and at
-`members PORT RUN` the ranks of an `elastic: in_place` run find each other; only the shim uses these two. `await FILE`
+`members PORT` the ranks of an `elastic: in_place` run find each other; only the shim uses these two. `await FILE`
 and `receive FILE` upload a working directory to a volume.
 """
 
@@ -20,7 +20,7 @@ import sys
 import time
 
 from fairlead.errors import RuntimeFault
-from fairlead.runtime import podfiles, reporting
+from fairlead.runtime import podfiles, reporting, run_key
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -37,6 +37,7 @@ LOOK_EVERY_S = 1.0
 LOOKS_AFTER_END = 3  # a sidecar that ends before the ranks' container is restarted
 OWN_VARIABLES = (
     "FAIRLEAD_INSTRUCTIONS", "FAIRLEAD_COMMAND", "FAIRLEAD_SETUP", "FAIRLEAD_INDEX", "FAIRLEAD_INDEX_BASE",
+    run_key.SECRET,
 )  # fmt: skip
 
 
@@ -68,10 +69,10 @@ def main() -> None:
         from fairlead.runtime import ray_cluster
 
         ray_cluster.main(sys.argv[2:])
-    if len(sys.argv) == 4 and sys.argv[1] == "members":
+    if len(sys.argv) == 3 and sys.argv[1] == "members":
         from fairlead.runtime.elastic import member_server
 
-        member_server.main(int(sys.argv[2]), sys.argv[3])
+        member_server.main(int(sys.argv[2]))
     if sys.argv[1:] == ["export"]:
         from fairlead.runtime.experiment_tracking import exporter
 
@@ -81,7 +82,7 @@ def main() -> None:
     forms = (
         "run | report DIRECTORY [SECONDS] | enter DIRECTORY RANK COMMAND... | try PLACE "
         "| give PLACE DIRECTORY | return PLACE DIRECTORY NUMBER | tracker COMMAND... "
-        "| mpi COMMAND... | ray COMMAND... | members PORT RUN | export | await FILE | receive FILE"
+        "| mpi COMMAND... | ray COMMAND... | members PORT | export | await FILE | receive FILE"
     )
     sys.exit(f"usage: runtime.pyz {forms}")
 
@@ -92,19 +93,19 @@ def run(environ: Mapping[str, str], termination_log: str) -> int:
 
     # Nothing has started that would need a grace period, and a container's first process ignores unhandled signals.
     signal.signal(signal.SIGTERM, lambda _number, _frame: sys.exit(128 + signal.SIGTERM))
-    told = json.loads(environ["FAIRLEAD_INSTRUCTIONS"])
-    pod_dir, is_hosted = told["env"]["FAIRLEAD_POD_DIR"], bool(told.get("is_hosted"))
+    fields = json.loads(environ["FAIRLEAD_INSTRUCTIONS"])
+    pod_dir, is_hosted = fields["env"]["FAIRLEAD_POD_DIR"], bool(fields.get("is_hosted"))
     try:
-        given = instructions(environ, os.getcwd())
+        pod = instructions(environ, os.getcwd())
     except RuntimeFault as error:
         ending = {"at": time.time(), "message": f"the working directory did not arrive: {error}"}
         os.makedirs(pod_dir, exist_ok=True)
         podfiles.write_json(os.path.join(pod_dir, "exit.json"), ending)
         packed = reporting.pack_exit(ending)
         return _record(ending, packed, termination_log, pod_dir if is_hosted else None)
-    for directory in (pod_dir, given["env"]["FAIRLEAD_RUN_DIR"]):
+    for directory in (pod_dir, pod["env"]["FAIRLEAD_RUN_DIR"]):
         os.makedirs(directory, exist_ok=True)
-    podfiles.write_json(os.path.join(pod_dir, "pod.json"), given)
+    podfiles.write_json(os.path.join(pod_dir, "pod.json"), pod)
     tell_gpus(pod_dir, environ)
     shim.run(pod_dir, None, "a container starts its ranks afresh")
     ending = podfiles.read_json(os.path.join(pod_dir, "exit.json")) or {}
@@ -118,8 +119,8 @@ def tell_gpus(pod_dir: str, environ: Mapping[str, str]) -> None:
     The device plugin sets them in a variable. If the devices are passed in another way, nvidia-smi is queried in the
     background.
     """
-    given = [each.strip() for each in environ.get("NVIDIA_VISIBLE_DEVICES", "").split(",")]
-    uuids = [each for each in given if each.startswith(UUIDS)]
+    devices = [device.strip() for device in environ.get("NVIDIA_VISIBLE_DEVICES", "").split(",")]
+    uuids = [device for device in devices if device.startswith(UUIDS)]
     if uuids:
         podfiles.write_json(os.path.join(pod_dir, reporting.GPUS), {"uuids": uuids[:MOST_GPUS]})
     elif os.path.exists("/dev/nvidiactl"):
@@ -132,11 +133,11 @@ def _ask_driver(pod_dir: str) -> None:
     import subprocess
 
     try:
-        said = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, timeout=60, check=True).stdout
+        listing = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, timeout=60, check=True).stdout
     except (OSError, subprocess.SubprocessError):  # an image without nvidia-smi: its GPUs are not recorded
         return
-    found = [part.partition(")")[0].strip() for part in said.split("UUID:")[1:]]
-    uuids = [each for each in found if each.startswith(UUIDS)]
+    ids = [part.partition(")")[0].strip() for part in listing.split("UUID:")[1:]]
+    uuids = [uuid for uuid in ids if uuid.startswith(UUIDS)]
     if uuids:
         podfiles.write_json(os.path.join(pod_dir, reporting.GPUS), {"uuids": uuids[:MOST_GPUS]})
 
@@ -149,28 +150,30 @@ def instructions(environ: Mapping[str, str], here: str) -> dict[str, Any]:
     """
     from fairlead.runtime import archives, ranks
 
-    told: dict[str, Any] = json.loads(environ["FAIRLEAD_INSTRUCTIONS"])
+    fields: dict[str, Any] = json.loads(environ["FAIRLEAD_INSTRUCTIONS"])
     if environ.get("FAIRLEAD_INDEX"):
-        told = as_member(told, int(environ["FAIRLEAD_INDEX"]) + int(environ.get("FAIRLEAD_INDEX_BASE") or 0))
-    pod_dir = told["env"]["FAIRLEAD_POD_DIR"]
-    workdir = os.path.join(here, told["workdir"]) if told["workdir"] else here
-    if told["parts"]:
-        archives.unpack(told["parts"], workdir)
-    if told.get("archive"):
-        archives.fetch(told["archive"], workdir, os.path.dirname(pod_dir))
+        fields = as_member(fields, int(environ["FAIRLEAD_INDEX"]) + int(environ.get("FAIRLEAD_INDEX_BASE") or 0))
+    pod_dir = fields["env"]["FAIRLEAD_POD_DIR"]
+    workdir = os.path.join(here, fields["workdir"]) if fields["workdir"] else here
+    if fields["parts"]:
+        archives.unpack(fields["parts"], workdir, fields.get("digest"))
+    if fields.get("archive"):
+        archives.fetch(fields["archive"], workdir, os.path.dirname(pod_dir))
     env = {name: value for name, value in environ.items() if name not in OWN_VARIABLES}
-    env.update(told["env"])
-    env.setdefault("OMP_NUM_THREADS", str(told["threads"]))
+    env.update(fields["env"])
+    env.setdefault("OMP_NUM_THREADS", str(fields["threads"]))
     library = os.path.abspath(sys.argv[0])  # this zip file, which contains the package
     env["PYTHONPATH"] = f"{env['PYTHONPATH']}:{library}" if env.get("PYTHONPATH") else library
+    if environ.get(run_key.SECRET) and env.get(run_key.FILE):
+        run_key.write(env[run_key.FILE], environ[run_key.SECRET])
     if env.get("HOME"):
         os.makedirs(env["HOME"], exist_ok=True)
     of_ranks = [
-        {"rank": rank, "local_rank": local, "env": ranks.rank_environment(rank, local, told["env"])}
-        for local, rank in enumerate(told["ranks"])
+        {"rank": rank, "local_rank": local, "env": ranks.rank_environment(rank, local, fields["env"])}
+        for local, rank in enumerate(fields["ranks"])
     ]
     return {
-        "uid": told["uid"],
+        "uid": fields["uid"],
         "workdir": workdir,
         "command": environ["FAIRLEAD_COMMAND"],
         "setup": environ.get("FAIRLEAD_SETUP"),
@@ -183,15 +186,15 @@ def instructions(environ: Mapping[str, str], here: str) -> dict[str, Any]:
         "setup_stamp": os.path.join(os.path.dirname(pod_dir), "setup.done"),
         "env": env,
         "ranks": of_ranks,
-        "launch": told["launch"],
-        "grace_s": told["grace_s"],
-        "stall_timeout_s": told.get("stall_timeout_s"),
-        "metrics": told.get("metrics"),
+        "launch": fields["launch"],
+        "grace_s": fields["grace_s"],
+        "stall_timeout_s": fields.get("stall_timeout_s"),
+        "metrics": fields.get("metrics"),
         "cgroup": None,
         "echo": True,
-        "echo_also": CONTAINER_OUTPUT if told.get("is_hosted") and os.access(CONTAINER_OUTPUT, os.W_OK) else None,
-        "log_max_bytes": told["log_max_bytes"],
-        "log_files": told["log_files"],
+        "echo_also": CONTAINER_OUTPUT if fields.get("is_hosted") and os.access(CONTAINER_OUTPUT, os.W_OK) else None,
+        "log_max_bytes": fields["log_max_bytes"],
+        "log_files": fields["log_files"],
         "supervisor": None,
         "supervisor_lock": os.path.join(pod_dir, "supervisor.lock"),
     }
@@ -199,17 +202,17 @@ def instructions(environ: Mapping[str, str], here: str) -> dict[str, Any]:
 
 def memory_cgroup() -> str | None:
     """Return the directory in which a container finds the accounting of its memory, v1 or v2; None if it has none."""
-    found = ((CGROUPS, "memory.events"), (f"{CGROUPS}/memory", "memory.oom_control"))
-    return next((place for place, name in found if os.path.exists(f"{place}/{name}")), None)
+    controllers = ((CGROUPS, "memory.events"), (f"{CGROUPS}/memory", "memory.oom_control"))
+    return next((place for place, name in controllers if os.path.exists(f"{place}/{name}")), None)
 
 
-def as_member(told: Mapping[str, Any], index: int) -> dict[str, Any]:
+def as_member(fields: Mapping[str, Any], index: int) -> dict[str, Any]:
     """Return another gang member's instructions, derived from the first's: an engine has one template for many pods."""
-    uid = told["uid"].rpartition("-")[0] + f"-{index}"
-    first = index * len(told["ranks"])
-    env = {**told["env"], "FAIRLEAD_POD_UID": uid}
+    uid = fields["uid"].rpartition("-")[0] + f"-{index}"
+    first = index * len(fields["ranks"])
+    env = {**fields["env"], "FAIRLEAD_POD_UID": uid}
     env.update({name: str(index) for name in ("GROUP_RANK", "NODE_RANK") if name in env})
-    return {**told, "uid": uid, "ranks": list(range(first, first + len(told["ranks"]))), "env": env}
+    return {**fields, "uid": uid, "ranks": list(range(first, first + len(fields["ranks"]))), "env": env}
 
 
 def take_in(verb: str, path: str) -> int:
@@ -223,12 +226,12 @@ def enter(pod_dir: str, rank: int, command: list[str]) -> NoReturn:
     """Replace this process by a command with a rank's environment; exit with 125 if there is no such rank."""
     from fairlead.runtime import ranks
 
-    given: dict[str, Any] | None = podfiles.read_json(os.path.join(pod_dir, "pod.json"))
-    env = None if given is None else ranks.environment_beside(given, rank)
-    if given is None or env is None:
+    pod: dict[str, Any] | None = podfiles.read_json(os.path.join(pod_dir, "pod.json"))
+    env = None if pod is None else ranks.environment_beside(pod, rank)
+    if pod is None or env is None:
         print(f"rank {rank} does not run here now", file=sys.stderr)
         sys.exit(125)
-    ranks.become(command, env, given["workdir"])
+    ranks.become(command, env, pod["workdir"])
 
 
 def _record(ending: Mapping[str, Any], packed: bytes, termination_log: str, reported_in: str | None) -> int:
@@ -253,7 +256,7 @@ def report(pod_dir: str, every_s: float = reporting.REPORT_EVERY_S) -> None:
     looks_since_end = 0
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda number, _frame: stopped.append(number))
-    said, said_at, offset = "", 0.0, 0
+    last_line, said_at, offset = "", 0.0, 0
     while True:
         looks_since_end += os.path.exists(os.path.join(pod_dir, "exit.json"))
         is_last = bool(stopped) or looks_since_end >= LOOKS_AFTER_END
@@ -268,9 +271,9 @@ def report(pod_dir: str, every_s: float = reporting.REPORT_EVERY_S) -> None:
                 print(reporting.pack_report(pod_dir, points), flush=True)
                 said_at = now
             line = reporting.pack_report(pod_dir)
-            if line != said:
+            if line != last_line:
                 print(line, flush=True)
-                said, said_at = line, now
+                last_line, said_at = line, now
         if is_last:
             return
         time.sleep(LOOK_EVERY_S)

@@ -19,15 +19,15 @@ def main() -> None:
     sys.path.pop(0)
     from importlib.metadata import distributions
 
-    found: dict[str, str] = {}
-    for each in distributions():
-        name = each.metadata["Name"]
-        if name and len(found) < MOST_PACKAGES:
-            found.setdefault(str(name), str(each.version))
+    packages: dict[str, str] = {}
+    for distribution in distributions():
+        name = distribution.metadata["Name"]
+        if name and len(packages) < MOST_PACKAGES:
+            packages.setdefault(str(name), str(distribution.version))
     record = {
         "executable": sys.executable,
         "version": platform.python_version(),
-        "packages": dict(sorted(found.items(), key=lambda item: item[0].lower())),
+        "packages": dict(sorted(packages.items(), key=lambda item: item[0].lower())),
     }
     stamps = {path: os.stat(path).st_mtime_ns for path in sys.path if os.path.isdir(path)}
     temporary = f"{sys.argv[1]}.{os.getpid()}.tmp"

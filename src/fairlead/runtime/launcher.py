@@ -38,7 +38,7 @@ def _give_back() -> None:
 
 
 _borrow()
-from fairlead.runtime import podfiles, ranks, shim  # noqa: E402
+from fairlead.runtime import podfiles, ranks, shim, utf8_mode  # noqa: E402
 from fairlead.runtime.forking import UID_ROOM, Warm, noise_pipe  # noqa: E402
 from fairlead.runtime.launching import Fork, plan_launch  # noqa: E402
 
@@ -51,10 +51,11 @@ def main() -> None:
     """Serve without preloaded modules, and become a warm launcher at the first pod that allows it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if sys.argv[1:] == ["shims"]:
+        utf8_mode.enter()
         requests = os.dup(0)
         _import_for_shims()
-        while (asked := _read_line(requests)) is not None:
-            serve_one(str(asked["pod"]), None, asked.get("why"))
+        while (fields := _read_line(requests)) is not None:
+            serve_one(str(fields["pod"]), None, fields.get("why"))
         return
     refused = os.environ.pop(_REFUSED, None)
     state = _State.parse(os.environ.pop(_STATE, None))
@@ -169,8 +170,8 @@ def serve_one(pod_dir: str, warm: Warm | None, why: str | None) -> bool:
 
 def read_request(fd: int) -> str | None:
     """Return the next pod directory; None at the end of the input."""
-    asked = _read_line(fd)
-    return None if asked is None else str(asked["pod"])
+    fields = _read_line(fd)
+    return None if fields is None else str(fields["pod"])
 
 
 def _read_line(fd: int) -> dict[str, str | None] | None:
@@ -183,8 +184,8 @@ def _read_line(fd: int) -> dict[str, str | None] | None:
                 return None
             line += byte
         with contextlib.suppress(ValueError, KeyError, TypeError, AttributeError):
-            asked = json.loads(line)
-            return {"pod": str(asked["pod"]), "why": asked.get("why")}
+            fields = json.loads(line)
+            return {"pod": str(fields["pod"]), "why": fields.get("why")}
 
 
 def _become_warm(pod_dir: str, state: _State) -> str | None:

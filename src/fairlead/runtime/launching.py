@@ -2,6 +2,8 @@
 
 Pure except for the lookup of the interpreter. Only a plain `python [flags] script.py args` is forked, because for any
 other command only running it could show whether a fork differs from a fresh start.
+
+See decisions 15 and 162.
 """
 
 from __future__ import annotations

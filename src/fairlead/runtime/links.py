@@ -7,6 +7,7 @@ from fairlead.runtime.agreement import Agreement
 from fairlead.runtime.channels import Alone, Channel, Gloo, open_stars
 from fairlead.runtime.environment import Environment
 from fairlead.runtime.errors import Misuse
+from fairlead.runtime.run_key import token
 
 SAVE_TIMEOUT_S = 4 * 3600.0
 """Seconds for which ranks wait for the slowest of them to write or upload its part."""
@@ -69,7 +70,7 @@ class Links:
                     world_size=environment.world_size,
                     host=environment.master_addr,
                     port=environment.agree_port,
-                    token=f"{environment.run_uid}/{environment.attempt}",
+                    token=token(environment.key_file, environment.run_uid, environment.attempt, "agree"),
                     names=names,
                 )
             )

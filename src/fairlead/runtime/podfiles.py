@@ -6,10 +6,14 @@ kernel releases when their holder dies. This module does not interpret the files
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import os
+import stat
 from contextlib import contextmanager
+
+from fairlead.untrusted_json import parse_object
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -17,6 +21,12 @@ if TYPE_CHECKING:
     from typing import Any
 
     Path = str | os.PathLike[str]
+
+MOST_JSON_BYTES = 16 << 20
+# Errors of opening a path at which there is no file, or none that its own user may read.
+NO_FILE = frozenset(
+    {errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EACCES, errno.EPERM, errno.ELOOP, errno.ENXIO, errno.ENAMETOOLONG}
+)
 
 
 def write_json(path: Path, value: object, *, durably: bool = True) -> None:
@@ -60,13 +70,38 @@ def make_durable(path: Path) -> None:
 
 
 def read_json(path: Path) -> dict[str, Any] | None:
-    """Return the object in the file, or None if the file does not exist or holds no JSON object."""
+    """Return the object in the file, or None if there is no such file or it holds no JSON object.
+
+    A program may have put anything in the place of a file, so anything else than a file counts as none.
+    """
     try:
-        with open(path, "rb") as file:
-            value = json.loads(file.read())
-    except (FileNotFoundError, ValueError):
+        return parse_object(read_regular(path, 0, MOST_JSON_BYTES + 1), max_bytes=MOST_JSON_BYTES)
+    except ValueError:
         return None
-    return value if isinstance(value, dict) else None
+
+
+def read_regular(path: Path, start: int, most_bytes: int) -> bytes:
+    """Return so many bytes of a file from an offset on; none if there is no such file or it is not a regular one."""
+    try:
+        # Opening a FIFO would otherwise wait for a writer.
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    except OSError as error:
+        if error.errno in NO_FILE:
+            return b""
+        raise
+    try:
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            return b""
+        parts = []
+        while most_bytes > 0:
+            data = os.pread(fd, min(most_bytes, 1 << 20), start)
+            if not data:
+                break
+            parts.append(data)
+            start, most_bytes = start + len(data), most_bytes - len(data)
+        return b"".join(parts)
+    finally:
+        os.close(fd)
 
 
 def take_lock(path: Path) -> int | None:

@@ -5,6 +5,8 @@ output. The remaining files record what rotation dropped: each but the first beg
 text is a JSON object with the number of lines and bytes of each rank before it. The log must never block the program:
 lines that cannot be written are dropped, counted, and reported later. Stream splits bytes into lines, Log writes them
 and rotates the files.
+
+See decision 7.
 """
 
 from __future__ import annotations
@@ -60,7 +62,14 @@ class Log:
         self._size = 0
         self._written = _Counts()
         self._num_dropped = 0
+        self._lost = [0, 0]
         self._trouble = ""
+
+    @property
+    def lost(self) -> dict[str, int | str] | None:
+        """Lines and bytes of text that could not be written, and the last reason; None if there are none."""
+        lines, num_bytes = self._lost
+        return {"lines": lines, "bytes": num_bytes, "why": self._trouble} if lines else None
 
     def write(self, now: float, rank: str, stream: str, lines: list[bytes]) -> None:
         """Append whole lines; text that is not UTF-8 is converted with replacement characters."""
@@ -84,6 +93,8 @@ class Log:
                 self._written.add(rank, num, size - num * len(prefix))
             else:
                 self._num_dropped += num
+                self._lost[0] += num
+                self._lost[1] += len(data) - num * len(prefix)
             lines = lines[num:]
 
     def tick(self, now: float) -> None:
@@ -195,9 +206,9 @@ class _Counts:
         self.num_new_bytes += num_bytes + COUNT_PER_LINE_BYTES * num_lines
 
     def tell(self) -> bytes:
-        told = json.dumps(self._counts, separators=(",", ":")).encode()
-        self.num_new_bytes, self.told_size, self.was_told = 0, len(told), True
-        return told
+        counts = json.dumps(self._counts, separators=(",", ":")).encode()
+        self.num_new_bytes, self.told_size, self.was_told = 0, len(counts), True
+        return counts
 
 
 class Stream:

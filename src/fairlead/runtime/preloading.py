@@ -52,7 +52,7 @@ def find_preload(script: str | None, module: str | None, workdir: str, predictor
         files, first = [path], os.path.dirname(path)
     else:
         files, first = _files_of(str(module), workdir), os.path.realpath(workdir)
-    found: list[str] = []
+    modules: list[str] = []
     why = f"no file of the module {module} is in {workdir}"
     for index, path in enumerate(files):
         if not os.path.isfile(path):  # reading a pipe or a terminal would block, and would consume the program's input
@@ -63,36 +63,36 @@ def find_preload(script: str | None, module: str | None, workdir: str, predictor
         except (OSError, SyntaxError, ValueError, RecursionError) as error:
             return Preload((), f"{path} cannot be read as Python: {error}", first)
         names = list(leading)
-        if "torch" in {name.partition(".")[0] for name in (*found, *names)} and names_optimizer:
+        if "torch" in {name.partition(".")[0] for name in (*modules, *names)} and names_optimizer:
             names.append(_OPTIMIZER)
-        found += [name for name in names if name not in found]
+        modules += [name for name in names if name not in modules]
         if why and index + 1 < len(files):
             return Preload((), f"{why} in {path} comes first", first, is_bare=True)
-    if not found:
+    if not modules:
         return Preload((), why or "it imports nothing that is worth preloading", first, is_bare=True)
     shadow = shadowed(first, [*_PRELOADED, *sorted(_stdlib())])
     if shadow is not None:
         return Preload((), f"{shadow} may stand in for the module of its name", first)
-    return Preload(tuple(found), "", first)
+    return Preload(tuple(modules), "", first)
 
 
 def _find_server_preload(predictor: str, workdir: str) -> Preload:
     """Find the server's imports, followed by the first imports of the predictor's module."""
-    first, found = os.path.realpath(workdir), list(_SERVER_IMPORTS)
+    first, modules = os.path.realpath(workdir), list(_SERVER_IMPORTS)
     for path in _files_of(predictor.partition(":")[0], workdir):
         try:
             with open(path, "rb") as file:
                 names, why = _leading(ast.parse(file.read(), path).body)
         except (OSError, SyntaxError, ValueError, RecursionError):
             break  # the server will report it
-        found += [name for name in names if name not in found and name != "fairlead"]
+        modules += [name for name in names if name not in modules and name != "fairlead"]
         if why:
             break
-    tops = {name.partition(".")[0] for name in found}
+    tops = {name.partition(".")[0] for name in modules}
     shadow = shadowed(first, [*sorted(tops), *_PRELOADED, *sorted(_stdlib())])
     if shadow is not None:
         return Preload((), f"{shadow} may stand in for the module of its name", first)
-    return Preload(tuple(found), "", first)
+    return Preload(tuple(modules), "", first)
 
 
 @functools.lru_cache(maxsize=64)
@@ -106,17 +106,17 @@ def _read(path: str, _version: tuple[int, ...]) -> tuple[tuple[str, ...], str, b
 
 def leading_imports(body: Sequence[ast.stmt]) -> tuple[list[str], str]:
     """Return the preloadable modules imported before any other effect, and the line of that effect; "" if none."""
-    found, why = _leading(body)
-    if "fairlead" in found:
-        found.remove("fairlead")
+    modules, why = _leading(body)
+    if "fairlead" in modules:
+        modules.remove("fairlead")
         # Fairlead saves torch's state through these; without torch it never imports them.
-        if any(name.partition(".")[0] == "torch" for name in found):
-            found.extend(name for name in _SESSION if name not in found)
-    return found, why
+        if any(name.partition(".")[0] == "torch" for name in modules):
+            modules.extend(name for name in _SESSION if name not in modules)
+    return modules, why
 
 
 def _leading(body: Sequence[ast.stmt]) -> tuple[list[str], str]:
-    found: list[str] = []
+    modules: list[str] = []
     for statement in body:
         if isinstance(statement, ast.Import):
             names = [alias.name for alias in statement.names]
@@ -125,16 +125,16 @@ def _leading(body: Sequence[ast.stmt]) -> tuple[list[str], str]:
         elif _does_nothing(statement):
             continue
         else:
-            return found, f"line {statement.lineno}"
+            return modules, f"line {statement.lineno}"
         for name in names:
             top = name.partition(".")[0]
             if top in _PRELOADED:
-                found.append(name)
+                modules.append(name)
             elif top == "fairlead":
-                found.extend(["fairlead"] if "fairlead" not in found else [])
+                modules.extend(["fairlead"] if "fairlead" not in modules else [])
             elif top not in _HARMLESS and top not in _stdlib():
-                return found, f"line {statement.lineno}"
-    return found, ""
+                return modules, f"line {statement.lineno}"
+    return modules, ""
 
 
 def shadowed(directory: str, names: Iterable[str]) -> str | None:

@@ -10,7 +10,7 @@ import ctypes
 import os
 import signal
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_NAME = 15
@@ -53,8 +53,30 @@ def num_threads() -> int:
 
 def descendants(pid: int) -> list[int]:
     """Return the living descendants of a process, without zombies, parents before their children."""
+    return [process.pid for process, _ in _below(pid)]
+
+
+class Relative:
+    """A process and its parent."""
+
+    __slots__ = ("parent", "pid")
+
+    def __init__(self, pid: int, parent: int) -> None:
+        self.pid, self.parent = pid, parent
+
+
+def sessions_below(pid: int) -> dict[int, list[Relative]]:
+    """Return the living descendants of a process by their session, parents before their children."""
+    sessions: dict[int, list[Relative]] = {}
+    for process, session in _below(pid):
+        sessions.setdefault(session, []).append(process)
+    return sessions
+
+
+def _below(pid: int) -> list[tuple[Relative, int]]:
+    """Return the living descendants of a process and the session of each."""
     children: dict[int, list[int]] = {}
-    zombies = set()
+    sessions: dict[int, int] = {}
     for name in _processes():
         try:
             with open(f"/proc/{name}/stat", "rb") as file:
@@ -62,14 +84,24 @@ def descendants(pid: int) -> list[int]:
         except (FileNotFoundError, ProcessLookupError):
             continue
         children.setdefault(int(fields[1]), []).append(name)
-        if fields[0] in (b"Z", b"X"):
-            zombies.add(name)
-    found, todo = [], [pid]
+        if fields[0] not in (b"Z", b"X"):
+            sessions[name] = int(fields[3])
+    relatives, todo = [], [pid]
     while todo:
-        below = children.get(todo.pop(), [])
-        found += below
+        parent = todo.pop()
+        below = children.get(parent, [])
+        relatives += [Relative(child, parent) for child in below]
         todo += below
-    return [each for each in found if each not in zombies]
+    return [(relative, sessions[relative.pid]) for relative in relatives if relative.pid in sessions]
+
+
+def commands(pids: Iterable[int]) -> list[str]:
+    """Return the command lines of those of the processes that still exist."""
+    lines = []
+    for pid in pids:
+        with contextlib.suppress(OSError), open(f"/proc/{pid}/cmdline", "rb") as file:
+            lines.append(file.read().replace(b"\0", b" ").decode("utf-8", "replace").strip())
+    return [command for command in lines if command]
 
 
 def members(cgroup: str | None) -> list[int]:
@@ -87,7 +119,7 @@ def members(cgroup: str | None) -> list[int]:
 def processes_with(variable: str, value: str) -> list[int]:
     """Return every living process whose initial environment has this variable, as far as it may be read."""
     wanted = f"{variable}={value}".encode()
-    found = []
+    pids = []
     for pid in _processes():
         try:
             with open(f"/proc/{pid}/environ", "rb") as file:
@@ -95,8 +127,8 @@ def processes_with(variable: str, value: str) -> list[int]:
         except (FileNotFoundError, ProcessLookupError, PermissionError):
             continue
         if wanted in environment.split(b"\0"):
-            found.append(pid)
-    return found
+            pids.append(pid)
+    return pids
 
 
 def show_in_environment(variable: str, value: str) -> None:

@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from fairlead.runtime.own_time import OwnTime
 from fairlead.runtime.podfiles import read_json
 from fairlead.runtime.series import SeriesFile
 
@@ -56,6 +57,7 @@ class Reporter:
         self._loss: object = None
         self.bad_loss: tuple[int, float] | None = None
         self._metrics: dict[str, object] = {}
+        self.own_time = OwnTime()
         self._counted = Counted()
         self._next = -math.inf
         self._most_rest_s = MOST_REST_S if directory is None else _most_rest_s(directory)
@@ -80,6 +82,7 @@ class Reporter:
     ) -> None:
         """Record a completed step, and write a report if the last one is at least ``WRITE_EVERY_S`` seconds old."""
         now = self._clock()
+        self.own_time.step(step)
         with self._lock:
             self._facts["step"] = step
             if "first_step_at" not in self._facts:
@@ -97,10 +100,10 @@ class Reporter:
             self._counted.add(step, samples=samples, tokens=tokens, now=now)
             self._unwritten = True
             if self._series is not None:
-                given = metrics if loss is None else {"loss": loss, **metrics}
+                all_metrics = metrics if loss is None else {"loss": loss, **metrics}
                 # Numbers are cheap to read; tensors are read when a report is written.
-                values = {name: float(value) for name, value in given.items() if isinstance(value, (float, int))}
-                if len(values) == len(given):
+                values = {name: float(value) for name, value in all_metrics.items() if isinstance(value, (float, int))}
+                if len(values) == len(all_metrics):
                     self._note_point(step, values)
             if now >= self._next:
                 self._write(now)
@@ -188,12 +191,12 @@ class Reporter:
         self._unwritten = False
         path = self._directory / f"rank-{self._rank}.json"
         temporary = self._directory / f".rank-{self._rank}.json.{os.getpid()}"
-        said = self._report(now)  # which may wait for a GPU
+        fields = self._report(now)  # which may wait for a GPU
         began = self._clock()
-        report = json.dumps(said).encode()
-        if said.get("step") is not None and said["step"] != self._told_step:
-            loss = {} if said["loss"] is None else {"loss": said["loss"]}
-            self._note_point(said["step"], {**loss, **said["metrics"]})
+        report = json.dumps(fields).encode()
+        if fields.get("step") is not None and fields["step"] != self._told_step:
+            loss = {} if fields["loss"] is None else {"loss": fields["loss"]}
+            self._note_point(fields["step"], {**loss, **fields["metrics"]})
         if self._series is not None:
             self._series.write()
         try:
@@ -226,6 +229,7 @@ class Reporter:
             "throughput": throughput,
             "throughput_unit": unit,
             "metrics": {name: value for name, value in metrics.items() if value is not None},
+            **({"own": own_times} if (own_times := self.own_time.report()) else {}),
             **({"trackers": own} if (own := own_trackers()) else {}),
         }
 
@@ -260,7 +264,10 @@ class Counted:
         if unit != self._unit:
             self._unit = unit
             self._marks.clear()
-        self._total = step if unit == "steps" else self._total + amount
+        total = step if unit == "steps" else self._total + amount
+        if total < self._total:  # the program has begun to count anew
+            self._marks.clear()
+        self._total = total
         if not self._marks:
             self._marks.append((now, self._total))
         elif now - self._marks[-1][0] >= WRITE_EVERY_S:
@@ -290,12 +297,12 @@ def detached(value: object) -> object:
 def own_trackers() -> list[str]:
     """Return the experiment trackers at which the program has its own run, so that metrics are not sent there twice."""
     wandb, mlflow = sys.modules.get("wandb"), sys.modules.get("mlflow")
-    found = ["wandb"] if getattr(wandb, "run", None) is not None else []
+    trackers = ["wandb"] if getattr(wandb, "run", None) is not None else []
     # While another thread is importing it, the module may not have this function yet.
     active_run = getattr(mlflow, "active_run", None)
     if callable(active_run) and active_run() is not None:
-        found.append("mlflow")
-    return found
+        trackers.append("mlflow")
+    return trackers
 
 
 def number(value: object) -> float | None:

@@ -33,11 +33,11 @@ def release_signals() -> None:
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
 
 
-def enter(parent: int, cgroup: str | None, out: int, err: int, given: int | None = None) -> None:
+def enter(parent: int, cgroup: str | None, out: int, err: int, stdin: int | None = None) -> None:
     """Set up a forked child of `parent` as a fresh process, except for signal handlers; signals stay blocked.
 
     Args:
-        given: Descriptor of its standard input; None for /dev/null.
+        stdin: Descriptor of its standard input; None for /dev/null.
 
     Raises:
         OSError: A step failed, for example because the cgroup is gone; the message is for the rank's standard error.
@@ -46,7 +46,7 @@ def enter(parent: int, cgroup: str | None, out: int, err: int, given: int | None
     os.setsid()
     processes.die_with_parent(parent)
     null = os.open(os.devnull, os.O_RDWR)
-    for source, target in ((null if given is None else given, 0), (out, 1), (err, 2)):
+    for source, target in ((null if stdin is None else stdin, 0), (out, 1), (err, 2)):
         os.dup2(source, target)
     os.closerange(3, _MAX_FD)
     if cgroup is not None:
@@ -66,7 +66,7 @@ def environment_beside(pod: Mapping[str, Any], rank: int) -> dict[str, str] | No
 
     It is the rank's environment without the directory for reports, so that the command cannot report for the rank.
     """
-    own = next((each["env"] for each in pod["ranks"] if each["rank"] == rank), None)
+    own = next((entry["env"] for entry in pod["ranks"] if entry["rank"] == rank), None)
     if own is None:
         return None
     return {name: value for name, value in {**pod["env"], **own}.items() if name != "FAIRLEAD_POD_DIR"}
@@ -109,9 +109,9 @@ def give_up(error: OSError) -> NoReturn:
     _end(f"{subject}{error.strerror or error}", 126)
 
 
-def _end(said: str, code: int) -> NoReturn:
+def _end(message: str, code: int) -> NoReturn:
     with contextlib.suppress(OSError):
-        os.write(2, f"fairlead: {said}\n".encode("utf-8", "replace"))
+        os.write(2, f"fairlead: {message}\n".encode("utf-8", "replace"))
     os._exit(code)
 
 

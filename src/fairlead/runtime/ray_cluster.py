@@ -5,9 +5,11 @@ The pod of rank 0 has the head. Its rank becomes the command once all pods have 
 by `ray start`, the only part of Ray that this module uses; processes that it leaves running end with the pod.
 
 Beside each rank is a watcher in a separate session, because a stop notice is for the program, which may need its
-cluster to save. The head's watcher listens on the port above Ray's (the "door"). It accepts a pod once the head is up,
-waits for the message that the pod's node is up, and keeps the connection open. As watchers end with their rank, the end
-of that connection makes the other pods end too.
+cluster to save. The head's watcher listens on the port above Ray's (the "door"). It admits a pod, by the token of the
+attempt, once the head is up, waits for the message that the pod's node is up, and keeps the connection open. As
+watchers end with their rank, the end of that connection makes the other pods end too.
+
+See decision 102.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ import hashlib
 import json
 import os
 import secrets
+import selectors
 import shutil
 import signal
 import socket
@@ -35,7 +38,12 @@ if __name__ == "__main__":
         sys.modules[_name] = types.ModuleType(_name)
         sys.modules[_name].__path__ = [_path]
 from fairlead.runtime import processes
+from fairlead.runtime.admission import Admission, greet
+from fairlead.runtime.private_directory import make_private
+from fairlead.runtime.run_key import token_here
 
+DOOR = "ray"
+"""Name of the door's port, for its token."""
 LOOPBACK = "127.0.0.1"
 FAILED = 70  # EX_SOFTWARE of sysexits.h
 # Pods of a gang start within seconds of each other, but pulling an image may take minutes.
@@ -93,28 +101,44 @@ def _watch_head(num_pods: int, ready: int) -> None:
     env = os.environ
     processes.adopt_orphans()
     host, _, port = env["RAY_ADDRESS"].rpartition(":")
-    # A pod's own name may not resolve yet, so this listens on all addresses; only pods of the run can reach it.
+    # A pod's own name may not resolve yet, so this listens on all addresses.
     own = host if host == LOOPBACK else ""
     _write_token(env.get("RAY_AUTH_TOKEN_PATH"))
     with socket.create_server((own, int(port) + 1), backlog=1024) as door, _own_place() as place:
         vital = _start_node(["--head", f"--port={port}", "--include-dashboard=false", f"--temp-dir={place}"])
-        door.settimeout(_CHECK_S)
-        pods: list[socket.socket] = []
         until = time.monotonic() + MEET_WITHIN_S
-        while len(pods) < num_pods - 1:
-            _require(vital)
-            if time.monotonic() >= until:
-                raise RuntimeError(f"{len(pods) + 1} of {num_pods} pods had joined after {MEET_WITHIN_S:g} s")
-            with contextlib.suppress(TimeoutError, socket.timeout):
-                pods.append(door.accept()[0])
-                pods[-1].sendall(_UP)
-        for each in pods:
-            _hear_joined(each, vital, until)
+        pods = _admit(door, num_pods - 1, vital, until)
+        for pod in pods:
+            _hear_joined(pod, vital, until)
         os.write(ready, b"1")
         os.close(ready)
         while True:
             _require(vital)
             time.sleep(_CHECK_S)
+
+
+def _admit(door: socket.socket, num_pods: int, vital: dict[int, str], until: float) -> list[socket.socket]:
+    """Return the connections of the other pods; those of strangers are closed.
+
+    Raises:
+        RuntimeError: The head has ended, or not all pods came in time.
+    """
+    pods: list[socket.socket] = []
+    with selectors.DefaultSelector() as selector:
+        admission = Admission(door, token_here(os.environ, DOOR), selector)
+        while len(pods) < num_pods:
+            _require(vital)
+            if time.monotonic() >= until:
+                raise RuntimeError(f"{len(pods) + 1} of {num_pods + 1} pods had joined after {MEET_WITHIN_S:g} s")
+            for key, _ in selector.select(_CHECK_S):
+                admitted = admission.handle(key)
+                if admitted is not None:
+                    with contextlib.suppress(OSError):  # it has ended, which `_hear_joined` notices
+                        admitted[0].sendall(_UP)
+                    pods.append(admitted[0])
+            admission.expire()
+        admission.close()
+    return pods
 
 
 def _hear_joined(pod: socket.socket, vital: dict[int, str], until: float) -> None:
@@ -171,7 +195,7 @@ def _watch_node(joined: int) -> None:
     processes.adopt_orphans()
     address = os.environ["RAY_ADDRESS"]
     host, _, port = address.rpartition(":")
-    with _at_door(host, int(port) + 1) as door:
+    with _at_door(host, int(port) + 1, token_here(os.environ, DOOR)) as door:
         vital = _start_node([f"--address={address}"])
         door.sendall(_JOINED)
         os.write(joined, b"1")
@@ -184,22 +208,23 @@ def _watch_node(joined: int) -> None:
             _require(vital)
 
 
-def _at_door(host: str, port: int) -> socket.socket:
+def _at_door(host: str, port: int, token: bytes) -> socket.socket:
     """Return the connection to the head's watcher, once the head is up."""
     until = time.monotonic() + MEET_WITHIN_S
     while True:
         try:
             door = socket.create_connection((host, port), timeout=10.0)
             _keep_alive(door)
+            greet(door, token)
             door.settimeout(max(1.0, until - time.monotonic()))
             if door.recv(len(_UP)) == _UP:
                 return door
             door.close()
-            said = "it ended before its head was up"
+            why = "it ended before its head was up"
         except OSError as error:
-            said = str(error)
+            why = str(error)
         if time.monotonic() >= until:
-            raise RuntimeError(f"the first pod does not answer at {host}:{port} after {MEET_WITHIN_S:g} s: {said}")
+            raise RuntimeError(f"the first pod does not answer at {host}:{port} after {MEET_WITHIN_S:g} s: {why}")
         time.sleep(_RETRY_S)
 
 
@@ -217,8 +242,8 @@ def _start_node(where: list[str]) -> dict[int, str]:
     Raises:
         RuntimeError: It fails at every try.
     """
-    given = json.loads(os.environ["FAIRLEAD_RAY_NODE"])
-    options = [f"--{name}={value}" for name, value in given.items()]
+    flags = json.loads(os.environ["FAIRLEAD_RAY_NODE"])
+    options = [f"--{name}={value}" for name, value in flags.items()]
     options += [f"--node-ip-address={_own_address()}", "--disable-usage-stats", "--no-monitor"]
     # Two nodes may share an address, so no port is fixed.
     options += ["--min-worker-port=0", "--max-worker-port=0", "--dashboard-agent-listen-port=0"]
@@ -234,7 +259,7 @@ def _start_node(where: list[str]) -> dict[int, str]:
         "FAIRLEAD_AGREE_PORT",
     )
     env = {name: value for name, value in os.environ.items() if not name.endswith(none)}
-    said = ""
+    output = ""
     for _ in range(MOST_STARTS):
         ended = subprocess.run(
             [sys.executable, "-c", _START, *where, *options], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
@@ -243,12 +268,12 @@ def _start_node(where: list[str]) -> dict[int, str]:
         vital = {pid: name for pid in processes.descendants(os.getpid()) if (name := _command(pid)) in VITAL}
         if ended.returncode == 0 and vital:
             return vital
-        said = "\n".join(ended.stdout.strip().splitlines()[-TOLD_LINES:])
+        output = "\n".join(ended.stdout.strip().splitlines()[-TOLD_LINES:])
         while left := processes.descendants(os.getpid()):
             processes.kill(left)
             _reap()
             time.sleep(_RETRY_S)
-    raise RuntimeError(f"`ray start` failed {MOST_STARTS} times, at last with:\n{said}")
+    raise RuntimeError(f"`ray start` failed {MOST_STARTS} times, at last with:\n{output}")
 
 
 # `ray start` refuses clusters of several nodes on systems where Ray uses only the loopback address, a setting meant for
@@ -280,11 +305,11 @@ def _require(vital: dict[int, str]) -> None:
 
 
 def _reap() -> list[tuple[int, int]]:
-    found = []
+    statuses = []
     with contextlib.suppress(ChildProcessError):
         while (ended := os.waitpid(-1, os.WNOHANG))[0]:
-            found.append(ended)
-    return found
+            statuses.append(ended)
+    return statuses
 
 
 def _command(pid: int) -> str:
@@ -316,10 +341,10 @@ def _own_place() -> Iterator[str]:
         RuntimeError: The directory belongs to another user.
     """
     home = os.path.join(PLACES, f"fairlead-ray-{os.getuid()}")
-    os.makedirs(home, mode=0o700, exist_ok=True)
-    if os.stat(home).st_uid != os.getuid():
-        raise RuntimeError(f"{home} belongs to another user; have it removed")
-    os.chmod(home, 0o700)
+    try:
+        make_private(home)
+    except PermissionError as error:
+        raise RuntimeError(f"{home} is not a directory of this user alone; have it removed") from error
     name = hashlib.sha256(os.environ["FAIRLEAD_POD_UID"].encode()).hexdigest()[:10]
     with contextlib.ExitStack() as held:
         lock = held.enter_context(open(os.path.join(home, f"{name}.lock"), "w"))

@@ -1,6 +1,8 @@
 """Environment variables by which each framework connects its processes: those that differ between a pod's ranks.
 
 Variables that all ranks of a pod share are already set; see `cluster/contract.py`. Standard library only, and pure.
+
+See decision 37.
 """
 
 from __future__ import annotations
@@ -57,7 +59,7 @@ def _jax(rank: int, local_rank: int, common: Mapping[str, str]) -> dict[str, str
     devices = int(common.get("FAIRLEAD_DEVICES", "0")) // int(common["LOCAL_WORLD_SIZE"])
     if devices:
         first = local_rank * devices
-        own["JAX_LOCAL_DEVICE_IDS"] = ",".join(str(each) for each in range(first, first + devices))
+        own["JAX_LOCAL_DEVICE_IDS"] = ",".join(str(device) for device in range(first, first + devices))
     return own
 
 

@@ -1,6 +1,6 @@
 """Packs reports about a pod for the operator, which sees only its log and its termination message.
 
-Both are one line of JSON with short keys. The readers are in ``fairlead.cluster.kubernetes.operator.pods.pod_reports``.
+Both are one line of JSON with short keys. The readers are in ``fairlead.cluster.kubernetes.workloads.pod_reports``.
 Standard library only.
 """
 
@@ -42,8 +42,8 @@ def pack_exit(record: Mapping[str, Any], pod_dir: str | None = None) -> bytes:
         "message": _cut(record.get("message"), 500),
         "setup_failed": bool(record.get("setup_failed")),
         "ranks": [
-            [each["rank"], each["exit_code"], each["signal"], round(each["at"], 3), int(each["out_of_memory"])]
-            for each in ranks
+            [end["rank"], end["exit_code"], end["signal"], round(end["at"], 3), int(end["out_of_memory"])]
+            for end in ranks
         ],
     }
     usage = record.get("usage")
@@ -51,7 +51,7 @@ def pack_exit(record: Mapping[str, Any], pod_dir: str | None = None) -> bytes:
         packed["usage"] = [usage["memory_bytes"], usage["cpu_milli"]]
         if usage.get("gpu_memory_bytes") is not None:
             packed["usage"].append(usage["gpu_memory_bytes"])
-    hang = {each["rank"]: each["hang"] for each in ranks if each.get("hang") is not None}
+    hang = {end["rank"]: end["hang"] for end in ranks if end.get("hang") is not None}
     if hang:
         packed["hang"] = [[rank, *_whereabouts(at)] for rank, at in hang.items()]
     reports = {} if pod_dir is None else _reports(pod_dir)
@@ -66,11 +66,11 @@ def pack_exit(record: Mapping[str, Any], pod_dir: str | None = None) -> bytes:
         packed["tail_of"] = first["rank"]
     if len(_encoded(packed)) > MOST_EXIT_BYTES:
         # Thousands of ranks do not fit: only those that failed are kept, the first ones first, as they show the cause.
-        bad = sorted((each for each in packed["ranks"] if each[1] != 0), key=lambda each: float(each[3]))
+        bad = sorted((row for row in packed["ranks"] if row[1] != 0), key=lambda row: float(row[3]))
         packed["ranks"], packed["of"] = bad[:20], len(ranks)
         if "hang" in packed:
             # Ranks that do not wait for another rank are the most informative.
-            packed["hang"] = sorted(packed["hang"], key=lambda each: each[2] is not None)[:10]
+            packed["hang"] = sorted(packed["hang"], key=lambda row: row[2] is not None)[:10]
         if len(_encoded(packed)) > MOST_EXIT_BYTES:
             packed.pop("progress", None)
     tail: list[str] = []
@@ -92,8 +92,8 @@ def exit_code(record: Mapping[str, Any]) -> int:
 
 def first_failed(ranks: list[dict[str, Any]]) -> dict[str, Any] | None:
     """Return the rank that failed first, or None."""
-    failed = [each for each in ranks if each["exit_code"] != 0]
-    return min(failed, key=lambda each: float(each["at"]), default=None)
+    failed = [end for end in ranks if end["exit_code"] != 0]
+    return min(failed, key=lambda end: float(end["at"]), default=None)
 
 
 def read_points(pod_dir: str, offset: int) -> tuple[list[Any], int]:
@@ -147,14 +147,14 @@ def pack_report(pod_dir: str, points: Sequence[Any] = ()) -> str:
 
 
 def _reports(pod_dir: str) -> dict[int, dict[str, Any]]:
-    found = {}
+    reports = {}
     for name in _names(pod_dir):
         number = name[len("rank-") : -len(".json")]
         if name.startswith("rank-") and name.endswith(".json") and number.isdigit():
             value = podfiles.read_json(os.path.join(pod_dir, name))
             if value is not None:
-                found[int(number)] = value
-    return found
+                reports[int(number)] = value
+    return reports
 
 
 def _whereabouts(at: Mapping[str, Any]) -> list[Any]:
@@ -169,8 +169,8 @@ def _step(report: Mapping[str, Any]) -> int:
 
 def active_at(pod_dir: str) -> float | None:
     """Return the time of the newest report of any rank, or without reports of the newest output; None without both."""
-    said = [each.get("updated_at") for each in _reports(pod_dir).values()]
-    times = [float(at) for at in said if isinstance(at, (int, float))]
+    stamps = [report.get("updated_at") for report in _reports(pod_dir).values()]
+    times = [float(at) for at in stamps if isinstance(at, (int, float))]
     if times:
         return max(times)
     try:
@@ -181,7 +181,7 @@ def active_at(pod_dir: str) -> float | None:
 
 def _events(pod_dir: str) -> list[list[Any]]:
     """Return the latest events with their rank and line number, by which a reader recognizes those it has seen."""
-    found = []
+    events = []
     for name in _names(pod_dir):
         number = name[len("rank-") : -len(".events.jsonl")]
         if not (name.startswith("rank-") and name.endswith(".events.jsonl") and number.isdigit()):
@@ -191,10 +191,10 @@ def _events(pod_dir: str) -> list[list[Any]]:
         for place, line in list(enumerate(lines))[-MOST_EVENTS:]:
             try:
                 event = json.loads(line)
-                found.append([int(number), place, float(event["at"]), str(event["type"]), _cut(event["message"], 300)])
+                events.append([int(number), place, float(event["at"]), str(event["type"]), _cut(event["message"], 300)])
             except (ValueError, KeyError, TypeError):
                 continue  # a line that the program itself wrote into the file, or a partial one
-    return sorted(found, key=_at)[-MOST_EVENTS:]
+    return sorted(events, key=_at)[-MOST_EVENTS:]
 
 
 def _at(event: list[Any]) -> float:

@@ -138,7 +138,7 @@ class Interval:
 
 
 def continued(
-    kept: Mapping[str, Any],
+    measurements: Mapping[str, Any],
     *,
     ranks: int,
     starts: int,
@@ -150,12 +150,12 @@ def continued(
         kept: The result of ``Interval.kept``; empty without a checkpoint, or for one saved under another `every`.
         starts: Number of attempts since the one that saved the checkpoint.
     """
-    blocked_s = kept.get("blocked_s")
+    blocked_s = measurements.get("blocked_s")
     return Interval(
         ranks=ranks,
-        failures=int(kept.get("failures", 0)) + max(0, starts - bool(kept.get("stopped"))),
-        ran_s=float(kept.get("ran_s", 0.0)),
+        failures=int(measurements.get("failures", 0)) + max(0, starts - bool(measurements.get("stopped"))),
+        ran_s=float(measurements.get("ran_s", 0.0)),
         blocked_s=None if blocked_s is None else float(blocked_s),
-        written_s=float(kept.get("written_s", 0.0)),
+        written_s=float(measurements.get("written_s", 0.0)),
         clock=clock,
     )

@@ -2,20 +2,25 @@
 
 A session combines the environment, progress reports, stop notices, checkpoints and the agreement of the ranks. It works
 the same under Fairlead, under torchrun and under plain python.
+
+See decision 40.
 """
 
 import contextlib
 import os
 import signal
+import sys
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from fairlead.runtime import gpu_peak
+from fairlead.runtime import gpu_peak, run_key
 from fairlead.runtime.arguments import check_number, passes, whole
 from fairlead.runtime.checkpoint.cadence import Cadence
 from fairlead.runtime.checkpoint.content import Content, Files, Objects
@@ -23,6 +28,7 @@ from fairlead.runtime.checkpoint.directory import open_store
 from fairlead.runtime.checkpoint.restoring import Rejected, Restored, restore
 from fairlead.runtime.checkpoint.saving import Saved, Saver
 from fairlead.runtime.checkpoint.store import Source, Store
+from fairlead.runtime.data.positions import DATA, DataPositions
 from fairlead.runtime.elastic.beginnings import has_begun
 from fairlead.runtime.elastic.membership import Membership
 from fairlead.runtime.environment import Environment, read_environment
@@ -39,6 +45,7 @@ if TYPE_CHECKING:
 
     from fairlead.runtime.channels import Channel
     from fairlead.runtime.checkpoint.memory_saves import MemorySaves
+    from fairlead.runtime.data.reader import Data
     from fairlead.runtime.elastic.steps import Steps
     from fairlead.runtime.parallelism.parallelize import Precision
     from fairlead.runtime.parallelism.probing import Probe
@@ -145,6 +152,7 @@ class Run:
         self._pod_ranks = range(0)
         self._has_loop = False
         self._probe = _new_probe() if environment.probed else None
+        self._data = DataPositions()
 
     @property
     def rank(self) -> int:
@@ -174,6 +182,36 @@ class Run:
             Misuse: The split has another number of ranks, or has not been chosen yet.
         """
         return read_split(self._environment.parallel, self._environment.world_size)
+
+    def data(self, name: str, url: str | None = None, *, mode: str | None = None, include: str | None = None) -> "Data":
+        """Return a data set of the spec: its ``batches``, ``loader``, ``files`` and ``path``.
+
+        Its position is part of the checkpoints of this run, so that training goes on at the very next sample, with any
+        number of ranks.
+
+        Args:
+            name: Its name in the spec's ``data``.
+            url: Path or URL where the spec has no such data, as under plain python.
+            mode: For that, ``mount``, ``copy``, ``cache`` or ``stream``; by default mount for a path, cache for a URL.
+            include: For that, a shell pattern for names of objects.
+
+        Raises:
+            Misuse: There is no such data, or ``resume`` was called before the first use of data that no spec names.
+        """
+        from fairlead.runtime.data.sources import data_of
+
+        self._expect_entered()
+        held = self._data.opened.get(name)
+        if held is not None:
+            return held
+        if self._content is not None and not self._data.is_saved:
+            raise Misuse(
+                f"run.data({name!r}) after run.resume(), which restores where training was in the data; call it before"
+            )
+        data = data_of(os.environ, name, url, mode=mode, include=include, rank=self.rank, world_size=self.world_size)
+        data.is_in_place = self._environment.members_dir is not None
+        self._data.open(name, data)
+        return data
 
     def parallelize(
         self,
@@ -346,11 +384,15 @@ class Run:
             return Steps(place=place, num_members=size, host=host, **rest)
         from fairlead.runtime.elastic.boards import open_board
         from fairlead.runtime.elastic.group import EpochGroup
+        from fairlead.runtime.elastic.member_server import MEMBERS
 
         comes_back, token = self._comes_back(), f"{os.getpid()}-{time.monotonic_ns()}"
-        run = f"{self._environment.run_uid}/{self.attempt}"
-        replacement = self._environment.replacement
-        board = open_board(directory, self._environment.members_at, run, place, token, replacement)
+        board = open_board(
+            directory, self._environment.members_at, place, token, self._environment.replacement,
+            admission=partial(
+                run_key.token, self._environment.key_file, self._environment.run_uid, self.attempt, MEMBERS
+            ),
+        )  # fmt: skip
         self._membership = Membership(board, token, place, size)
         self._pod_ranks = range(place - self.local_rank, place - self.local_rank + self._environment.local_size)
         if comes_back:
@@ -417,21 +459,30 @@ class Run:
             raise Misuse("run.resume() was called twice; call it once, with everything that belongs to the state")
         if (load is None) == (not state):
             raise Misuse("give run.resume() the objects to restore, as in resume(model=m), or load=, one of the two")
+        self._data.is_saved = bool(self._data.opened) or "FAIRLEAD_DATA" in os.environ
+        if self._data.is_saved:
+            if load is None:
+                state = {**state, DATA: self._data}
+            else:
+                load = self._data.loading(load)
         self._content = self._new_content(load, state, self._links.saving)
         self._state = state
-        if self._environment.traced or self._probe is not None or self._comes_back():
+        if self._environment.traced or self._probe is not None:
+            return 0
+        self._watch_own_time(state)
+        if self._comes_back():
             return 0
         place, origin = self._environment.checkpoint_to, self._environment.checkpoint_from
         if place is None:
             return 0 if origin is None else self._begin_from(origin, self._content)
         self._store = open_store(place, scratch=self._environment.pod_dir)
         self._links.agreement()
-        found: Source | None = None
+        memory_source: Source | None = None
         if self._environment.memory_dir is not None:
             # Imported here because few runs keep checkpoints in memory.
             from fairlead.runtime.checkpoint.memory import open_memory
 
-            memory, found = open_memory(
+            memory, memory_source = open_memory(
                 self._environment.memory_dir,
                 channel=self._links.saving(),
                 node=self._environment.node,
@@ -445,9 +496,9 @@ class Run:
             node=self._environment.node,
             local_rank=self.local_rank,
             reject=self._rejected,
-            memory=found,
+            memory=memory_source,
         )
-        if found is not None:
+        if memory_source is not None:
             from fairlead.runtime.checkpoint.memory_saves import MemorySaves
 
             self._memory = MemorySaves(
@@ -465,12 +516,23 @@ class Run:
             return self._begin_from(origin, self._content)
         return restored.step
 
+    def _watch_own_time(self, state: Mapping[str, object]) -> None:
+        """Measure what this rank computes by itself, if others compute beside it."""
+        environment = self._environment
+        if environment.pod_dir is None or environment.world_size < 2:
+            return
+        if environment.parallel is not None and self.parallel.pipeline > 1:
+            return  # its stages wait for one another within a step
+        torch = sys.modules.get("torch")
+        if torch is not None:
+            self._reporter.own_time.watch(value for value in state.values() if isinstance(value, torch.nn.Module))
+
     def _new_content(
         self, load: Callable[[Path], object] | None, state: Mapping[str, object], channel: "Callable[[], Channel]"
     ) -> Content:
         if load is not None:
             return Files(self.rank, self.world_size, load, elastic=self._environment.elastic)
-        return Objects(self.rank, self.world_size, state, channel)
+        return Objects(self.rank, self.world_size, state, channel, trust=self._environment.trust)
 
     def _new_saver(self, store: Store, content: Content) -> Saver:
         return Saver(
@@ -610,18 +672,18 @@ class Run:
             self._reporter.fact(saves_failed=0)
             if self._environment.members_dir is not None and not self._has_loop:
                 why = "its steps are not those of run.steps()"
-                told = f"A rank that is lost restarts the run from its checkpoint: {why}."
-                self._note("InPlaceUnavailable", told, warn=True)
+                message = f"A rank that is lost restarts the run from its checkpoint: {why}."
+                self._note("InPlaceUnavailable", message, warn=True)
         if isinstance(self._content, Files):
             if save is None:
                 raise Misuse("run.resume() was given load=; give run.checkpoint() the matching save=")
-            self._content.save = save
+            self._content.save = self._data.saving(save) if self._data.is_saved else save
         elif save is not None or self._content is None:
             raise Misuse("run.checkpoint() was called without run.resume() of the same form; call resume(...) first")
         self._last_step = step = whole(step, "run.checkpoint(step)")
         memory = self._memory
-        for each in (self._saver, memory):
-            gone = None if each is None else each.gone
+        for writer in (self._saver, memory):
+            gone = None if writer is None else writer.gone
             if gone is not None:
                 raise gone
         agreement = self._links.agreement()
@@ -680,6 +742,7 @@ class Run:
             if self._environment.pod_dir is not None:
                 with contextlib.suppress(OSError):  # on a full disk, where it is not known what the run needs
                     gpu_peak.record(str(self._environment.pod_dir), self.rank)
+            self._data.close()
             self._links.close()
             for undo in reversed(self._restore_signals):
                 undo()
@@ -785,8 +848,8 @@ class Run:
         """Report a save into memory; as there are many, only the first one and the first failure are events."""
         if saved.problem is not None:
             if not self._memory_fails:
-                told = f"Step {saved.step} could not be saved in memory: {saved.problem}; the training continues."
-                self._note("MemoryCheckpointFailed", told, warn=True)
+                message = f"Step {saved.step} could not be saved in memory: {saved.problem}; the training continues."
+                self._note("MemoryCheckpointFailed", message, warn=True)
             self._memory_fails = True
             return
         if self._memory_fails is not False:
@@ -911,6 +974,7 @@ class Run:
             self._interval = continued(restored.interval, ranks=self.world_size, starts=starts)
             self._tell_interval(self._interval)
         self._cadence = self._new_cadence(restored.step)
+        self._tell_lost(restored)
         if restored.saved_by == 0:
             return
         change = f" saved by {restored.saved_by} ranks" if restored.saved_by != self.world_size else ""
@@ -924,10 +988,31 @@ class Run:
         self._reporter.fact(step=restored.step, resumed_step=restored.step, checkpoint_step=restored.step)
         self._note("Resumed", f"Resumed after step {restored.step}{change}.")
 
+    def _tell_lost(self, restored: Restored) -> None:
+        """Tell that checkpoints which were saved are not there, or that another run has saved the one loaded."""
+        known, place = self._environment.checkpoint_step, self._environment.checkpoint_to
+        seen = max([restored.step, *(item.step for item in restored.rejected)])
+        if known is not None and seen < known:
+            instead = f"after step {restored.step}" if restored.saved_by else "from the beginning"
+            self._note(
+                "CheckpointsGone",
+                f"The checkpoint of step {known} is gone: there is none in {place} "
+                f"{'newer than that of step ' + str(seen) if seen else 'at all'}. Training goes on {instead}. "
+                "If that is not meant, stop the run, bring the files back (is the disk mounted?) and resume it.",
+                warn=True,
+            )
+        if restored.run and self._environment.run_uid and restored.run != self._environment.run_uid:
+            self._note(
+                "ForeignCheckpoint",
+                f"The checkpoint of step {restored.step} in {place} was saved by another run, {restored.run}.",
+                warn=True,
+            )
+
     def _install_signals(self) -> None:
         if threading.current_thread() is threading.main_thread():
             before = signal.signal(signal.SIGTERM, self._stop_notice)
             self._restore_signals.append(lambda: signal.signal(signal.SIGTERM, before or signal.SIG_DFL))
+            _Forks(self, before or signal.SIG_DFL).register()
         # The hook has not registered it if the command sets its own PYTHONPATH or ignores it.
         with contextlib.suppress(OSError):
             fairlead_stackdump.register()
@@ -936,6 +1021,37 @@ class Run:
         # Nothing more: the handler may interrupt a report that holds its lock.
         if self._stop_at is None:
             self._stop_at = time.monotonic()
+
+
+class _Forks:
+    """Gives SIGTERM the handler in a forked process that it had before the run, unless the program has set its own.
+
+    A worker is no rank: `terminate()` ends it, as it would without Fairlead. SIGTERM is blocked over a fork, because
+    one that arrives before the handler is exchanged would be lost.
+    """
+
+    def __init__(self, run: Run, before: Any) -> None:
+        self._run = weakref.ref(run)
+        self._before = before
+        self._masks = threading.local()
+
+    def register(self) -> None:
+        os.register_at_fork(
+            before=self._hold, after_in_parent=self._release, after_in_child=partial(self._release, in_child=True)
+        )
+
+    def _hold(self) -> None:
+        run = self._run()
+        self._masks.old = None
+        if run is not None and signal.getsignal(signal.SIGTERM) == run._stop_notice:
+            self._masks.old = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+
+    def _release(self, *, in_child: bool = False) -> None:
+        if self._masks.old is None:
+            return
+        if in_child:
+            signal.signal(signal.SIGTERM, self._before)
+        signal.pthread_sigmask(signal.SIG_SETMASK, self._masks.old)
 
 
 def _new_probe() -> "Probe":
@@ -950,6 +1066,7 @@ class _LoopHost:
 
     def __init__(self, run: Run) -> None:
         self._run = run
+        self.trust = run._environment.trust
 
     def look(self) -> None:
         """Raise Stopped if a stop notice arrived."""
@@ -971,7 +1088,7 @@ class _LoopHost:
         run._links.agreement()
         newest = max(run._links.saving().gather(-1 if run._saver is None else run._saver.newest or -1))
         place_of_all = run._environment.checkpoint_to
-        run._content = Objects(place, num_members, run._state, run._links.saving)
+        run._content = Objects(place, num_members, run._state, run._links.saving, trust=run._environment.trust)
         if place_of_all is not None:
             run._store = run._store or open_store(place_of_all, scratch=run._environment.pod_dir)
             unusable = set() if run._saver is None else run._saver.unusable

@@ -3,6 +3,8 @@
 It claims the pod under a lock, starts its ranks, stores their output, forwards stop notices, and records how every rank
 ended once no process of the pod is alive. It outlives the supervisor, and its death kills the ranks. One thread,
 standard library only, Python 3.9 or newer. It never decides whether a pod should run; the supervisor does.
+
+See decisions 2, 4, 80 and 147.
 """
 
 from __future__ import annotations
@@ -25,12 +27,26 @@ if __name__ == "__main__":
     for _name, _path in (("fairlead", os.path.dirname(_here)), ("fairlead.runtime", _here)):
         sys.modules[_name] = types.ModuleType(_name)
         sys.modules[_name].__path__ = [_path]
-from fairlead.runtime import gpu_peak, podfiles, podlog, processes, ranks, stacks, trial, usage
+from fairlead.runtime import (
+    gpu_peak,
+    meeting,
+    podfiles,
+    podlog,
+    processes,
+    ranks,
+    shell_limits,
+    stacks,
+    stop_delivery,
+    trial,
+    usage,
+    utf8_mode,
+)
 from fairlead.runtime.elastic.beginnings import has_begun
 from fairlead.runtime.launching import Exec, interpreter_for, plan_launch
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    import resource
     from typing import Any
 
     from fairlead.runtime.experiment_tracking.child import ExporterChild
@@ -57,6 +73,10 @@ _KILLS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _SETUP = -1
 # Number of times that a killed rank is restarted alone without progress in between, if the others can take it in.
 MOST_RETURNS = 3
+LEFT_CHARACTERS = 120
+OWN_SIGNAL_S = 0.05
+# `policy/kinds/failures.py` reads it in the last lines of the rank.
+OWN_SIGNAL = "a process of its own group sent SIGTERM to all of it, as `kill 0` does"
 
 
 def main() -> None:
@@ -99,6 +119,9 @@ class Shim:
         self._pipes: dict[int, podlog.Stream] = {}
         self._streams: dict[int, tuple[podlog.Stream, podlog.Stream]] = {}
         self._alive: dict[int, int] = {}  # pid -> rank
+        # Ranks whose first process has ended on a stop notice before others of their session: how it has ended.
+        self._leaving: dict[int, tuple[int, int | None, int | None, bool]] = {}
+        self._spared: set[int] = set()  # workers of programs, which got no notice
         self._exits: dict[int, dict[str, Any]] = {}
         self._has_notice = False
         self._is_stopping = False
@@ -115,6 +138,7 @@ class Shim:
         self._memory_cgroup: str | None = self._cgroup or pod.get("memory_cgroup")
         self._num_oom_kills = processes.num_oom_kills(self._memory_cgroup)
         self._usage = usage.Usage()
+        self._meeting = meeting.Meeting(pod["env"])
         self._started: dict[str, Any] = {}
         self._argv: Sequence[str] = ()
         self._warm: Warm | None = None
@@ -242,7 +266,7 @@ class Shim:
         """
         place, codes = (
             self._pod["env"].get("FAIRLEAD_STEP_RETURNS"),
-            [each["exit_code"] for each in self._exits.values()],
+            [end["exit_code"] for end in self._exits.values()],
         )
         if not place or not self._pod.get("step") or not codes or any(codes) or self._is_stopping:
             return
@@ -253,8 +277,8 @@ class Shim:
         how, last, _ = self._run_beside((*self._step_command("return", place), number))
         if how is None:
             return
-        said = last.removeprefix("fairlead: ") or f"what it returns cannot be kept: {how}"
-        self._streams[first][1].feed(f"fairlead: {said}\n".encode(), time.time())
+        problem = last.removeprefix("fairlead: ") or f"what it returns cannot be kept: {how}"
+        self._streams[first][1].feed(f"fairlead: {problem}\n".encode(), time.time())
         self._streams[first][1].finish(time.time())
         self._exits[first]["exit_code"] = 1
 
@@ -262,7 +286,7 @@ class Shim:
         """Return the command that fetches or uploads a step's files, with a Python that has the stores' packages."""
         env = self._pod["env"]
         own = interpreter_for(self._pod["command"], env) or (shutil.which("python3", path=env.get("PATH")),)
-        python = [each or sys.executable for each in own]
+        python = [argument or sys.executable for argument in own]
         return (*python, *self._pod["step"], verb, place, env["FAIRLEAD_STEP_DIR"])
 
     def _try_place(self) -> str | None:
@@ -282,8 +306,8 @@ class Shim:
         own = interpreter_for(self._pod["command"], env)
         python = own or (sys.executable,)
         tried_by = [*python, *self._pod["trial"]]
-        said = trial.store_problem(place, tried_by, env, is_its_own=own is not None, within_s=PLACE_ANSWER_S)
-        return None if said is None else f"checkpoints cannot be kept there: {said}"
+        error = trial.store_problem(place, tried_by, env, is_its_own=own is not None, within_s=PLACE_ANSWER_S)
+        return None if error is None else f"checkpoints cannot be kept there: {error}"
 
     def _start(self, warm: Warm | None, why: str | None) -> bool:
         """Start all ranks; return True in a forked rank."""
@@ -319,14 +343,13 @@ class Shim:
         port, argv = env.get("FAIRLEAD_MEMBERS_PORT"), self._pod.get("members")
         if not port or not argv or self._pod["ranks"][0]["rank"] != 0:
             return
-        run = f"{env['FAIRLEAD_RUN_UID']}/{env['FAIRLEAD_ATTEMPT']}"
         null, shim = os.open(os.devnull, os.O_RDWR), os.getpid()
         if ranks.fork_with_signals_held() == 0:
             try:
                 ranks.enter(shim, self._cgroup, null, null)
             except OSError as error:
                 ranks.give_up(error)
-            ranks.become((sys.executable, "-I", *argv, port, run), env, self._pod["workdir"])
+            ranks.become((sys.executable, "-I", *argv, port), env, self._pod["workdir"])
         ranks.release_signals()
         os.close(null)
 
@@ -364,7 +387,7 @@ class Shim:
             _Became: In the restarted rank, if it was forked.
         """
         self._past += self._streams[rank]
-        if self._start_program(next(each for each in self._pod["ranks"] if each["rank"] == rank)):
+        if self._start_program(next(entry for entry in self._pod["ranks"] if entry["rank"] == rank)):
             raise _Became
         self._tell_started()
 
@@ -374,7 +397,7 @@ class Shim:
         if framework not in self._pod.get("begin_by", {}) or (framework == "xgboost" and rank != 0):
             return ()
         own = interpreter_for(self._pod["command"], env) or (shutil.which("python3", path=env.get("PATH")),)
-        return (*(each or sys.executable for each in own), *self._pod["begin_by"][framework])
+        return (*(argument or sys.executable for argument in own), *self._pod["begin_by"][framework])
 
     def _start_rank(self, rank: int, argv: Sequence[str], env: Mapping[str, str], warm: Warm | None = None) -> bool:
         """Start one process; return True in it if it was forked to become the user's program."""
@@ -386,6 +409,8 @@ class Shim:
                 ranks.enter(shim, self._cgroup, out_child, err_child)
             except OSError as error:
                 ranks.give_up(error)
+            for problem in shell_limits.apply(self._pod.get("shell_limits")):
+                os.write(2, f"fairlead: {problem}.\n".encode())
             if warm is not None:
                 warm.become(env)
                 return True
@@ -426,7 +451,7 @@ class Shim:
 
     def _start_exporter(self) -> ExporterChild | None:
         """Start the exporter of metrics; return None if no tracker is set up, or another pod has rank 0."""
-        first = next((each for each in self._pod["ranks"] if each["rank"] == 0), None)
+        first = next((entry for entry in self._pod["ranks"] if entry["rank"] == 0), None)
         if first is None or not self._pod.get("export"):
             return None
         from fairlead.runtime.experiment_tracking import choice
@@ -439,8 +464,8 @@ class Shim:
 
         python: tuple[str, ...] = (sys.executable,)
         if choice.WANDB in names:  # its package is one of the program's
-            found = shutil.which("python3", path=env.get("PATH")) or sys.executable
-            python = interpreter_for(self._pod["command"], env) or (found,)
+            fallback = shutil.which("python3", path=env.get("PATH")) or sys.executable
+            python = interpreter_for(self._pod["command"], env) or (fallback,)
         exporter = ExporterChild((*python, *self._pod["export"]), env, self._pod["workdir"])
         exporter.tick(self._cgroup)
         return exporter
@@ -450,7 +475,7 @@ class Shim:
         if self._exporter is None:
             return
         self._exporter.tick(self._cgroup)
-        bad = [each for each in self._exits.values() if each["exit_code"] != 0]
+        bad = [end for end in self._exits.values() if end["exit_code"] != 0]
         self._exporter.end("FINISHED" if not bad else "KILLED" if self._is_stopping else "FAILED")
         now = time.monotonic()
         deadline = now + EXPORT_S
@@ -466,8 +491,9 @@ class Shim:
     def _watch(self) -> None:
         """Wait until every rank has ended, no process of the pod is left and all output is in the log."""
         self._follow_stop()
-        while self._alive:
+        while self._alive or self._leaving:
             self._wait()
+        self._let_others_end()
         while self._end_others():
             self._wait(0.01)
         while self._pipes:
@@ -493,11 +519,14 @@ class Shim:
             self._follow_stop()
         self._reap()
         now = time.monotonic()
+        if self._leaving:
+            self._settle_leaving()
         if self._kill_at is not None and now >= self._kill_at:
             self._signal(signal.SIGKILL)
             self._kill_at = now + _RETRY_S
         if now >= self._tick_at:
             self._tick_at = now + TICK_S
+            self._meeting.look()
             self._follow_stop()
             self._look_for_supervisor(now)
             self._log.tick(time.time())
@@ -524,16 +553,17 @@ class Shim:
     def _reap(self) -> None:
         # Processes reaped together ended by now, in unknown order: a pause between them must not create an order.
         now, is_ending = time.time(), False
-        while True:
-            try:
-                pid, status, used = os.wait4(-1, os.WNOHANG)
-            except ChildProcessError:
-                # Orphaned descendants become children of this process, so without children it has no descendants.
-                self._is_childless = True
-                return
-            self._is_childless = False
-            if pid == 0:
-                return
+        reaped = self._ended_children()
+        if reaped:
+            self._meeting.look()
+        by_sigterm = _ended_by(reaped, signal.SIGTERM)
+        if not self._is_terminated and not self._has_notice and by_sigterm & self._alive.keys():
+            # One that the rank's own script sent to its group has ended others too, which takes a moment.
+            time.sleep(OWN_SIGNAL_S)
+            reaped += self._ended_children()
+            by_sigterm = _ended_by(reaped, signal.SIGTERM)
+        is_own_signal = bool(by_sigterm - self._alive.keys()) and not self._is_terminated and not self._has_notice
+        for pid, status, used in reaped:
             rank = self._alive.pop(pid, None)
             if rank is None:
                 if self._exporter is not None:
@@ -542,20 +572,102 @@ class Shim:
             self._usage.ended(rank, used.ru_maxrss)
             number = os.WTERMSIG(status) if os.WIFSIGNALED(status) else None
             code = None if number is not None else os.WEXITSTATUS(status)
-            # A rank that ends because another has failed is recorded after it, even if both are reaped together.
-            at = max(time.time(), now + 0.001) if is_ending and _has_heeded(code, number) else now
-            ended = {"rank": rank, "exit_code": code, "signal": number, "at": at}
+            limits = self._pod.get("shell_limits")
+            if number == signal.SIGKILL and shell_limits.has_used_up(limits, used.ru_utime + used.ru_stime):
+                number = signal.SIGXCPU  # its soft limit is the hard one, at which no other signal comes
             is_oom = number == signal.SIGKILL and processes.num_oom_kills(self._memory_cgroup) > self._num_oom_kills
-            self._signal_group(pid, signal.SIGKILL)  # processes left in its group hold its pipes open
-            if self._may_return(rank, number, is_oom=is_oom):
-                self._return(rank)
+            if self._is_terminated and self._kill_at is not None and self._remains_of(pid):
+                # A shell or launcher has ended on the notice, and its program uses the rest of the grace period.
+                self._leaving[pid] = (rank, code, number, is_oom)
                 continue
-            self._exits[rank] = {**ended, "out_of_memory": is_oom}
-            # A rank that ends on a stop notice does not shorten the others' grace period.
-            is_heeding = self._is_stopping and _has_heeded(code, number)
-            if code != 0 and not is_heeding and not self._is_taking_stacks:
-                self._end_within(min(TEARDOWN_S, self._grace_s))
-                is_ending = True
+            if number == signal.SIGTERM and is_own_signal:
+                self._streams[rank][1].feed(f"fairlead: {OWN_SIGNAL}\n".encode(), time.time())
+            ends_others = self._has_ended(pid, rank, code, number, is_oom=is_oom, now=now, is_ending=is_ending)
+            is_ending = is_ending or ends_others
+
+    def _ended_children(self) -> list[tuple[int, int, resource.struct_rusage]]:
+        """Return the children that have ended, with their status and usage."""
+        reaped: list[tuple[int, int, resource.struct_rusage]] = []
+        while True:
+            try:
+                pid, status, used = os.wait4(-1, os.WNOHANG)
+            except ChildProcessError:
+                # Orphaned descendants become children of this process, so without children it has no descendants.
+                self._is_childless = True
+                return reaped
+            self._is_childless = False
+            if pid == 0:
+                return reaped
+            reaped.append((pid, status, used))
+
+    def _has_ended(
+        self, pid: int, rank: int, code: int | None, number: int | None, *, is_oom: bool, now: float, is_ending: bool
+    ) -> bool:
+        """Record the end of a rank, or start it again; return whether the others are to end because of it."""
+        # A rank that ends because another has failed is recorded after it, even if both are reaped together.
+        at = max(time.time(), now + 0.001) if is_ending and _has_heeded(code, number) else now
+        if code == 0 and not self._is_terminated:
+            self._tell_left(pid, rank)
+        self._signal_group(pid, signal.SIGKILL)  # processes left in its group hold its pipes open
+        if self._may_return(rank, number, is_oom=is_oom):
+            self._return(rank)
+            return False
+        self._exits[rank] = {"rank": rank, "exit_code": code, "signal": number, "at": at, "out_of_memory": is_oom}
+        # A rank that ends on a stop notice does not shorten the others' grace period.
+        is_heeding = self._is_stopping and _has_heeded(code, number)
+        if code != 0 and not is_heeding and not self._is_taking_stacks:
+            self._end_within(min(TEARDOWN_S, self._grace_s))
+            return True
+        return False
+
+    def _remains_of(self, pid: int) -> list[int]:
+        """Return the living processes of the session of a rank."""
+        if self._is_childless:
+            return []
+        return [process.pid for process in processes.sessions_below(os.getpid()).get(pid, ())]
+
+    def _tell_left(self, pid: int, rank: int) -> None:
+        """Write into the log what a rank has left running, since it is killed and may not have been done."""
+        own = {" ".join(self._argv), *processes.commands([os.getpid()])}
+        left = [
+            command
+            for command in processes.commands(self._remains_of(pid))
+            if command not in own and not _is_helper(command)
+        ]
+        if left:
+            more = f" and {len(left) - 1} more" if len(left) > 1 else ""
+            text = f"fairlead: it ended and left {left[0][:LEFT_CHARACTERS]!r}{more} running, killed now; "
+            text += "`wait` lets a shell wait for what it has started"
+            name = "-" if rank == _SETUP else str(rank)
+            self._log.write(time.time(), name, "e", [text.encode("utf-8", "replace")])
+
+    def _settle_leaving(self) -> None:
+        """Record the end of ranks that nothing is left of, and of all when the grace period is over."""
+        sessions = processes.sessions_below(os.getpid())
+        is_over = self._kill_at is not None and time.monotonic() >= self._kill_at
+        for pid, (rank, code, number, is_oom) in list(self._leaving.items()):
+            left = sessions.get(pid, ())
+            if left and not is_over:
+                # Workers were spared for the sake of their program, which is gone.
+                orphans = [
+                    process.pid for process in left if process.parent == os.getpid() and process.pid in self._spared
+                ]
+                self._spared.difference_update(orphans)
+                processes.kill(orphans, signal.SIGTERM)
+            else:
+                del self._leaving[pid]
+                processes.kill([process.pid for process in left])
+                self._has_ended(pid, rank, code, number, is_oom=is_oom, now=time.time(), is_ending=False)
+
+    def _let_others_end(self) -> None:
+        """Give processes in sessions of their own the rest of the grace period, after a stop notice to the ranks."""
+        if not self._is_stopping or not self._is_terminated:
+            return
+        others = self._others()
+        processes.kill(others, signal.SIGTERM)
+        while others and self._kill_at is not None and time.monotonic() < self._kill_at:
+            self._wait(_RETRY_S)
+            others = self._others()
 
     def _follow_stop(self) -> None:
         stop: dict[str, Any] | None = podfiles.read_json(os.path.join(self._dir, "stop.json"))
@@ -599,7 +711,9 @@ class Shim:
         try:
             taken = stacks.take(
                 dict(self._alive),
-                env=lambda rank: next((self._env_of(each) for each in self._pod["ranks"] if each["rank"] == rank), {}),
+                env=lambda rank: next(
+                    (self._env_of(entry) for entry in self._pod["ranks"] if entry["rank"] == rank), {}
+                ),
                 files=lambda rank: stacks.file_of(self._dir, rank),
                 keep=lambda rank, lines: self._log.write(
                     time.time(), str(rank), "e", [line.encode("utf-8", "replace") for line in lines]
@@ -607,7 +721,7 @@ class Shim:
                 wait=self._wait,
                 until=begun + min(STACKS_S, grace_s),
             )
-            self._stacks = {each.rank: each for each in taken}
+            self._stacks = {stack.rank: stack for stack in taken}
             if len(self._pod["ranks"]) < int(self._pod["env"].get("WORLD_SIZE") or 0):
                 while self._alive and time.monotonic() < begun + min(HOLD_S, grace_s):
                     self._wait(0.05)
@@ -624,7 +738,7 @@ class Shim:
         if grace_s <= 0:
             self._signal(signal.SIGKILL)
         elif not self._is_terminated and self._alive:
-            self._signal(signal.SIGTERM)
+            self._terminate()
         self._is_terminated = self._is_terminated or bool(self._alive)
         self._kill_within(grace_s)
 
@@ -634,18 +748,34 @@ class Shim:
 
     def _end_others(self) -> bool:
         """Kill processes that the ranks left behind; return whether there were any."""
-        if self._is_childless and self._cgroup is None:
-            return False  # avoids reading all processes of the machine
-        others = {*processes.descendants(os.getpid()), *processes.members(self._cgroup)}
-        others -= self._of_exporter()
-        processes.kill(list(others))
+        others = self._others()
+        processes.kill(others)
         self._reap()
         return any(_is_ours(pid) for pid in others)
+
+    def _others(self) -> list[int]:
+        """Return the processes of the pod other than this one and the exporter."""
+        if self._is_childless and self._cgroup is None:
+            return []  # avoids reading all processes of the machine
+        others = {*processes.descendants(os.getpid()), *processes.members(self._cgroup)}
+        return list(others - self._of_exporter())
 
     def _of_exporter(self) -> set[int]:
         """Return the processes of the exporter, which end shortly after the ranks."""
         pid = None if self._exporter is None else self._exporter.pid
         return set() if pid is None else {pid, *processes.descendants(pid)}
+
+    def _terminate(self) -> None:
+        """Send SIGTERM once to the processes of the ranks; see `stop_delivery.py`."""
+        sessions = processes.sessions_below(os.getpid())
+        for pid in self._alive:
+            members = sessions.get(pid, [])
+            wanted, workers = stop_delivery.divide(members)
+            self._spared |= workers
+            if pid in wanted:
+                processes.kill(wanted, signal.SIGTERM)
+            else:  # another system, or it has just been forked
+                self._signal_group(pid, signal.SIGTERM)
 
     def _signal(self, number: int) -> None:
         for pid in self._alive:
@@ -665,11 +795,15 @@ class Shim:
         exits: list[dict[str, Any]] = [
             {**self._exits[rank], "tail": self._streams[rank][1].tail()} for rank in sorted(self._exits)
         ]
-        for each in exits if self._stacks is not None else ():
-            each["hang"] = self._whereabouts(each["rank"])
+        for end in exits if self._stacks is not None else ():
+            end["hang"] = self._whereabouts(end["rank"])
         record: dict[str, Any] = {"setup_failed": setup_failed, "message": message, "ranks": exits, "tail": list(tail)}
+        if message is None and self._meeting.failed and not any(end["exit_code"] != 0 for end in exits):
+            record["message"] = meeting.NEVER_MET
         if message is None:
             record["usage"] = {**self._usage.record(), "gpu_memory_bytes": gpu_peak.of_pod(self._dir)}
+        if not self._pod.get("echo") and self._log.lost is not None:
+            record["lost_output"] = self._log.lost
         self._release_room()
         self._ended = {"at": time.time(), **record}
         self._keep("exit.json", self._ended, durably=False)
@@ -703,9 +837,9 @@ class Shim:
                 return
 
     def _forget_stacks(self) -> None:
-        for each in self._pod["ranks"]:
+        for entry in self._pod["ranks"]:
             with contextlib.suppress(FileNotFoundError):
-                os.unlink(stacks.file_of(self._dir, each["rank"]))
+                os.unlink(stacks.file_of(self._dir, entry["rank"]))
 
     def _take_signals(self) -> None:
         self._wake_read, wake_write = os.pipe()
@@ -756,9 +890,20 @@ def _wake(_number: int, _frame: object) -> None:
     """Do nothing: the byte in the wake-up pipe is enough."""
 
 
+def _ended_by(reaped: Sequence[tuple[int, int, resource.struct_rusage]], number: int) -> set[int]:
+    """Return the processes that a signal has ended."""
+    return {pid for pid, status, _ in reaped if os.WIFSIGNALED(status) and os.WTERMSIG(status) == number}
+
+
 def _has_heeded(code: int | None, number: int | None) -> bool:
     """Return whether a rank ended as if stopped by SIGTERM."""
     return number == signal.SIGTERM or code == 128 + signal.SIGTERM
+
+
+def _is_helper(command: str) -> bool:
+    """Return whether a process is one that Python or Fairlead starts beside a program, and that ends after it."""
+    own = ("multiprocessing.", "process_manager.py", "ray_cluster.py", "tracker.py", "runtime.pyz", "stackdump")
+    return any(name in command for name in own)
 
 
 def _is_ours(pid: int) -> bool:
@@ -780,4 +925,5 @@ def _is_of_run(variable: str) -> bool:
 
 
 if __name__ == "__main__":
+    utf8_mode.enter()
     main()

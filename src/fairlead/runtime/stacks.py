@@ -84,12 +84,12 @@ def take(
     """
     taken = {rank: Taken(rank) for rank in sorted(pids.values())}
     own = {rank: [pid, *processes.descendants(pid)] for pid, rank in pids.items()}
-    asked = {
+    python_pids = {
         rank: [pid for pid in own[rank] if is_registered(pid, os.path.realpath(files(rank)))][:MOST_PROCESSES]
         for rank in taken
     }
-    for place in range(max((len(each) for each in asked.values()), default=0)):
-        now = {rank: each[place] for rank, each in asked.items() if len(each) > place}
+    for place in range(max((len(rank_pids) for rank_pids in python_pids.values()), default=0)):
+        now = {rank: rank_pids[place] for rank, rank_pids in python_pids.items() if len(rank_pids) > place}
         for rank, text in _ask(now, files, wait, until).items():
             pid = now[rank]
             if not text:
@@ -99,7 +99,7 @@ def take(
                 taken[rank].frames = main_frames(text)
             heading = f"fairlead: Python stacks of process {pid} ({_command(pid)}), innermost call first:"
             keep(rank, [heading, *text.splitlines()])
-    _take_native(taken, own, asked, env, keep, wait, until)
+    _take_native(taken, own, python_pids, env, keep, wait, until)
     return list(taken.values())
 
 
@@ -127,7 +127,7 @@ def _ask(
 def _take_native(
     taken: Mapping[int, Taken],
     own: Mapping[int, Sequence[int]],
-    asked: Mapping[int, Sequence[int]],
+    python_pids: Mapping[int, Sequence[int]],
     env: Callable[[int], Mapping[str, str]],
     keep: Callable[[int, list[str]], None],
     wait: Callable[[float], None],
@@ -138,7 +138,7 @@ def _take_native(
 
     running: dict[int, tuple[Any, Any, str, int]] = {}
     for rank in taken:
-        pid = asked[rank][0] if asked[rank] else _program(own[rank])
+        pid = python_pids[rank][0] if python_pids[rank] else _program(own[rank])
         argv = _tool(pid, env(rank))
         if argv is None:
             if not taken[rank].frames:
@@ -187,8 +187,8 @@ def _tool(pid: int, env: Mapping[str, str]) -> list[str] | None:
     if gdb is None:
         return None
     quick = ("-iex", "set debuginfod enabled off", "-iex", "set auto-solib-add off")
-    asked = ("-ex", f"sharedlibrary {_small_libraries(pid)}", "-ex", "thread apply all -ascending bt 40")
-    return [gdb, "-nx", "-batch", *quick, "-p", str(pid), *asked]
+    commands = ("-ex", f"sharedlibrary {_small_libraries(pid)}", "-ex", "thread apply all -ascending bt 40")
+    return [gdb, "-nx", "-batch", *quick, "-p", str(pid), *commands]
 
 
 def _small_libraries(pid: int) -> str:

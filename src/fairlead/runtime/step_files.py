@@ -17,7 +17,10 @@ import tempfile
 from functools import partial
 from pathlib import Path
 
+from fairlead.runtime.extraction import InvalidArchive, archive_digest, extract
+from fairlead.runtime.paths import UnsafeName, below
 from fairlead.runtime.places import open_place, translated, upload
+from fairlead.runtime.self_contained import make_self_contained
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -28,8 +31,7 @@ GIVEN = "given.json"
 RETURNED = "returned"
 CONTENT = "content"
 """Name of a file or directory within its archive."""
-# Python warns since 3.12, and later refuses, to extract an archive without a filter.
-_AS_IT_WAS: Any = {"filter": "tar"} if hasattr(tarfile, "tar_filter") else {}
+_DIGITS = frozenset("0123456789abcdef")
 
 
 def main(arguments: list[str]) -> int:
@@ -41,7 +43,7 @@ def main(arguments: list[str]) -> int:
             fetch_given(arguments[1], Path(arguments[2]))
         else:
             send_returned(arguments[1], Path(arguments[2]), arguments[3])
-    except (OSError, RuntimeFault, tarfile.TarError) as error:
+    except (OSError, RuntimeFault, ValueError) as error:
         how = (
             "what this step is given cannot be fetched" if arguments[0] == "give" else "what it returns cannot be kept"
         )
@@ -51,7 +53,13 @@ def main(arguments: list[str]) -> int:
 
 
 def archive_of(digest: str) -> str:
-    """Return the name of the archive of the output with this hash."""
+    """Return the name of the archive of the output with this hash.
+
+    Raises:
+        UnsafeName: It is no hash.
+    """
+    if len(digest) != 64 or not _DIGITS.issuperset(digest):
+        raise UnsafeName(f"{digest[:100]!a} is not the hash of an output")
     return f"outputs/{digest[:2]}/{digest}.tar"
 
 
@@ -61,34 +69,44 @@ def pack(source: Path, archive: Any) -> None:
         file.add(source, CONTENT)
 
 
-def unpack(archive: Path, directory: Path) -> Path:
+def unpack(archive: Path, directory: Path, digest: str | None) -> Path:
     """Unpack an archive into a directory and return the path of its content.
 
+    Args:
+        digest: Hash of the content, compared before anything is written; None where none is known.
+
     Raises:
-        TarError: The file is not an archive, or is incomplete.
+        InvalidArchive: The file is not an archive, is incomplete, has another content, or one that is not unpacked.
     """
-    with tarfile.open(archive) as file:
-        file.extractall(directory, **_AS_IT_WAS)
-    return directory / CONTENT
+    with archive.open("rb") as file:
+        if digest is not None:
+            if archive_digest(file, most_bytes=shutil.disk_usage(directory).free) != digest:
+                raise InvalidArchive(f"it has another content than {digest}")
+            file.seek(0)
+        extract(file, directory, links=True)
+    content = directory / CONTENT
+    if not os.path.lexists(content):
+        raise InvalidArchive(f"it has no {CONTENT}")
+    return content
 
 
 def fetch_given(place: str, directory: Path) -> None:
     """Fetch a step's inputs into ``inputs`` of a directory, and create an empty ``outputs`` in it."""
     system, root = open_place(place, what="outputs of steps")
     data = translated(partial(system.cat_file, f"{root}/{GIVEN}"), f"{place}/{GIVEN} cannot be read")
-    given: Mapping[str, Any] = json.loads(data)
-    store, below = open_place(given["artefacts"], what="outputs of steps")
+    manifest: Mapping[str, Any] = json.loads(data)
+    store, folder = open_place(manifest["artefacts"], what="outputs of steps")
     for name in ("inputs", "outputs"):
         shutil.rmtree(directory / name, ignore_errors=True)
         (directory / name).mkdir(parents=True)
-    for name, made in given["inputs"].items():
-        goal = directory / "inputs" / name
+    for name, made in manifest["inputs"].items():
+        goal = below(directory / "inputs", name)
         if isinstance(made, str):
-            _fetch(store, below, made, goal)
+            _fetch(store, folder, made, goal)
             continue
         goal.mkdir()
         for index, digest in made.items():
-            _fetch(store, below, digest, goal / index)
+            _fetch(store, folder, digest, below(goal, index))
 
 
 def _fetch(system: Any, root: str, digest: str, goal: Path) -> None:
@@ -96,12 +114,16 @@ def _fetch(system: Any, root: str, digest: str, goal: Path) -> None:
         packed = Path(directory, "packed")
         call = partial(system.get_file, f"{root}/{archive_of(digest)}", str(packed))
         translated(call, f"{root}/{archive_of(digest)} cannot be read")
-        os.rename(unpack(packed, Path(directory)), goal)
+        try:
+            os.rename(unpack(packed, Path(directory), digest), goal)
+        except InvalidArchive as error:
+            raise InvalidArchive(f"{root}/{archive_of(digest)}: {error}") from error
 
 
 def send_returned(place: str, directory: Path, number: str) -> None:
     """Upload everything in ``outputs`` of a directory as the outputs of one pod."""
     system, root = open_place(place, what="outputs of steps")
+    make_self_contained(directory / "outputs")
     with tempfile.NamedTemporaryFile(dir=directory, prefix=".packed-") as file:
         pack(directory / "outputs", file)
         file.flush()
@@ -117,8 +139,8 @@ def number_of(attempt: int, first_rank: int) -> str:
 def merge(source: Path, target: Path) -> None:
     """Move the entries of a directory into another; entries that exist there are kept."""
     for entry in sorted(source.iterdir()):
-        there = target / entry.name
-        if not os.path.lexists(there):
-            os.rename(entry, there)
-        elif entry.is_dir() and there.is_dir() and not entry.is_symlink() and not there.is_symlink():
-            merge(entry, there)
+        destination = below(target, entry.name)
+        if not os.path.lexists(destination):
+            os.rename(entry, destination)
+        elif entry.is_dir() and destination.is_dir() and not entry.is_symlink() and not destination.is_symlink():
+            merge(entry, destination)

@@ -2,7 +2,7 @@
 
 A function receives the results of the steps that its parameters name, and its return value is the output ``result``.
 That is stored as JSON if JSON restores the same value, otherwise as a pickle; a path is stored as a copy of its file or
-directory. Pickles are only read from this machine's own store.
+directory. A pickle is read from the pipeline's own store, after it was compared with the hash of what a step returned.
 """
 
 import json
@@ -51,7 +51,7 @@ def dump(value: Any, place: Path) -> None:
         place.mkdir()
         source = Path(value)
         if source.is_dir():
-            shutil.copytree(source, place / source.name, symlinks=True)
+            shutil.copytree(source, place / source.name)
         else:
             shutil.copy2(source, place / source.name)
         return

@@ -87,10 +87,10 @@ def store_problem(
         return f"{place} does not answer within {within_s:g} s"
     except OSError:
         return None  # no such Python: the start of the program reports it best
-    said = ended.stdout.strip()
-    if ended.returncode == 0 or not said or (ended.returncode == NOT_INSTALLED and not is_its_own):
+    output = ended.stdout.strip()
+    if ended.returncode == 0 or not output or (ended.returncode == NOT_INSTALLED and not is_its_own):
         return None
-    return " ".join(said.split())
+    return " ".join(output.split())
 
 
 def _try_store(place: str) -> None:

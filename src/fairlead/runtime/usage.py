@@ -85,5 +85,5 @@ def _cpu_s(pid: int) -> float:
     """Return the processor time in seconds of a process and the children that it waited for; 0 once it is gone."""
     with contextlib.suppress(OSError, ValueError, IndexError), open(f"/proc/{pid}/stat", "rb") as file:
         fields = file.read().rpartition(b")")[2].split()
-        return sum(int(each) for each in fields[11:15]) / _TICKS_PER_S
+        return sum(int(ticks) for ticks in fields[11:15]) / _TICKS_PER_S
     return 0.0

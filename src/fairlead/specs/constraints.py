@@ -97,9 +97,9 @@ MODELS = Text(
 
 def enforce(problems: Iterable[tuple[str, str]]) -> None:
     """Raise BrokenRules if there are problems."""
-    found = tuple(problems)
-    if found:
-        raise BrokenRules(found)
+    broken_rules = tuple(problems)
+    if broken_rules:
+        raise BrokenRules(broken_rules)
 
 
 def broken(value: object, rules: Constraints) -> Iterable[tuple[str, str]]:

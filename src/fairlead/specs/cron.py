@@ -1,10 +1,6 @@
-"""Parses the five fields of cron: minute, hour, day of the month, month, day of the week."""
+"""Checks the five fields of cron: minute, hour, day of the month, month, day of the week; and names of time zones."""
 
-from collections.abc import Iterator
-from datetime import date
-
-from fairlead.frozen import dataclass
-from fairlead.specs.constraints import Text
+from fairlead.specs.constraints import Text, quote
 
 TIMEZONE = Text(
     max_length=64, pattern=r"[A-Za-z][-+A-Za-z0-9_/]*", what="a time zone; give one such as `Europe/Berlin`"
@@ -12,6 +8,13 @@ TIMEZONE = Text(
 """Syntax of names of time zones."""
 _MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
 _DAYS = ("sun", "mon", "tue", "wed", "thu", "fri", "sat")
+_NAMED = {
+    "@hourly": "0 * * * *",
+    "@daily": "0 0 * * *",
+    "@weekly": "0 0 * * 0",
+    "@monthly": "0 0 1 * *",
+    "@yearly": "0 0 1 1 *",
+}
 _FIELDS = (
     ("minute", 0, 59, ()),
     ("hour", 0, 23, ()),
@@ -21,70 +24,34 @@ _FIELDS = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Cron:
-    """A cron schedule.
+def parse_cron(text: str) -> str:
+    """Check five fields with ``*``, numbers, names, lists, ranges and steps, or a name such as ``@daily``.
 
-    Attributes:
-        days: Days of the month; if both kinds of days are given, a day matches either.
-        weekdays: Days of the week, with Sunday as 0.
-        any_day: The day of the month is unrestricted.
-        any_weekday: The day of the week is unrestricted.
-    """
-
-    minutes: tuple[int, ...]
-    hours: tuple[int, ...]
-    days: frozenset[int]
-    months: frozenset[int]
-    weekdays: frozenset[int]
-    any_day: bool
-    any_weekday: bool
-
-    def is_on(self, day: date) -> bool:
-        """Return whether a day has times. As in cron, if both kinds of days are given, either matches."""
-        if day.month not in self.months:
-            return False
-        in_month, in_week = day.day in self.days, day.isoweekday() % 7 in self.weekdays
-        return in_month or in_week if not (self.any_day or self.any_weekday) else in_month and in_week
-
-    def times(self) -> Iterator[tuple[int, int]]:
-        """Yield the hour and minute of each time of a day, in order."""
-        return ((hour, minute) for hour in self.hours for minute in self.minutes)
-
-
-def parse_cron(text: str) -> Cron:
-    """Parse five fields with ``*``, numbers, names, lists, ranges and steps.
+    Returns the five fields.
 
     Raises:
         ValueError: The text is invalid; the message completes a sentence about it.
     """
+    text = _NAMED.get(text.strip().lower(), text)
     words = text.split()
     if len(words) != len(_FIELDS):
+        named = f", or one of {', '.join(_NAMED)}" if text.lstrip().startswith("@") else ""
         raise ValueError(
-            f"has {len(words)} fields; give five, minute, hour, day of the month, month and day of the week, "
-            "such as `0 3 * * *`"
+            f"has {len(words)} field{'s' * (len(words) != 1)}; give five, minute, hour, day of the month, month and "
+            f"day of the week, such as `0 3 * * *`{named}"
         )
-    read = [_field(word, *field) for word, field in zip(words, _FIELDS, strict=True)]
-    cron = Cron(
-        minutes=tuple(sorted(read[0])),
-        hours=tuple(sorted(read[1])),
-        days=frozenset(read[2]),
-        months=frozenset(read[3]),
-        weekdays=frozenset(day % 7 for day in read[4]),
-        any_day=words[2].startswith("*"),
-        any_weekday=words[4].startswith("*"),
-    )
+    _, _, days, months, _ = (_field(word, *field) for word, field in zip(words, _FIELDS, strict=True))
     # Each month's longest length, in a leap year, decides whether a day ever occurs.
-    if cron.any_weekday and not any(day <= _LONGEST[month - 1] for month in cron.months for day in cron.days):
+    if words[4].startswith("*") and not any(day <= _LONGEST[month - 1] for month in months for day in days):
         raise ValueError("never comes: no such month has such a day")
-    return cron
+    return text
 
 
 _LONGEST = (31, 29, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)
 
 
 def _field(text: str, what: str, low: int, high: int, names: tuple[str, ...]) -> set[int]:
-    found: set[int] = set()
+    numbers: set[int] = set()
     for part in text.lower().split(","):
         span, slash, step_text = part.partition("/")
         step = _number(step_text, f"step of the {what}", 1, high, ()) if slash else 1
@@ -96,8 +63,8 @@ def _field(text: str, what: str, low: int, high: int, names: tuple[str, ...]) ->
             last = _number(end, what, low, high, names) if dash else (high if slash else first)
         if last < first:
             raise ValueError(f"has {_article(what)} {what} of `{part}`, which ends before it begins")
-        found |= set(range(first, last + 1, step))
-    return found
+        numbers |= set(range(first, last + 1, step))
+    return numbers
 
 
 def _number(text: str, what: str, low: int, high: int, names: tuple[str, ...]) -> int:
@@ -112,10 +79,17 @@ def _article(what: str) -> str:
     return "an" if what == "hour" else "a"
 
 
-def is_timezone(name: str) -> bool:
-    """Return whether this machine knows a time zone."""
+def timezone_problem(name: str) -> str | None:
+    """Return why a name is no time zone; None for one, or where this machine knows none at all."""
     if name == "UTC":
-        return True
+        return None
     from zoneinfo import available_timezones  # here, since every command reads specs and few of them name a zone
 
-    return name in available_timezones()
+    known = available_timezones()
+    if name in known or not known:
+        return None
+    # No name that is only similar: `GMT+2` is neither `GMT+0` nor, as its sign is the other way round, `Etc/GMT+2`.
+    near = [zone for zone in sorted(known) if name.lower() == zone.lower()]
+    near += [zone for zone in sorted(known) if zone.lower().endswith(f"/{name.lower()}") and "Etc/" not in zone]
+    meant = f"did you mean `{near[0]}`?" if near else "give one such as `Europe/Berlin`"
+    return f"{quote(name)} is not a time zone; {meant}"

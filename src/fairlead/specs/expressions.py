@@ -67,7 +67,7 @@ def _check(node: ast.expr) -> None:
             parts = [operand]
         case ast.Compare(left=left, comparators=others):
             parts = [left, *others]
-            if any(type(each) not in _COMPARISONS for each in node.ops):
+            if any(type(operator) not in _COMPARISONS for operator in node.ops):
                 raise ValueError("compares with `is`; use `==`")
         case ast.List(elts=items) | ast.Tuple(elts=items):
             parts = items

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
+    from fairlead.specs.data import DataSource
     from fairlead.specs.engines import Engine
     from fairlead.specs.overlay import Overlay
     from fairlead.specs.parallel import Parallel
@@ -37,6 +38,9 @@ class GangSpec(Protocol):
 
     @property
     def most_nodes(self) -> int | None: ...
+
+    @property
+    def ranks_on_each_node(self) -> int: ...
 
     @property
     def resources(self) -> Resources: ...
@@ -103,6 +107,9 @@ class ProgramSpec(GangSpec, Protocol):
     def env(self) -> Mapping[str, str]: ...
 
     @property
+    def data(self) -> Mapping[str, DataSource]: ...
+
+    @property
     def retry(self) -> Retry: ...
 
     @property
@@ -116,9 +123,6 @@ class ProgramSpec(GangSpec, Protocol):
 
     @property
     def terminate_on_nan(self) -> bool: ...
-
-    @property
-    def ranks_on_each_node(self) -> int: ...
 
     @property
     def world_size(self) -> int: ...

@@ -1,7 +1,4 @@
-"""Tables of every key of every kind, from which parser, rendering, JSON Schema and CRDs are derived.
-
-Defaults are those of the dataclasses and bounds are their rules; the tables repeat neither.
-"""
+"""The kinds of objects, each with its keys, from which parser, rendering, JSON Schema and CRDs are derived."""
 
 from __future__ import annotations
 
@@ -11,7 +8,8 @@ from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from fairlead.specs.tables.field_types import Section
+from fairlead.specs.field_types import Section
+from fairlead.specs.sections import section_of
 
 if TYPE_CHECKING:
     from fairlead.specs.fleet import Fleet
@@ -28,18 +26,19 @@ API_VERSION = "fairlead.dev/v1alpha1"
 Spec: TypeAlias = "Training | Serving | Sweep | Pipeline | Team | Pool | Simulation | Fleet"
 
 
+_HOMES = {"Replica": "serving"}
+
+
 class _Kinds(Mapping[str, Section]):
-    """The table of each kind, imported on first use, since most files contain only runs."""
+    """The section of each kind, imported on first use, since most files contain only runs."""
 
     def __init__(self, *homes: str) -> None:
         self._homes = homes
 
     def __getitem__(self, kind: str) -> Section:
         if kind not in self._homes:
-            added: Section = added_kinds()[kind].SECTION
-            return added
-        section: Section = getattr(import_module(f"fairlead.specs.tables.{kind.lower()}_keys"), kind.upper())
-        return section
+            return section_of(added_kinds()[kind].KIND.spec)
+        return section_of(getattr(import_module(f"fairlead.specs.{_HOMES.get(kind, kind.lower())}"), kind))
 
     def __iter__(self) -> Iterator[str]:
         yield from self._homes
@@ -63,8 +62,8 @@ OBJECTS: Mapping[str, Section] = _Kinds(*_WRITTEN, "Replica")
 def added_kinds() -> Mapping[str, Any]:
     """Return the modules of external kinds, by kind, from the comma-separated list in FAIRLEAD_KINDS.
 
-    Each has ``SECTION``, the table of its keys, and ``KIND``, its record (see ``fairlead.policy.kinds.record``).
+    Each has ``KIND``, its record (see ``fairlead.policy.kinds.record``), whose ``spec`` is a dataclass with keys.
     """
     names = filter(None, os.environ.get("FAIRLEAD_KINDS", "").split(","))
     modules = [import_module(name.strip()) for name in names]
-    return {module.SECTION.type.__name__: module for module in modules}
+    return {module.KIND.spec.__name__: module for module in modules}

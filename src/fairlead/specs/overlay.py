@@ -6,8 +6,11 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from fairlead.frozen import dataclass
-from fairlead.specs.constraints import enforce, one_line, quote
-from fairlead.specs.tables.pod_fields import POD, Branch, Items, Leaf, Map, Tree
+from fairlead.specs.constraints import BrokenRules, enforce, one_line, quote
+from fairlead.specs.pod_fields import POD, Branch, Items, Leaf, Map, Tree
+from fairlead.specs.quantities import parse_cpu, parse_size
+from fairlead.specs.resources import MOST_BYTES, MOST_CPU_MILLI
+from fairlead.untrusted_json import parse_json
 
 RANKS = "ranks"  # the container that runs the command
 OWN_DOMAIN = "fairlead.dev/"
@@ -15,13 +18,26 @@ OWN_NAMES = "fairlead-"
 OWN_PATH = "/fairlead"
 TEXT_MOST = 65_536
 NAME_MOST = 512
+OBJECT_NAME_MOST = 253
+QUANTITY_MOST = 200
+OBJECT_NAME = re.compile("(?:[a-z0-9](?:[-a-z0-9.]*[a-z0-9])?)?")
+"""Names of objects, as an API server allows them (RFC 1123), and none; others could lead a request elsewhere."""
 ITEMS_MOST = 64
 OVERLAY_MOST = 262_144
 SET_BY_FAIRLEAD = re.compile(
-    "FAIRLEAD_(RUN|RUN_UID|TEAM|POD_UID|ATTEMPT|POD_DIR|RUN_DIR|AGREE_PORT|GRACE_S|ELASTIC|MEMBERS_DIR|REPLACEMENT|PARALLEL|FRAMEWORK|HOSTS|TERMINATE_ON_NAN|DEVICES|RANKS_PER_HOST"
-    "|CHECKPOINT_(TO|FROM|EVERY_(S|STEPS|AUTO)|KEEP|MEMORY|MEMORY_EVERY_(S|STEPS))|NODE|POD_IP|INSTRUCTIONS|COMMAND|SETUP)|((LOCAL_|GROUP_|ROLE_)?(RANK|WORLD_SIZE))|NODE_RANK|ROLE_NAME|MASTER_(ADDR|PORT)"
+    "FAIRLEAD_(RUN|RUN_UID|TEAM|POD_UID|ATTEMPT|POD_DIR|RUN_DIR|AGREE_PORT|KEY|KEY_FILE|GRACE_S|ELASTIC|MEMBERS_DIR|REPLACEMENT|PARALLEL|FRAMEWORK|HOSTS|TERMINATE_ON_NAN|DEVICES|RANKS_PER_HOST"
+    "|CHECKPOINT_(TO|FROM|STEP|EVERY_(S|STEPS|AUTO)|KEEP|MEMORY|MEMORY_EVERY_(S|STEPS))|NODE|POD_IP|INSTRUCTIONS|COMMAND|SETUP)|((LOCAL_|GROUP_|ROLE_)?(RANK|WORLD_SIZE))|NODE_RANK|ROLE_NAME|MASTER_(ADDR|PORT)"
     "|TORCHELASTIC_(RUN_ID|RESTART_COUNT|MAX_RESTARTS|USE_AGENT_STORE)"
 )
+DEVICES = (
+    "nvidia.com/gpu", "nvidia.com/mig-", "amd.com/gpu", "gpu.intel.com/", "habana.ai/gaudi",
+    "deviceclass.resource.kubernetes.io/",
+)  # fmt: skip
+"""Prefixes of resources that are GPUs, or parts of them."""
+COUNTED = ("cpu", "memory")
+"""The other resources that the queue, quotas, budgets and placement count."""
+PROFILES = ("container.apparmor.security.beta.kubernetes.io/", "seccomp.security.alpha.kubernetes.io/")
+"""Prefixes of annotations that are settings of a pod's security."""
 
 # Messages of both the parser and the API server.
 FOREIGN_LABEL = f"names under {OWN_DOMAIN} are Fairlead's own; choose another"
@@ -29,9 +45,17 @@ FOREIGN_VOLUME = f"volumes called {OWN_NAMES}... are Fairlead's own; rename it"
 FOREIGN_CONTAINER = " is Fairlead's own; choose another name"
 SET_BY_US = " is set by Fairlead itself; choose another name"
 FOREIGN_MOUNT = f"{OWN_PATH} is Fairlead's own; choose another place"
+FOREIGN_PROFILE = "it is a profile of the node's security, which pods do not choose; leave it out"
+COUNTED_RANKS = (
+    "cores, memory and GPUs of the ranks come from the key `resources` of the spec, by which the queue counts them; "
+    "leave them out here"
+)
+MORE_THAN_A_POD = " is more than a pod may have"
+COUNTED_DEVICES = "GPUs go to the ranks alone, by `resources.gpu` of the spec; leave them out here"
 ONLY_CONTAINER = f"the only container is `{RANKS}`; one beside it goes under initContainers, with restartPolicy Always"
 
 Path = tuple[str | int, ...]
+_UNSTORABLE = re.compile(r"\\u0000|[\ud800-\udfff]")  # in JSON
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +65,11 @@ class Overlay:
     text: str = "{}"
 
     def __post_init__(self) -> None:
-        enforce(("text", f"{dotted(path)}: {sentence}") for path, sentence in problems(json.loads(self.text)))
+        try:
+            content = parse_json(self.text, max_bytes=4 * OVERLAY_MOST)
+        except ValueError as error:
+            raise BrokenRules((("text", f"not the JSON of an overlay: {error}"),)) from error
+        enforce(("text", f"{dotted(path)}: {sentence}") for path, sentence in problems(content))
 
     @property
     def pod(self) -> dict[str, Any]:
@@ -57,12 +85,15 @@ def overlay(pod: Mapping[str, Any]) -> Overlay:
 
 def problems(value: Any) -> Iterator[tuple[Path, str]]:
     """Yield the problems of an overlay given as plain data, with their paths."""
-    found = list(_problems(value, POD, ()))
-    yield from found
-    if not found:
+    mistakes = list(_problems(value, POD, ()))
+    yield from mistakes
+    if not mistakes:
         value = _given(value)
         yield from _own(value)
-        if len(json.dumps(value, ensure_ascii=False)) > OVERLAY_MOST:
+        written = json.dumps(value, ensure_ascii=False)
+        if _UNSTORABLE.search(written) is not None:
+            yield (), "it holds a NUL or half a surrogate pair, which no object of a cluster can hold; remove it"
+        if len(written) > OVERLAY_MOST:
             yield (), f"more than {OVERLAY_MOST} characters in all; use objects of the cluster and name them here"
 
 
@@ -114,8 +145,10 @@ def _problems(value: Any, branch: Branch, path: Path) -> Iterator[tuple[Path, st
     elif not _is(value, branch):
         remedy = "; put it in quotes" if branch in _TEXTS and not isinstance(value, (dict, list)) else ""
         yield path, f"{_show(value)} is not {branch}{remedy}"
-    elif isinstance(value, str) and len(value) > (most := NAME_MOST if branch is Leaf.NAME else TEXT_MOST):
+    elif isinstance(value, str) and len(value) > (most := _LONGEST.get(branch, TEXT_MOST)):
         yield path, f"{quote(value)} has {len(value)} characters; give at most {most}"
+    elif branch is Leaf.OBJECT and OBJECT_NAME.fullmatch(value) is None:
+        yield path, f"{quote(value)} is not {branch}; use lower-case letters, digits, `-` and `.`"
 
 
 def _is(value: Any, leaf: Leaf) -> bool:
@@ -128,7 +161,8 @@ def _is(value: Any, leaf: Leaf) -> bool:
     return isinstance(value, int) or (leaf is Leaf.QUANTITY and isinstance(value, str))
 
 
-_TEXTS = (Leaf.TEXT, Leaf.NAME)
+_TEXTS = (Leaf.TEXT, Leaf.NAME, Leaf.OBJECT)
+_LONGEST = {Leaf.NAME: NAME_MOST, Leaf.OBJECT: OBJECT_NAME_MOST, Leaf.QUANTITY: QUANTITY_MOST}
 
 
 def _own(pod: Mapping[str, Any]) -> Iterator[tuple[Path, str]]:
@@ -137,6 +171,8 @@ def _own(pod: Mapping[str, Any]) -> Iterator[tuple[Path, str]]:
         for name in pod.get("metadata", {}).get(part, {}):
             if name.startswith(OWN_DOMAIN):
                 yield ("metadata", part, name), FOREIGN_LABEL
+            if part == "annotations" and name.startswith(PROFILES):
+                yield ("metadata", part, name), FOREIGN_PROFILE
     spec = pod.get("spec", {})
     for place, volume in enumerate(spec.get("volumes", ())):
         if volume["name"].startswith(OWN_NAMES):
@@ -154,6 +190,34 @@ def _own(pod: Mapping[str, Any]) -> Iterator[tuple[Path, str]]:
             for at, mount in enumerate(container.get("volumeMounts", ())):
                 if mount["mountPath"] == OWN_PATH or mount["mountPath"].startswith(f"{OWN_PATH}/"):
                     yield (*path, "volumeMounts", at, "mountPath"), FOREIGN_MOUNT
+            yield from _uncounted(kind, container.get("resources", {}), (*path, "resources"))
+
+
+def _uncounted(kind: str, resources: Mapping[str, Any], path: Path) -> Iterator[tuple[Path, str]]:
+    """Yield the resources of a container that would not be counted: of the ranks all of ours, of others GPUs."""
+    for part in ("requests", "limits"):
+        for name, value in resources.get(part, {}).items():
+            if kind == "containers" and (name in COUNTED or name.startswith(DEVICES)):
+                yield (*path, part, name), COUNTED_RANKS
+            elif kind != "containers" and name.startswith(DEVICES):
+                yield (*path, part, name), COUNTED_DEVICES
+            elif kind != "containers" and name in _READ:
+                try:
+                    amount = _READ[name](str(value))
+                except ValueError as error:
+                    yield (*path, part, name), f"{_show(value)} {error}; give it as in `{_LIKE[name]}`"
+                else:
+                    if amount > SIDE_MOST[name][0]:
+                        yield (*path, part, name), f"{_show(value)}{MORE_THAN_A_POD}; {SIDE_MOST[name][1]}"
+
+
+_READ = {"cpu": parse_cpu, "memory": parse_size}
+_LIKE = {"cpu": "500m", "memory": "1Gi"}
+# The bounds of `resources`: larger amounts overflow where they are added up and shown.
+SIDE_MOST = {
+    "cpu": (MOST_CPU_MILLI, "give at most 100000"),
+    "memory": (MOST_BYTES, "give at most 1Pi"),
+}
 
 
 def _unknown(name: str, tree: Tree) -> str:

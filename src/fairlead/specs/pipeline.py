@@ -4,17 +4,21 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import field, fields, replace
 from enum import StrEnum
+from typing import Annotated, ClassVar
 
 from fairlead.frozen import dataclass
-from fairlead.specs.constraints import NAME, PATH, BrokenRules, Constraints, Limit, Text, broken, enforce, quote
-from fairlead.specs.cron import TIMEZONE, parse_cron
+from fairlead.specs.constraints import NAME, PATH, BrokenRules, Limit, Text, enforce, quote
+from fairlead.specs.cron import TIMEZONE, parse_cron, timezone_problem
 from fairlead.specs.expressions import names_in
+from fairlead.specs.field_types import DURATION, FACTOR, TEXT, ListField, Named, Section
+from fairlead.specs.key import Key, SameKey, broken
 from fairlead.specs.overlay import SET_BY_US, Overlay
 from fairlead.specs.resources import Resources
+from fairlead.specs.sections import part_of, without
 from fairlead.specs.sweep import NAME_MOST, Sweep
 from fairlead.specs.sweep import map_runs as map_trial
-from fairlead.specs.training import DAY_S, DECADE_S, DEFAULT_TEAM, Checkpoint, Training
-from fairlead.specs.training import TRAINING_RULES as OF_A_RUN
+from fairlead.specs.training import DAY_S, DECADE_S, DEFAULT_TEAM, ENV, Checkpoint, Retry, Training
+from fairlead.specs.workload import Kind
 
 STEPS_MOST = 2_000
 LIST_MOST = 1_000
@@ -53,41 +57,9 @@ DRIVER = "driver"
 NUMBER_MOST = 4
 ITEM_DIGITS = 4
 
-CACHE_RULES: Constraints = {"max_age_s": Limit(low=0.001, high=DECADE_S)}
-SCHEDULE_RULES: Constraints = {
-    "cron": Text(max_length=200),
-    "timezone": TIMEZONE,
-}
-ON_RULES: Constraints = {"every_s": Limit(low=0.1, high=DECADE_S)}
 # Defaults of a drift.
 FRESH_WINDOW = 300
 SIGNIFICANCE = 0.001
-DRIFT_RULES: Constraints = {
-    "data": PATH,
-    "reference": PATH,
-    "column": Text(max_length=200),
-    "cost": Limit(low=1e-9, high=1e15),
-    "window": Limit(low=10, high=1_000_000, whole=True),
-    "significance": Limit(low=1e-12, high=0.5),
-}
-STEP_RULES: Constraints = {
-    "run": Text(max_length=65_536, lines=True),
-    "when": CONDITION,
-    "each_of": REFERENCE,
-    "gate": CONDITION,
-    "retry": Limit(low=0, high=1_000, whole=True),
-    "timeout_s": Limit(low=0.001, high=DECADE_S),
-}
-PIPELINE_RULES: Constraints = {
-    "name": NAME,
-    "team": NAME,
-    "image": OF_A_RUN["image"],
-    "workdir": PATH,
-    "setup": OF_A_RUN["setup"],
-    "priority": Limit(low=-1, high=1_000, whole=True),
-    "parallel": Limit(low=1, high=10_000, whole=True),
-    "grace_s": Limit(low=0.001, high=DAY_S, zero=True),
-}
 
 
 class CatchUp(StrEnum):
@@ -106,29 +78,41 @@ class Overlap(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Schedule:
-    """The schedule of an applied pipeline.
+    """The schedule of an applied pipeline."""
 
-    Attributes:
-        cron: Minute, hour, day of the month, month and day of the week.
-        timezone: Time zone of the IANA database, such as Europe/Berlin.
-        catch_up: One run for all missed times, or none.
-        overlap: Whether a time is skipped or postponed while an earlier run is unfinished.
-    """
-
-    cron: str
-    timezone: str = "UTC"
-    catch_up: CatchUp = CatchUp.ONE
-    overlap: Overlap = Overlap.SKIP
+    cron: Annotated[
+        str,
+        Key("cron", rule=Text(max_length=200), example="0 3 * * *", also="expression crontab at", alone=True),
+        "Minute, hour, day of the month, month and day of the week.",
+    ]
+    timezone: Annotated[
+        str,
+        Key("timezone", rule=TIMEZONE, example="Europe/Berlin", also="tz time_zone zone"),
+        "Time zone of these times.",
+    ] = "UTC"
+    catch_up: Annotated[
+        CatchUp,
+        Key("catch_up", example="none", also="catchup backfill misfire"),
+        "`one` run for all times that were missed while no supervisor was running, or `none`.",
+    ] = CatchUp.ONE
+    overlap: Annotated[
+        Overlap,
+        Key("overlap", example="wait", also="concurrency_policy overlap_policy max_active_runs"),
+        "A time that comes while an earlier run is unfinished is skipped (`skip`), or runs after it (`wait`).",
+    ] = Overlap.SKIP
 
     def __post_init__(self) -> None:
         enforce(self._problems())
 
     def _problems(self) -> Iterable[tuple[str, str]]:
-        yield from broken(self, SCHEDULE_RULES)
+        yield from broken(self)
         try:
             parse_cron(self.cron)
         except ValueError as error:
             yield "cron", f"{quote(self.cron)} {error}"
+        problem = timezone_problem(self.timezone)
+        if problem is not None:
+            yield "timezone", problem
 
 
 class Detector(StrEnum):
@@ -141,31 +125,57 @@ class Detector(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drift:
-    """A drift trigger of an applied pipeline: drift of a model's losses, or of data from its training data.
+    """A drift trigger of an applied pipeline: drift of a model's losses, or of data from its training data."""
 
-    Attributes:
-        data: File of rows in order of arrival, as CSV with a header or as JSON lines.
-        column: Column with the loss of each prediction, such as 0 or 1 for right or wrong; None with ``reference``.
-        cost: Cost of a training in the unit of ``column``, say mistakes; triggers when staleness has cost as much.
-        detector: Triggers when this detector finds that losses have grown; None with ``cost`` or ``reference``.
-        reference: File like ``data`` to compare with; triggers when the distribution of a column differs.
-        window: With ``cost``, number of predictions after a training that determine the loss of a fresh model.
-        significance: With ``reference``, probability of a false alarm.
-    """
-
-    data: str
-    column: str | None = None
-    cost: float | None = None
-    detector: Detector | None = None
-    reference: str | None = None
-    window: int = FRESH_WINDOW
-    significance: float = SIGNIFICANCE
+    data: Annotated[
+        str,
+        Key("data", rule=PATH, example="predictions.csv", also="file stream predictions current"),
+        "File of predictions, or of rows, in the order they came: CSV with a header, or a JSON object a line.",
+    ]
+    column: Annotated[
+        str | None,
+        Key("column", rule=Text(max_length=200), example="error", also="loss field metric target"),
+        "The column with the loss of each prediction, such as 0 for right and 1 for wrong.",
+    ] = None
+    cost: Annotated[
+        float | None,
+        Key(
+            "cost",
+            FACTOR,
+            Limit(low=1e-9, high=1e15),
+            example="50",
+            also="retraining_cost training_cost threshold budget",
+        ),
+        "Cost of a training in the unit of `column`; the pipeline runs when drift has cost as much.",
+    ] = None
+    detector: Annotated[
+        Detector | None,
+        Key("detector", example="adwin", also="algorithm method test"),
+        "Run when this detector finds higher losses; needs `pip install 'fairlead[drift]'`.",
+    ] = None
+    reference: Annotated[
+        str | None,
+        Key("reference", rule=PATH, example="training.csv", also="baseline reference_data expected train"),
+        "File to which `data` is compared, column by column; needs `pip install 'fairlead[drift]'`.",
+    ] = None
+    window: Annotated[
+        int,
+        Key("window", rule=Limit(low=10, high=1_000_000, whole=True), example="300", also="window_size warmup grace"),
+        "With `cost`: predictions after a training that measure the loss of a fresh model.",
+    ] = FRESH_WINDOW
+    significance: Annotated[
+        float,
+        Key(
+            "significance", FACTOR, Limit(low=1e-12, high=0.5), example="0.001", also="alpha p_value pvalue confidence"
+        ),
+        "Probability of a false alarm, with `reference`.",
+    ] = SIGNIFICANCE
 
     def __post_init__(self) -> None:
         enforce(self._problems())
 
     def _problems(self) -> Iterable[tuple[str, str]]:
-        yield from broken(self, DRIFT_RULES)
+        yield from broken(self)
         ways = [key for key in ("cost", "detector", "reference") if getattr(self, key) is not None]
         if not ways:
             yield "cost", "missing; give what a training costs in the unit of `column`, a `detector`, or a `reference`"
@@ -183,23 +193,38 @@ class Drift:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class On:
-    """The triggers of an applied pipeline besides its schedule.
+    """The triggers of an applied pipeline besides its schedule."""
 
-    Attributes:
-        data: Files and directories; triggers when their content has changed and then been stable for one interval.
-        drift: Triggers when a model has become stale.
-        every_s: Seconds between checks.
-    """
-
-    data: tuple[str, ...] = ()
-    drift: Drift | None = None
-    every_s: float = 60.0
+    data: Annotated[
+        tuple[str, ...],
+        Key(
+            "data",
+            ListField(item=TEXT, most=LIST_MOST, rule=PATH),
+            example="[/data/raw.csv]",
+            also="files paths dataset",
+        ),
+        "Files and directories; the pipeline runs when their content changes.",
+    ] = ()
+    drift: Annotated[
+        Drift | None,
+        Key(
+            "drift",
+            example="{data: predictions.csv, column: error, cost: 50}",
+            also="data_drift concept_drift monitor staleness",
+        ),
+        "Run when a model drifts: by the losses of its predictions, or by data unlike its training data.",
+    ] = None
+    every_s: Annotated[
+        float,
+        Key("every", DURATION, Limit(low=0.1, high=DECADE_S), example="5m", also="interval poll poll_interval"),
+        "Interval of checks; a change counts when the next check finds no further one.",
+    ] = 60.0
 
     def __post_init__(self) -> None:
         enforce(self._problems())
 
     def _problems(self) -> Iterable[tuple[str, str]]:
-        yield from broken(self, ON_RULES)
+        yield from broken(self)
         yield from _list_problems("data", self.data, PATH)
         if not self.data and self.drift is None:
             yield "data", "there is nothing to watch; name a file or a directory, or say in `drift` what to look at"
@@ -207,21 +232,30 @@ class On:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cache:
-    """The cache policy of a step: when an earlier result replaces running it.
+    """The cache policy of a step: when an earlier result replaces running it."""
 
-    Attributes:
-        max_age_s: Maximum age of a reused result; None for no limit.
-        off: The step always runs.
-    """
-
-    max_age_s: float | None = None
-    off: bool = False
+    max_age_s: Annotated[
+        float | None,
+        Key(
+            "max_age",
+            DURATION,
+            Limit(low=0.001, high=DECADE_S),
+            example="7d",
+            also="ttl expires expiration cache_expiration max_cache_staleness",
+        ),
+        "Maximum age of results that are reused.",
+    ] = None
+    off: Annotated[
+        bool,
+        Key("off", example="true", also="disable disabled no_cache"),
+        "Always run the step.",
+    ] = False
 
     def __post_init__(self) -> None:
         enforce(self._problems())
 
     def _problems(self) -> Iterable[tuple[str, str]]:
-        yield from broken(self, CACHE_RULES)
+        yield from broken(self)
         if self.off and self.max_age_s is not None:
             yield "max_age", "a step with `off` always runs, so no result of it has an age; leave one of the two out"
 
@@ -230,54 +264,159 @@ class Cache:
 class StepTraining(Training):
     """The spec of a step that is a run; its name is the pipeline's with the step's appended."""
 
-    name: str = "step"
+    kind: ClassVar[str] = Kind.STEP_TRAINING
+
+    name: Annotated[str, NAME] = "step"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepSweep(Sweep):
     """The spec of a step that is a sweep; its name is the pipeline's with the step's appended."""
 
-    name: str = "step"
+    kind: ClassVar[str] = Kind.STEP_SWEEP
+
+    name: Annotated[str, replace(NAME, max_length=NAME_MOST)] = "step"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """A step of a pipeline: a command, or a run or sweep with nodes and resources of its own.
+    """A step of a pipeline: a command, or a run or sweep with nodes and resources of its own."""
 
-    Attributes:
-        run: Shell command; None for a run or a sweep.
-        training, sweep: Run or sweep to submit as a child of the pipeline; None for a command.
-        needs: Steps that must succeed first; their outputs are passed on.
-        when: Condition over outputs of ``needs``; the step is skipped if it is false. None for always.
-        each: Items for each of which the step runs once; empty for a single run.
-        each_of: Output with a list of such items, as ``step.output``.
-        env: Variables added to those of the pipeline.
-        inputs: Files and directories whose content the step depends on, besides code and outputs of ``needs``.
-        outputs: Names of its outputs, each a file or directory.
-        code: Files, directories and patterns of its code; empty for the whole working directory.
-        retry: Number of retries after failures.
-        timeout_s: Seconds after which it is stopped and fails; None for no limit.
-        gate: Condition over its own outputs; the step fails if it is false.
-    """
-
-    run: str | None = None
-    training: StepTraining | None = None
-    sweep: StepSweep | None = None
-    needs: tuple[str, ...] = ()
-    when: str | None = None
-    each: tuple[str, ...] = ()
-    each_of: str | None = None
-    env: Mapping[str, str] = field(default_factory=dict)
-    inputs: tuple[str, ...] = ()
-    outputs: tuple[str, ...] = ()
-    code: tuple[str, ...] = ()
-    cache: Cache = field(default_factory=Cache)
-    retry: int = 0
-    timeout_s: float | None = None
-    gate: str | None = None
+    run: Annotated[
+        str | None,
+        Key(
+            "run",
+            rule=Text(max_length=65_536, lines=True),
+            example="python prepare.py",
+            also="command cmd script entrypoint args exec",
+            alone=True,
+        ),
+        "The command, as for a shell; or give `training` or `sweep`.",
+    ] = None
+    training: Annotated[
+        StepTraining | None,
+        Key("training", example="{run: python train.py, nodes: 2}", also="job train workload"),
+        "A run with its own nodes and resources, with the keys of a Training.",
+    ] = None
+    sweep: Annotated[
+        StepSweep | None,
+        Key(
+            "sweep",
+            example="{parameters: {lr: 0.1 | 1}, objective: loss, trial: {run: 'python train.py {{lr}}'}}",
+            also="tune search experiment",
+        ),
+        "A sweep, with the keys of a Sweep; the values of its best trial are outputs.",
+    ] = None
+    resources: Annotated[
+        Resources | None,
+        Key("resources", example="{cpu: 4, gpu: 1}", also="resource requests limits"),
+        "What a command needs of its own, beside the pipeline; it is then a run as with `training`.",
+    ] = None
+    needs: Annotated[
+        tuple[str, ...],
+        Key(
+            "needs",
+            ListField(item=TEXT, most=LIST_MOST, rule=IDENTIFIER),
+            example="[prepare]",
+            also="depends_on dependencies depends after requires dependson",
+        ),
+        "Steps that must succeed first; the step gets their outputs.",
+    ] = ()
+    when: Annotated[
+        str | None,
+        Key("when", rule=CONDITION, example="prepare.rows > 1000", also="if condition only_if"),
+        "Condition on outputs of its needs, as `step.output`; if false, the step is skipped.",
+    ] = None
+    each: Annotated[
+        tuple[str, ...],
+        Key(
+            "each",
+            ListField(item=TEXT, most=LIST_MOST, rule=ITEM),
+            example="[north, south]",
+            also="foreach for_each with_items matrix map",
+        ),
+        "Runs the step once for each of these, in FAIRLEAD_ITEM.",
+    ] = ()
+    each_of: Annotated[
+        str | None,
+        Key("each_of", rule=REFERENCE, example="prepare.shards", also="with_param for_each_of map_over"),
+        "The same for each item of a list that one of its needs returned.",
+    ] = None
+    env: Annotated[
+        Mapping[str, str],
+        Key("env", ENV, example="{LR: 0.1}", also="envs environment vars variables"),
+        "Variables added to the pipeline's.",
+    ] = field(default_factory=dict)
+    inputs: Annotated[
+        tuple[str, ...],
+        Key(
+            "inputs",
+            ListField(item=TEXT, most=LIST_MOST, rule=PATH),
+            example="[/data/raw.csv]",
+            also="input data reads",
+        ),
+        "Files and directories that the step reads, beside its code and the outputs of its needs.",
+    ] = ()
+    outputs: Annotated[
+        tuple[str, ...],
+        Key(
+            "outputs",
+            ListField(item=TEXT, most=LIST_MOST, rule=IDENTIFIER),
+            example="[model, accuracy]",
+            also="output artifacts artefacts produces returns writes",
+        ),
+        "Names of outputs: files or directories that it writes to FAIRLEAD_OUTPUT_<NAME>.",
+    ] = ()
+    code: Annotated[
+        tuple[str, ...],
+        Key(
+            "code",
+            ListField(item=TEXT, most=LIST_MOST, rule=PATH),
+            example="[prepare.py, lib]",
+            also="sources source files deps",
+        ),
+        "Files, directories and patterns of its code; the whole working directory when left out.",
+    ] = ()
+    cache: Annotated[
+        Cache,
+        Key("cache", example="{max_age: 7d}", also="caching memoize reuse"),
+        "When earlier results are reused.",
+    ] = field(default_factory=Cache)
+    retry: Annotated[
+        int,
+        Key(
+            "retry",
+            rule=Limit(low=0, high=1_000, whole=True),
+            example="2",
+            also="retries max_retries attempts retry_limit",
+        ),
+        "Number of retries after a failure.",
+    ] = 0
+    timeout_s: Annotated[
+        float | None,
+        Key(
+            "timeout", DURATION, Limit(low=0.001, high=DECADE_S), example="1h", also="max_duration time_limit deadline"
+        ),
+        "Time limit, after which the step fails.",
+    ] = None
+    gate: Annotated[
+        str | None,
+        Key("gate", rule=CONDITION, example="accuracy > 0.9", also="check assert expect threshold"),
+        "Condition on its own outputs that must be true for the pipeline to continue.",
+    ] = None
 
     def __post_init__(self) -> None:
+        if self.resources is not None and self.run is not None and self.child is None:
+            self._become_run(self.run, self.resources)
         enforce(self._problems())
+
+    def _become_run(self, run: str, resources: Resources) -> None:
+        """Turn a command with resources into the run that it is short for."""
+        retry = Retry(program=self.retry)
+        training = StepTraining(run=run, resources=resources, retry=retry, max_duration_s=self.timeout_s)
+        changes = {"training": training, "run": None, "resources": None, "retry": 0, "timeout_s": None}
+        for name, value in changes.items():
+            object.__setattr__(self, name, value)
 
     @property
     def is_fanned_out(self) -> bool:
@@ -300,7 +439,7 @@ class Step:
         return self.run or "" if self.program is None else self.program.run
 
     def _problems(self) -> Iterable[tuple[str, str]]:
-        yield from broken(self, STEP_RULES)
+        yield from broken(self)
         yield from self._kind_problems()
         for key, rule in (
             ("needs", IDENTIFIER),
@@ -315,13 +454,16 @@ class Step:
         yield from _mapping_problems(env=self.env)
 
     def _kind_problems(self) -> Iterable[tuple[str, str]]:
-        given = [key for key in ("run", "training", "sweep") if getattr(self, key) is not None]
-        if not given:
+        ways = [key for key in ("run", "training", "sweep") if getattr(self, key) is not None]
+        if not ways:
             yield "run", "missing; give a command, or say in `training` or `sweep` what run the step is"
-        elif len(given) > 1:
-            yield given[1], f"a step is one thing, and `{given[0]}` is given too; remove one of them"
+        elif len(ways) > 1:
+            yield ways[1], f"a step is one thing, and `{ways[0]}` is given too; remove one of them"
         if self.child is None:
             return
+        if self.resources is not None:
+            other = "training.resources" if self.sweep is None else "sweep.trial.resources"
+            yield "resources", f"it is for a command; give `{other}` instead"
         if self.retry:
             other = "training.retry" if self.sweep is None else "sweep.trial.retry"
             yield "retry", f"it is for a command; give `{other}` instead"
@@ -341,44 +483,123 @@ class Step:
             yield "outputs", "none of its trials is the best without an `objective`; give one in `sweep`"
 
 
+def _resources() -> Section:
+    """Return the resources of a driver, which reports no pace by which its GPUs could be shared."""
+    return without(part_of(Resources), "colocate")
+
+
+def _checkpoint() -> Section:
+    whole = part_of(Checkpoint)
+    place = whole.key("to")
+    assert place is not None
+    doc = "Directory or URL for checkpoints of steps; on Kubernetes also for all that steps return."
+    return replace(whole, shorthand="to", keys=(replace(place, doc=doc),))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pipeline:
     """Steps in the order that their needs give.
 
     Attributes:
-        steps: Steps by name.
         image: Container image of the steps, on a cluster with containers.
-        workdir: Working directory of the steps; None for the directory of the spec file.
         setup: Shell commands that run before the first step on each machine.
-        env: Variables of every step.
-        checkpoint: Its ``to`` is the place of checkpoints of steps; on Kubernetes also of outputs and of the pipeline's
-            progress.
         kubernetes: Fields of the pod on Kubernetes.
-        resources: Resources of the machine for the whole pipeline.
-        parallel: Maximum number of concurrent steps; None for one per core of ``resources``, or 4 if that is not
-            given.
-        grace_s: Seconds between the stop notice (SIGTERM) and SIGKILL.
-        schedule, on: Triggers after it is applied; None for manual runs only.
         driver: Run of the driver if some steps are runs of their own, set at submission. Not a key.
         watch: Run that watches the data of ``on``, for an applied pipeline on a cluster. Not a key.
     """
 
-    name: str
-    steps: Mapping[str, Step]
-    team: str = DEFAULT_TEAM
-    labels: Mapping[str, str] = field(default_factory=dict)
-    image: str | None = None
-    workdir: str | None = None
-    setup: str | None = None
-    env: Mapping[str, str] = field(default_factory=dict)
-    resources: Resources = field(default_factory=Resources)
-    checkpoint: Checkpoint = field(default_factory=Checkpoint)
-    kubernetes: Overlay = field(default_factory=Overlay)
-    priority: int = 0
-    parallel: int | None = None
-    grace_s: float = 30.0
-    schedule: Schedule | None = None
-    on: On | None = None
+    kind: ClassVar[str] = Kind.PIPELINE
+
+    name: Annotated[
+        str,
+        Key("name", rule=NAME, example="churn", metadata="name"),
+        "Lower-case letters, digits and dashes, at most 50; a short form without it takes the file's name.",
+    ]
+    steps: Annotated[
+        Mapping[str, Step],
+        Key(
+            "steps",
+            Named(IDENTIFIER, STEPS_MOST),
+            example="{train: {run: python train.py}}",
+            also="tasks jobs stages nodes dag",
+        ),
+        "The steps by name; a command alone is `run`.",
+    ]
+    team: Annotated[str, SameKey(Training, "team"), "The team it belongs to."] = DEFAULT_TEAM
+    labels: Annotated[
+        Mapping[str, str],
+        SameKey(Training, "labels"),
+        "Names and values of your own, to find it by (`--label`).",
+    ] = field(default_factory=dict)
+    image: Annotated[
+        str | None,
+        SameKey(Training, "image"),
+        "Container image that the steps run in; needs a cluster with containers.",
+    ] = None
+    workdir: Annotated[
+        str | None,
+        Key("workdir", rule=PATH, example="src", also="working_dir working_directory cwd"),
+        "Directory the steps run in; the directory of the spec file when left out.",
+    ] = None
+    setup: Annotated[
+        str | None,
+        SameKey(Training, "setup", {"also": "setup_commands install"}),
+        "Shell commands run once before the first step.",
+    ] = None
+    env: Annotated[
+        Mapping[str, str],
+        Key("env", ENV, example="{SEED: 1}", also="envs environment vars variables"),
+        "Variables of every step; a change makes steps run again.",
+    ] = field(default_factory=dict)
+    resources: Annotated[
+        Resources,
+        Key("resources", _resources, example="{cpu: 4}", also="resource requests limits"),
+        "Resources of the pipeline, which its steps share.",
+    ] = field(default_factory=Resources)
+    checkpoint: Annotated[
+        Checkpoint,
+        Key(
+            "checkpoint", _checkpoint, example="{to: s3://bucket/pipelines}", also="checkpoints artifacts store storage"
+        ),
+        "Where checkpoints of steps go, and on Kubernetes what steps return; a lone text is `to`.",
+    ] = field(default_factory=Checkpoint)
+    kubernetes: Annotated[
+        Overlay,
+        SameKey(Training, "kubernetes"),
+        "Fields of Kubernetes that are merged into the pod that runs the steps.",
+    ] = field(default_factory=Overlay)
+    priority: Annotated[
+        int,
+        Key("priority", rule=Limit(low=-1, high=1_000, whole=True), example="100", also="priority_class prio"),
+        "Higher starts first, from 0 to 1000; -1 uses only idle resources.",
+    ] = 0
+    parallel: Annotated[
+        int | None,
+        Key(
+            "parallel",
+            rule=Limit(low=1, high=10_000, whole=True),
+            example="4",
+            also="parallelism concurrency max_parallel max_workers",
+        ),
+        "Maximum number of steps at the same time; as many as `resources.cpu`, or 4, when left out.",
+    ] = None
+    grace_s: Annotated[
+        float,
+        Key(
+            "grace", DURATION, Limit(low=0.001, high=DAY_S, zero=True), example="30s", also="grace_period stop_timeout"
+        ),
+        "Time between the stop notice (SIGTERM) and SIGKILL.",
+    ] = 30.0
+    schedule: Annotated[
+        Schedule | None,
+        Key("schedule", example='"0 3 * * *"', also="cron schedules when"),
+        "Schedule for `fairlead apply`; a text alone is `cron`.",
+    ] = None
+    on: Annotated[
+        On | None,
+        Key("on", example="{data: [/data/raw.csv]}", also="trigger triggers watch sensor"),
+        "Changes that trigger a run, for `fairlead apply`.",
+    ] = None
     driver: Training | None = None
     watch: Training | None = None
 
@@ -400,7 +621,7 @@ class Pipeline:
         return _ordered(self.steps)[0]
 
     def _problems(self) -> Iterable[tuple[str, str]]:
-        yield from broken(self, PIPELINE_RULES)
+        yield from broken(self)
         yield from _mapping_problems(env=self.env, labels=self.labels)
         if not self.steps:
             yield "steps", "there is no step; give one, such as `{train: {run: python train.py}}`"
@@ -457,18 +678,26 @@ class Pipeline:
                 f"{placeholder} is not filled in: an output of a step in `needs` is in $FAIRLEAD_INPUT_STEP_OUTPUT, "
                 "and an item of `each` in $FAIRLEAD_ITEM",
             )
-        given = {
+        inputs = {
             f"{need}.{output}": need for need in step.needs if need in self.steps for output in self.steps[need].outputs
         }
         if step.when is not None:
-            yield from _condition_problems("when", step.when, frozenset(given), "outputs of its needs", tuple(given))
-        if step.each_of is not None and step.each_of not in given:
-            listed = ", ".join(given) or "they have none"
+            yield from _condition_problems("when", step.when, frozenset(inputs), "outputs of its needs", tuple(inputs))
+        if step.each_of is not None and step.each_of not in inputs:
+            listed = ", ".join(inputs) or "they have none"
             yield "each_of", f"{quote(step.each_of)} is not an output of its needs; outputs: {listed}"
-        handed = {key.replace(".", "_").upper() for key in given}
+        outputs: dict[str, list[str]] = {}
+        for output in inputs:
+            outputs.setdefault(output.replace(".", "_").upper(), []).append(output)
+        for variable, same in outputs.items():
+            if len(same) > 1:
+                yield (
+                    "needs",
+                    f"{' and '.join(same)} would both be in FAIRLEAD_INPUT_{variable}; rename a step or an output",
+                )
         for variable in _INPUT.findall(step.command):
-            if variable not in handed:
-                listed = ", ".join(f"FAIRLEAD_INPUT_{each}" for each in sorted(handed)) or "none"
+            if variable not in outputs:
+                listed = ", ".join(f"FAIRLEAD_INPUT_{output_name}" for output_name in sorted(outputs)) or "none"
                 yield (
                     where,
                     f"FAIRLEAD_INPUT_{variable} is not set, as no step in `needs` has that output; set: {listed}",
@@ -488,7 +717,10 @@ def map_runs(spec: Pipeline, of: Callable[[Training], Training]) -> Pipeline:
         whole = f"{spec.name}-{child_name(name, None)}"
         if step.training is not None:
             run = of(as_run(step.training, whole))
-            return replace(step, training=StepTraining(**{each.name: getattr(run, each.name) for each in fields(run)}))
+            return replace(
+                step,
+                training=StepTraining(**{attribute.name: getattr(run, attribute.name) for attribute in fields(run)}),
+            )
         if step.sweep is not None:
             sweep = map_trial(step.sweep, lambda trial: of(as_run(trial, whole)))
             assert isinstance(sweep, StepSweep), "it is made from one"
@@ -503,7 +735,9 @@ def map_runs(spec: Pipeline, of: Callable[[Training], Training]) -> Pipeline:
 
 def as_run(run: Training, name: str) -> Training:
     """Return the run of a step, or the trial of its sweep, as a standalone run."""
-    return Training(**{**{each.name: getattr(run, each.name) for each in fields(Training)}, "name": name})
+    return Training(
+        **{**{attribute.name: getattr(run, attribute.name) for attribute in fields(Training)}, "name": name}
+    )
 
 
 def _mapping_problems(**mappings: Mapping[str, str]) -> Iterable[tuple[str, str]]:
@@ -519,14 +753,14 @@ def _mapping_problems(**mappings: Mapping[str, str]) -> Iterable[tuple[str, str]
         yield from error.problems
 
 
-def _list_problems(key: str, given: tuple[str, ...], rule: Text) -> Iterable[tuple[str, str]]:
+def _list_problems(key: str, values: tuple[str, ...], rule: Text) -> Iterable[tuple[str, str]]:
     seen: set[str] = set()
-    for each in given:
-        if (problem := rule.problem(each)) is not None:
+    for value in values:
+        if (problem := rule.problem(value)) is not None:
             yield key, problem
-        elif each in seen:
-            yield key, f"{quote(each)} is listed twice; name each once"
-        seen.add(each)
+        elif value in seen:
+            yield key, f"{quote(value)} is listed twice; name each once"
+        seen.add(value)
 
 
 def _condition_problems(

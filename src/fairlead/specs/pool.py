@@ -3,48 +3,31 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import field
 from enum import StrEnum
+from typing import Annotated, ClassVar
 
 from fairlead.frozen import dataclass
-from fairlead.specs.constraints import MODEL, NAME, Constraints, Limit, Text, broken, enforce, quote
-from fairlead.specs.cron import TIMEZONE, is_timezone, parse_cron
+from fairlead.specs.constraints import MODEL, NAME, BrokenRules, Limit, Text, enforce, quote
+from fairlead.specs.cron import TIMEZONE, parse_cron, timezone_problem
+from fairlead.specs.field_types import (
+    CPU,
+    DOLLARS,
+    DURATION,
+    SHARE,
+    SIZE,
+    ListField,
+    MapField,
+    Named,
+    Single,
+    Tag,
+    pattern,
+)
+from fairlead.specs.key import Key, broken
 from fairlead.specs.sharing import Handing
-
-POOL_GPU_RULES: Constraints = {
-    "model": MODEL,
-    "count": Limit(low=1, high=1_000, whole=True),
-    "memory_bytes": Limit(low=1, high=2**50, whole=True),
-}
-
-HARDWARE_RULES: Constraints = {
-    "cpu_milli": Limit(low=1, high=100_000_000, whole=True),
-    "memory_bytes": Limit(low=1, high=2**50, whole=True),
-}
+from fairlead.specs.workload import Kind
 
 PEAKS_MOST = 20
 
-PREWARM_RULES: Constraints = {
-    "confidence": Limit(low=0.5, high=0.999),
-    "most_nodes": Limit(low=1, high=100_000, whole=True),
-}
-
-PEAK_RULES: Constraints = {
-    "at": Text(max_length=200),
-    "nodes": Limit(low=1, high=100_000, whole=True),
-    "for_s": Limit(low=60, high=7 * 86400),
-    "timezone": TIMEZONE,
-}
-
-LAYOUT_RULES: Constraints = {"replicas": Limit(low=2, high=100, whole=True)}
-
-PARTITIONS_RULES: Constraints = {"reconfigure_s": Limit(low=1, high=86400)}
-
 LAYOUTS_MOST = 20
-
-POOL_RULES: Constraints = {
-    "name": NAME,
-    "nodes": Limit(low=1, high=100_000, whole=True),
-    "price_per_hour": Limit(low=0.000001, high=1_000_000, zero=True),
-}
 
 LABEL_NAME = Text(
     max_length=317,
@@ -71,8 +54,6 @@ LAYOUT_NAME = Text(
 )
 LABELS_MOST = 200
 TAINTS_MOST = 40
-TAINT_RULES: Constraints = {"key": LABEL_NAME, "value": LABEL_VALUE}
-
 
 EITHER = "each instance goes to one run, so that `sharing` has no say; give one of them"
 
@@ -103,29 +84,73 @@ class Taint:
     effect: TaintEffect = TaintEffect.NO_SCHEDULE
 
     def __post_init__(self) -> None:
-        enforce(broken(self, TAINT_RULES))
+        enforce(broken(self))
+
+
+def _parse_taint(text: str) -> Taint:
+    rest, colon, effect = text.rpartition(":")
+    if not colon or effect not in set(TaintEffect):
+        raise ValueError(f"does not end in a colon and one of {', '.join(TaintEffect)}")
+    key, _, value = rest.partition("=")
+    try:
+        return Taint(key=key, value=value, effect=TaintEffect(effect))
+    except BrokenRules as error:
+        raise ValueError(f"is not a taint: {error}") from error
+
+
+def _render_taint(taint: Taint) -> str:
+    return f"{taint.key}={taint.value}:{taint.effect}" if taint.value else f"{taint.key}:{taint.effect}"
+
+
+TAINT = Single(
+    what="a taint",
+    tags=frozenset({Tag.TEXT}),
+    parse=_parse_taint,
+    render=_render_taint,
+    schema=pattern(f"[^:=]+(?:=[^:=]*)?:(?:{'|'.join(TaintEffect)})"),
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolGpu:
-    """The GPUs of one node: ``count`` devices of one model with ``memory_bytes`` each (None if unknown).
+    """The GPUs of one node: ``count`` devices of one model with ``memory_bytes`` each (None if unknown)."""
 
-    Attributes:
-        sharing: Sharing method; None for time slices, or for MIG instances if there are any.
-        instances: Number of MIG instances of each GPU by profile; empty if it is not partitioned.
-    """
-
-    model: str
-    count: int = 1
-    memory_bytes: int | None = None
-    sharing: Handing | None = None
-    instances: Mapping[str, str] = field(default_factory=dict, hash=False)
+    model: Annotated[
+        str,
+        Key("model", rule=MODEL, example="A100", also="type name kind"),
+        "Model of the GPUs.",
+    ]
+    count: Annotated[
+        int,
+        Key("count", rule=Limit(low=1, high=1_000, whole=True), example="8", also="number num gpus"),
+        "GPUs of one node.",
+    ] = 1
+    memory_bytes: Annotated[
+        int | None,
+        Key("memory", SIZE, Limit(low=1, high=2**50, whole=True), example="80GB", also="mem vram"),
+        "Memory of each GPU.",
+    ] = None
+    sharing: Annotated[
+        Handing | None,
+        Key("sharing", example="mps", also="share gpu_sharing mig mps sharing_strategy"),
+        "How a GPU is handed out: whole, or shared by mps or by time-slicing.",
+    ] = None
+    instances: Annotated[
+        Mapping[str, str],
+        Key(
+            "instances",
+            MapField(names=PROFILE, values=INSTANCES, most=PROFILES_MOST),
+            example="{1g.10gb: 7}",
+            also="mig_devices profiles slices partitions mig_instances",
+        ),
+        "MIG instances of each GPU, as numbers by profile; none when left out.",
+    ] = field(default_factory=dict, hash=False)
 
     def __post_init__(self) -> None:
         enforce(self._problems())
 
     def _problems(self) -> Iterable[tuple[str, str]]:
-        yield from broken(self, POOL_GPU_RULES)
+        yield from broken(self)
         if self.sharing is not None and self.instances:
             yield "instances", EITHER
         yield from _instance_problems(self.instances)
@@ -143,78 +168,121 @@ def _instance_problems(instances: Mapping[str, str]) -> Iterable[tuple[str, str]
 class Hardware:
     """The hardware of one node of a pool; ``gpu`` is None for no GPU."""
 
-    cpu_milli: int
-    memory_bytes: int
-    gpu: PoolGpu | None = None
+    cpu_milli: Annotated[
+        int,
+        Key("cpu", CPU, Limit(low=1, high=100_000_000, whole=True), example="96", also="cpus cores vcpus"),
+        "Cores of one node.",
+    ]
+    memory_bytes: Annotated[
+        int,
+        Key("memory", SIZE, Limit(low=1, high=2**50, whole=True), example="1Ti", also="mem ram"),
+        "Memory of one node.",
+    ]
+    gpu: Annotated[
+        PoolGpu | None,
+        Key("gpu", example="{model: A100, count: 8}", also="gpus accelerator accelerators"),
+        "The GPUs of one node; none when left out.",
+    ] = None
 
     def __post_init__(self) -> None:
-        enforce(broken(self, HARDWARE_RULES))
+        enforce(broken(self))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prewarm:
-    """Keeps nodes ready based on a forecast of demand.
+    """Keeps nodes ready based on a forecast of demand."""
 
-    Attributes:
-        confidence: Share of times at which the forecast suffices; a higher one means less waiting and more idle time.
-        most_nodes: Maximum nodes for a forecast; None for the size of the pool.
-    """
-
-    confidence: float = 0.8
-    most_nodes: int | None = None
+    confidence: Annotated[
+        float,
+        Key(
+            "confidence",
+            SHARE,
+            Limit(low=0.5, high=0.999),
+            example="90%",
+            also="quantile percentile target",
+            alone=True,
+        ),
+        "Share of times at which the forecast nodes must be enough.",
+    ] = 0.8
+    most_nodes: Annotated[
+        int | None,
+        Key("max_nodes", rule=Limit(low=1, high=100_000, whole=True), example="8", also="most_nodes limit maximum"),
+        "Most nodes for a forecast; as many as the pool has when left out.",
+    ] = None
 
     def __post_init__(self) -> None:
-        enforce(broken(self, PREWARM_RULES))
+        enforce(broken(self))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Peak:
-    """A recurring time at which nodes are needed, known in advance.
+    """A recurring time at which nodes are needed, known in advance."""
 
-    Attributes:
-        at: Minute, hour, day of the month, month and day of the week at which the nodes must be ready.
-        nodes: Number of nodes, used and free ones together.
-        for_s: Duration of the peak in seconds.
-        timezone: Time zone of the IANA database, such as Europe/Berlin.
-    """
-
-    at: str
-    nodes: int
-    for_s: float = 3600.0
-    timezone: str = "UTC"
+    at: Annotated[
+        str,
+        Key("at", rule=Text(max_length=200), example="'0 8 * * 1-5'", also="cron schedule start when"),
+        "When the nodes must be ready, as for cron.",
+    ]
+    nodes: Annotated[
+        int,
+        Key("nodes", rule=Limit(low=1, high=100_000, whole=True), example="4", also="size count num_nodes"),
+        "How many nodes, in use and free together.",
+    ]
+    for_s: Annotated[
+        float,
+        Key("for", DURATION, Limit(low=60, high=7 * 86400), example="2h", also="duration lasts length"),
+        "For how long they are kept.",
+    ] = 3600.0
+    timezone: Annotated[
+        str,
+        Key("timezone", rule=TIMEZONE, example="Europe/Berlin", also="tz time_zone zone"),
+        "Time zone of `at`.",
+    ] = "UTC"
 
     def __post_init__(self) -> None:
         enforce(self._problems())
 
     def _problems(self) -> Iterable[tuple[str, str]]:
-        yield from broken(self, PEAK_RULES)
+        yield from broken(self)
         try:
             parse_cron(self.at)
         except ValueError as error:
             yield "at", f"{quote(self.at)} {error}"
-        if not is_timezone(self.timezone):
-            yield "timezone", f"{quote(self.timezone)} is not a time zone; give one such as `Europe/Berlin`"
+        problem = timezone_problem(self.timezone)
+        if problem is not None:
+            yield "timezone", problem
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuLayout:
-    """A layout of all GPUs of a node; whole GPUs if neither partitioning nor sharing is given.
+    """A layout of all GPUs of a node; whole GPUs if neither partitioning nor sharing is given."""
 
-    Attributes:
-        instances: Number of MIG instances of each GPU by profile.
-        replicas: Number of runs that share each GPU; None for no sharing.
-        sharing: Sharing method; time slices if omitted.
-    """
-
-    instances: Mapping[str, str] = field(default_factory=dict, hash=False)
-    replicas: int | None = None
-    sharing: Handing | None = None
+    instances: Annotated[
+        Mapping[str, str],
+        Key(
+            "instances",
+            MapField(names=PROFILE, values=INSTANCES, most=PROFILES_MOST),
+            example="{1g.5gb: 7}",
+            also="mig_devices profiles slices",
+        ),
+        "MIG instances of each GPU, as numbers by profile.",
+    ] = field(default_factory=dict, hash=False)
+    replicas: Annotated[
+        int | None,
+        Key("replicas", rule=Limit(low=2, high=100, whole=True), example="4", also="shares time_slices slots"),
+        "Runs that share each GPU.",
+    ] = None
+    sharing: Annotated[
+        Handing | None,
+        Key("sharing", example="mps", also="isolation strategy sharing_strategy"),
+        "How `replicas` share a GPU: mps or time-slicing, the default.",
+    ] = None
 
     def __post_init__(self) -> None:
         enforce(self._problems())
 
     def _problems(self) -> Iterable[tuple[str, str]]:
-        yield from broken(self, LAYOUT_RULES)
+        yield from broken(self)
         yield from _instance_problems(self.instances)
         if self.instances and self.replicas is not None:
             yield "replicas", "a GPU is partitioned by `instances` or shared by `replicas`; give one of them"
@@ -224,27 +292,40 @@ class GpuLayout:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Partitions:
-    """Lets nodes be repartitioned as the load changes.
+    """Lets nodes be repartitioned as the load changes."""
 
-    Attributes:
-        layouts: Available layouts, by their names in the file of NVIDIA's MIG manager, or of its device plugin for
-            layouts with `replicas`.
-        reconfigure_s: Seconds that repartitioning a node takes.
-    """
-
-    layouts: Mapping[str, GpuLayout] = field(default_factory=dict, hash=False)
-    reconfigure_s: float = 180.0
+    layouts: Annotated[
+        Mapping[str, GpuLayout],
+        Key(
+            "layouts",
+            Named(LAYOUT_NAME, LAYOUTS_MOST),
+            example="{all-1g.5gb: {instances: {1g.5gb: 7}}, all-disabled: {}}",
+            also="configs configurations options mig_configs",
+        ),
+        "Layouts to choose from, by their names in NVIDIA's MIG manager or device plugin.",
+    ] = field(hash=False)
+    reconfigure_s: Annotated[
+        float,
+        Key(
+            "reconfigure",
+            DURATION,
+            Limit(low=1, high=86400),
+            example="2m",
+            also="takes duration delay reconfiguration_time",
+        ),
+        "How long it takes to repartition a node.",
+    ] = 180.0
 
     @property
     def by_device_plugin(self) -> bool:
         """Return whether the device plugin changes layouts, rather than the MIG manager."""
-        return any(each.replicas is not None for each in self.layouts.values())
+        return any(layout.replicas is not None for layout in self.layouts.values())
 
     def __post_init__(self) -> None:
         enforce(self._problems())
 
     def _problems(self) -> Iterable[tuple[str, str]]:
-        yield from broken(self, PARTITIONS_RULES)
+        yield from broken(self)
         if len(self.layouts) < 2:
             yield "layouts", f"{len(self.layouts)} leaves nothing to choose; give at least 2"
         if len(self.layouts) > LAYOUTS_MOST:
@@ -252,7 +333,7 @@ class Partitions:
         for name in self.layouts:
             if (problem := LAYOUT_NAME.problem(name)) is not None:
                 yield "layouts", problem
-        if self.by_device_plugin and any(each.instances for each in self.layouts.values()):
+        if self.by_device_plugin and any(layout.instances for layout in self.layouts.values()):
             yield "layouts", "some have `instances` and some `replicas`, which two programs change; give one kind"
 
 
@@ -262,25 +343,90 @@ class Pool:
 
     Attributes:
         name: A DNS label of at most 50 characters.
-        nodes: Maximum number of nodes.
-        price_per_hour: Dollars per node-hour; None if unknown.
-        labels: Node labels.
-        taints: Node taints, each key and effect once.
-        prewarm: Settings for keeping nodes ready by a forecast; None for none.
-        peaks: Times at which nodes must be ready, by name.
-        partitions: Settings for repartitioning its GPUs; None for none.
     """
 
-    name: str
-    hardware: Hardware
-    nodes: int = 1
-    capacity_type: CapacityType = CapacityType.ON_DEMAND
-    price_per_hour: float | None = None
-    labels: Mapping[str, str] = field(default_factory=dict)
-    taints: tuple[Taint, ...] = ()
-    prewarm: Prewarm | None = None
-    peaks: Mapping[str, Peak] = field(default_factory=dict)
-    partitions: Partitions | None = None
+    kind: ClassVar[str] = Kind.POOL
+
+    name: Annotated[
+        str,
+        Key("name", rule=NAME, example="a100-spot", metadata="name"),
+        "Lower-case letters, digits and dashes, at most 50.",
+    ]
+    hardware: Annotated[
+        Hardware,
+        Key("hardware", example="{cpu: 96, memory: 1Ti}", also="node machine resources instance_type"),
+        "What one node has.",
+    ]
+    nodes: Annotated[
+        int,
+        Key(
+            "nodes",
+            rule=Limit(low=1, high=100_000, whole=True),
+            example="4",
+            also="num_nodes size count max_nodes replicas",
+        ),
+        "Maximum number of nodes in the pool.",
+    ] = 1
+    capacity_type: Annotated[
+        CapacityType,
+        Key("capacity_type", example="spot", also="capacity spot type"),
+        "How nodes are paid for: on-demand, spot, reserved or owned.",
+    ] = CapacityType.ON_DEMAND
+    price_per_hour: Annotated[
+        float | None,
+        Key(
+            "price_per_hour",
+            DOLLARS,
+            Limit(low=0.000001, high=1_000_000, zero=True),
+            example="3.5",
+            also="price cost hourly_price",
+        ),
+        "Dollars per hour for one node.",
+    ] = None
+    labels: Annotated[
+        Mapping[str, str],
+        Key(
+            "labels",
+            MapField(names=LABEL_NAME, values=LABEL_VALUE, most=LABELS_MOST),
+            example="{zone: a}",
+            also="label node_labels tags",
+        ),
+        "Labels of the nodes.",
+    ] = field(default_factory=dict)
+    taints: Annotated[
+        tuple[Taint, ...],
+        Key(
+            "taints",
+            ListField(item=TAINT, most=TAINTS_MOST),
+            example='["dedicated=ml:NoSchedule"]',
+            also="taint node_taints",
+        ),
+        "Taints of the nodes, as for kubectl: key=value:NoSchedule.",
+    ] = ()
+    prewarm: Annotated[
+        Prewarm | None,
+        Key("prewarm", example="90%", also="forecast warm headroom predictive buffer"),
+        "Keeps nodes ready before they are needed, by a forecast of demand; a lone share is `confidence`.",
+    ] = None
+    peaks: Annotated[
+        Mapping[str, Peak],
+        Key(
+            "peaks",
+            Named(NAME, PEAKS_MOST),
+            example="{morning: {at: '0 8 * * 1-5', nodes: 4, for: 2h}}",
+            also="peak schedule calendar scheduled_scaling",
+        ),
+        "Times at which nodes must be ready, by name.",
+    ] = field(default_factory=dict)
+    partitions: Annotated[
+        Partitions | None,
+        Key(
+            "partitions",
+            example="{layouts: {all-1g.5gb: {instances: {1g.5gb: 7}}, all-disabled: {}}}",
+            also="partitioning mig repartition mig_layouts layouts",
+        ),
+        "Repartitions the GPUs of nodes as the load changes.",
+    ] = None
 
     @property
     def is_ahead(self) -> bool:
@@ -291,7 +437,7 @@ class Pool:
         enforce(self._problems())
 
     def _problems(self) -> Iterable[tuple[str, str]]:
-        yield from broken(self, POOL_RULES)
+        yield from broken(self)
         if len(self.labels) > LABELS_MOST:
             yield "labels", f"{len(self.labels)} labels; give at most {LABELS_MOST}"
         for name, value in self.labels.items():

@@ -8,18 +8,11 @@ import re
 from decimal import Decimal
 from fractions import Fraction
 
-from fairlead.specs import constraints as rules
-from fairlead.specs.resources import GpuRequest
-
 # Patterns are for full matches, and use only syntax common to JavaScript and Python.
 DECIMAL = r"[0-9]{1,20}(?:\.[0-9]{1,30})?"
 NUMBER = r"\+?(?:[0-9]{1,20}(?:\.[0-9]{0,30})?|\.[0-9]{1,30})(?:[eE][+-]?[0-9]{1,2})?"
 SIZE = rf"{DECIMAL} ?(?:k|[KMGTPE]i?)?B?"
 CPU = rf"{DECIMAL}m?"
-MODEL = rules.MODELS.pattern or ""
-GPU_MEMORY = rf"{DECIMAL} ?(?:(?:k|[KMGTPE]i?)B?|B)"
-GPU_AUTO = "auto"
-GPU = rf"(?:{MODEL}(?::(?:{GPU_MEMORY}|{GPU_AUTO}))?(?::{DECIMAL})?|(?:{GPU_MEMORY}|{GPU_AUTO})(?::{DECIMAL})?)"
 DURATION = "(?=[0-9])" + "".join(rf"(?:{DECIMAL}{unit})?" for unit in ("d", "h", "m", "s", "ms"))
 STEPS = r"[0-9]{1,15} ?steps?"
 EVERY_AUTO = "auto"
@@ -87,7 +80,7 @@ def parse_size(text: str) -> int:
     elif re.fullmatch(NUMBER, text):
         size = Fraction(text)
     else:
-        raise ValueError("is not a size in bytes" + _like_size(text))
+        raise ValueError("is not a size in bytes" + like_size(text))
     if size.denominator != 1:
         raise ValueError(f"is not a whole number of bytes; the next one is `{-(-size.numerator // size.denominator)}`")
     return int(size.numerator)
@@ -117,43 +110,6 @@ def parse_cpu(text: str) -> int:
 def format_cpu(milli: int) -> str | int:
     """Format whole cores as a number, otherwise as thousandths of a core."""
     return f"{milli}m" if milli % 1000 else milli // 1000
-
-
-def parse_gpu(text: str) -> GpuRequest:
-    """Parse ``8``, ``A100|H100``, ``A100:8``, ``24GB:2``, ``A100:40GB:2``, or a share: ``0.5``, ``A100:0.5``.
-
-    In place of the memory ``auto`` lets it follow the usage of earlier runs.
-    """
-    if re.fullmatch(NUMBER, text):
-        return GpuRequest(milli=parse_gpu_count(text))
-    if re.fullmatch(GPU, text) is None:
-        raise ValueError("is not a number of GPUs, or model, memory and count joined by `:`" + _like_gpu(text))
-    model = memory = None
-    milli, is_auto = 1000, False
-    for place, part in enumerate(text.split(":")):
-        if part == GPU_AUTO:
-            is_auto = True
-        elif re.fullmatch(MODEL, part):
-            model = part
-        elif place and re.fullmatch(DECIMAL, part):
-            milli = parse_gpu_count(part)
-        else:
-            memory = parse_size(part)
-    return GpuRequest(milli=milli, model=model, min_memory_bytes=memory, memory_auto=is_auto)
-
-
-def format_gpu(request: GpuRequest) -> str | int:
-    """Format a request for ``parse_gpu``; as a number only for whole GPUs of any model and memory."""
-    count = format_gpu_count(request.milli)
-    if request.model is None and request.min_memory_bytes is None and not request.memory_auto:
-        return count
-    parts = [] if request.model is None else [request.model]
-    if request.min_memory_bytes is not None:
-        size = format_size(request.min_memory_bytes)
-        parts.append(f"{size}B" if not str(size).endswith("i") else f"{size}")
-    elif request.memory_auto:
-        parts.append(GPU_AUTO)
-    return ":".join(parts if request.milli == 1000 else [*parts, str(count)])
 
 
 def parse_gpu_count(text: str) -> int:
@@ -247,20 +203,10 @@ def _thousandths(milli: Fraction, unit: str) -> int:
     return milli.numerator
 
 
-def _like_size(text: str) -> str:
-    """Return a suggestion for common mistakes: lower case, milli-bytes, bits."""
+def like_size(text: str) -> str:
+    """Return a suggestion for a size with common mistakes: lower case, milli-bytes, bits."""
     match = re.fullmatch(rf"({DECIMAL})\s*([kmgtpe])(i?)b?", text, re.IGNORECASE)
     return "" if match is None else f"; did you mean `{match[1]}{match[2].upper()}{match[3].lower()}`?"
-
-
-def _like_gpu(text: str) -> str:
-    match = re.fullmatch(rf"({DECIMAL})(?::|[xX]|\s|\*)\s*({MODEL})", text) or re.fullmatch(
-        rf"({MODEL})(?:[xX=*]|\s+)({DECIMAL})", text
-    )
-    if match is not None:
-        count, model = sorted((match[1], match[2]), key=lambda part: not part[0].isdigit())
-        return f"; did you mean `{model}:{count}`?"
-    return _like_size(text)
 
 
 def _like_duration(text: str) -> str:

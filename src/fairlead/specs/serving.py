@@ -4,21 +4,37 @@ import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import field, replace
 from enum import StrEnum
+from typing import Annotated, ClassVar
 from urllib.parse import urlsplit
 
 from fairlead.frozen import dataclass
-from fairlead.specs.constraints import NAME, PATH, Constraints, Limit, Text, broken, enforce, quote
+from fairlead.specs.constraints import NAME, PATH, Limit, Text, enforce, quote
 from fairlead.specs.cron import parse_cron
 from fairlead.specs.endpoint_engines import EndpointEngine, endpoint_engine_problems
+from fairlead.specs.field_types import (
+    CPU,
+    DURATION,
+    FACTOR,
+    SHARE,
+    SIZE,
+    SPAN,
+    TEXT,
+    ListField,
+    MapField,
+    Named,
+    Section,
+    SectionKey,
+    word,
+)
+from fairlead.specs.key import Key, SameKey, broken
 from fairlead.specs.overlay import Overlay
 from fairlead.specs.pool import LABEL_NAME, LABEL_VALUE
 from fairlead.specs.quantities import format_duration
 from fairlead.specs.resources import Resources
-from fairlead.specs.training import CAPACITY_RULES as TRAINING_CAPACITY_RULES
+from fairlead.specs.sections import part_of, with_keys, without
 from fairlead.specs.training import (
     DAY_S,
     DEFAULT_TEAM,
-    TRAINING_RULES,
     Capacity,
     Logs,
     Retry,
@@ -27,7 +43,7 @@ from fairlead.specs.training import (
     env_problems,
     labels_problems,
 )
-from fairlead.specs.workload import WorkloadSpec
+from fairlead.specs.workload import Kind, WorkloadSpec
 
 # Leaves room for the revision and the number of a replica in names.
 NAME_MOST = 35
@@ -41,112 +57,59 @@ SET = (
     "FAIRLEAD_BATCHING", "FAIRLEAD_GRACE", "FAIRLEAD_MAX_QUEUE",
 )  # fmt: skip
 
-SERVING_RULES: Constraints = {
-    "name": replace(NAME, max_length=NAME_MOST),
-    "team": NAME,
-    "model": PATH,
-    "run": TRAINING_RULES["run"],
-    "predictor": Text(
-        max_length=500,
-        pattern=r"[A-Za-z_][A-Za-z0-9_.]*:[A-Za-z_][A-Za-z0-9_]*",
-        what="a predictor; give its module and its class, such as `predict:Classifier`",
-    ),
-    "probe": Text(max_length=1_000, pattern=r"/[!-~]*", what="a path; it begins with `/` and has no spaces"),
-    "replicas": Limit(low=0, high=MAX_REPLICAS, whole=True),
-    "most_replicas": Limit(low=1, high=MAX_REPLICAS, whole=True),
-    "setup": TRAINING_RULES["setup"],
-    "workdir": TRAINING_RULES["workdir"],
-    "image": TRAINING_RULES["image"],
-    "priority": TRAINING_RULES["priority"],
-    "grace_s": TRAINING_RULES["grace_s"],
-    "timeout_s": Limit(low=0.01, high=DAY_S),
-    "ready_within_s": Limit(low=1, high=DAY_S),
-    "max_concurrency": Limit(low=1, high=100_000, whole=True),
-    "max_queue": Limit(low=0, high=1_000_000, whole=True),
-}
-SCALE_RULES: Constraints = {
-    "cpu": Limit(low=0.01, high=10),
-    "replicas": Limit(low=0, high=MAX_REPLICAS, whole=True),
-    "concurrency": Limit(low=0.01, high=100_000),
-    "queue": Limit(low=0, high=100_000, whole=True),
-    "latency_s": Limit(low=0.001, high=3_600),
-    "first_token_s": Limit(low=0.001, high=3_600),
-    "per_token_s": Limit(low=0.001, high=60),
-    # The gateway keeps the last 120 seconds.
-    "window_s": Limit(low=1, high=110),
-    "idle_s": Limit(low=1, high=DAY_S),
-}
-CAPACITY_RULES: Constraints = {
-    "max_price": TRAINING_CAPACITY_RULES["max_price"],
-    "base": Limit(low=0, high=MAX_REPLICAS, whole=True),
-}
-PROMETHEUS_RULES: Constraints = {
-    "url": Text(max_length=1_000, pattern=r"https?://[!-~]+", what="the address of a Prometheus, http:// or https://"),
-    "query": Text(max_length=4_000, lines=True, what="a query"),
-    "target": Limit(low=1e-9, high=1e15),
-}
-EXTERNAL_METRIC_RULES: Constraints = {
-    "name": Text(
-        max_length=253,
-        pattern=r"[A-Za-z_:][-A-Za-z0-9_:.|]*",
-        what="the name of a metric, such as `DCGM_FI_DEV_GPU_UTIL`",
-    ),
-    "target": Limit(low=1e-3, high=1e15),
-}
+PREDICTOR = Text(
+    max_length=500,
+    pattern=r"[A-Za-z_][A-Za-z0-9_.]*:[A-Za-z_][A-Za-z0-9_]*",
+    what="a predictor; give its module and its class, such as `predict:Classifier`",
+)
+PROBE_PATH = Text(max_length=1_000, pattern=r"/[!-~]*", what="a path; it begins with `/` and has no spaces")
+MAX_QUEUE = Limit(low=0, high=1_000_000, whole=True)
 SELECTORS_MOST = 20
-WINDOW_RULES: Constraints = {
-    "cron": Text(max_length=200, what="a time"),
-    "duration_s": Limit(low=60, high=7 * DAY_S),
-    "replicas": Limit(low=1, high=MAX_REPLICAS, whole=True),
-}
 WINDOW_NAME = NAME
 WINDOWS_MOST = 20
-BATCHING_RULES: Constraints = {
-    "max_batch_size": Limit(low=1, high=65_536, whole=True),
-    "max_latency_s": Limit(low=0.0001, high=60),
-}
-ROLLOUT_RULES: Constraints = {"max_surge": Limit(low=0, high=MAX_REPLICAS, whole=True)}
 MARGIN = Limit(low=0.0001, high=0.5)
-CANARY_RULES: Constraints = {
-    "errors": MARGIN,
-    "latency_s": Limit(low=0.001, high=DAY_S),
-    "slow": MARGIN,
-    "confidence": Limit(low=0.5, high=0.9999),
-    "within_s": Limit(low=1, high=30 * DAY_S),
-}
-CANARY_METRIC_RULES: Constraints = {
-    "header": Text(max_length=100, pattern=r"[A-Za-z][-A-Za-z0-9]*", what="the name of a header, such as `X-Score`"),
-    "above": Limit(low=-1e12, high=1e12),
-    "below": Limit(low=-1e12, high=1e12),
-    "margin": MARGIN,
-}
-ACCESS_RULES: Constraints = {
-    "requests_per_minute": Limit(low=1, high=10_000_000, whole=True),
-    "tokens_per_minute": Limit(low=1, high=1_000_000_000, whole=True),
-}
 TEAMS_MOST = 100
+ORIGINS_MOST = 20
+ORIGIN = Text(
+    max_length=300,
+    pattern=r"https?://[a-z0-9](?:[a-z0-9.-]*[a-z0-9])?(?::[1-9][0-9]{0,4})?",
+    what="the origin of a site; use `https://` or `http://`, its host in small letters and its port if it is not the "
+    "usual one, without a path, such as `https://app.example.com`",
+)
 # A step has at least one request in a thousand, and at most half of all, since the old revision gets an equal share.
 LEAST_STEP, MOST_STEP, STEPS_MOST = 0.001, 0.5, 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Window:
-    """A recurring time with a minimum number of replicas.
+    """A recurring time with a minimum number of replicas."""
 
-    Attributes:
-        cron: Start in UTC: minute, hour, day of the month, month and day of the week.
-        duration_s: Duration in seconds.
-    """
-
-    cron: str
-    duration_s: float
-    replicas: int
+    cron: Annotated[
+        str,
+        Key("cron", rule=Text(max_length=200, what="a time"), example="'0 8 * * mon-fri'", also="start at schedule"),
+        "When it begins, in UTC: minute, hour, day of the month, month, day of the week.",
+    ]
+    duration_s: Annotated[
+        float,
+        Key("duration", DURATION, Limit(low=60, high=7 * DAY_S), example="10h", also="for length end"),
+        "How long it lasts.",
+    ]
+    replicas: Annotated[
+        int,
+        Key(
+            "replicas",
+            rule=Limit(low=1, high=MAX_REPLICAS, whole=True),
+            example="4",
+            also="min_replicas desired_replicas count",
+        ),
+        "Minimum number of replicas in that time.",
+    ]
 
     def __post_init__(self) -> None:
         enforce(self._problems())
 
     def _problems(self) -> Iterable[tuple[str, str]]:
-        yield from broken(self, WINDOW_RULES)
+        yield from broken(self)
         try:
             parse_cron(self.cron)
         except ValueError as error:
@@ -162,25 +125,52 @@ class Aggregation(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrometheusQuery:
-    """A Prometheus query that determines the number of replicas.
+    """A Prometheus query that determines the number of replicas."""
 
-    Attributes:
-        url: URL of the server, without ``/api/v1/query``.
-        query: PromQL query with a single number as result.
-        target: Target value per replica.
-        aggregation: Whether the result is a sum or a mean.
-    """
-
-    url: str
-    query: str
-    target: float
-    aggregation: Aggregation = Aggregation.SUM
+    url: Annotated[
+        str,
+        Key(
+            "url",
+            rule=Text(
+                max_length=1_000, pattern=r"https?://[!-~]+", what="the address of a Prometheus, http:// or https://"
+            ),
+            example="'http://prometheus.monitoring:9090'",
+            also="server server_address serverAddress address host endpoint",
+        ),
+        "URL of a Prometheus, or of a server with its `/api/v1/query`.",
+    ]
+    query: Annotated[
+        str,
+        Key(
+            "query",
+            rule=Text(max_length=4_000, lines=True, what="a query"),
+            example="sum(jobs_waiting)",
+            also="promql expr expression metric",
+        ),
+        "PromQL query with a single number as its result.",
+    ]
+    target: Annotated[
+        float,
+        Key(
+            "target",
+            FACTOR,
+            Limit(low=1e-9, high=1e15),
+            example="50",
+            also="threshold target_value targetValue value averageValue",
+        ),
+        "Target value for each replica.",
+    ]
+    aggregation: Annotated[
+        Aggregation,
+        Key("aggregation", example="mean", also="metric_type metricType type aggregate"),
+        "Whether the value is a total of all replicas, such as a queue, or their mean, such as utilisation.",
+    ] = Aggregation.SUM
 
     def __post_init__(self) -> None:
         enforce(self._problems())
 
     def _problems(self) -> Iterable[tuple[str, str]]:
-        yield from broken(self, PROMETHEUS_RULES)
+        yield from broken(self)
         try:
             parts = urlsplit(self.url)
             host, user = parts.hostname, parts.username
@@ -208,25 +198,50 @@ AUTOSCALERS = {Autoscaler.HPA: "HorizontalPodAutoscaler", Autoscaler.KEDA: "Scal
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExternalMetric:
-    """An external metric from an adapter of the cluster, such as Prometheus', for its HorizontalPodAutoscaler.
+    """An external metric from an adapter of the cluster, such as Prometheus', for its HorizontalPodAutoscaler."""
 
-    Attributes:
-        name: Name of the metric in the adapter.
-        target: Target value per replica.
-        labels: Labels that select series.
-        aggregation: Whether the value is a sum or a mean.
-    """
-
-    name: str
-    target: float
-    labels: Mapping[str, str] = field(default_factory=dict)
-    aggregation: Aggregation = Aggregation.SUM
+    name: Annotated[
+        str,
+        Key(
+            "name",
+            rule=Text(
+                max_length=253,
+                pattern=r"[A-Za-z_:][-A-Za-z0-9_:.|]*",
+                what="the name of a metric, such as `DCGM_FI_DEV_GPU_UTIL`",
+            ),
+            example="DCGM_FI_DEV_GPU_UTIL",
+            also="metric metric_name metricName",
+        ),
+        "Name of the metric in `external.metrics.k8s.io`.",
+    ]
+    target: Annotated[
+        float,
+        Key(
+            "target", FACTOR, Limit(low=1e-3, high=1e15), example="70", also="threshold target_value value averageValue"
+        ),
+        "Target value for each replica.",
+    ]
+    labels: Annotated[
+        Mapping[str, str],
+        Key(
+            "labels",
+            MapField(names=LABEL_NAME, values=LABEL_VALUE, most=SELECTORS_MOST),
+            example="{service: chat}",
+            also="selector match_labels matchLabels",
+        ),
+        "Only series with these labels.",
+    ] = field(default_factory=dict)
+    aggregation: Annotated[
+        Aggregation,
+        Key("aggregation", example="mean", also="metric_type metricType type aggregate"),
+        "Whether the value is a total of all replicas, such as a queue, or their mean, such as utilisation.",
+    ] = Aggregation.SUM
 
     def __post_init__(self) -> None:
         enforce(self._problems())
 
     def _problems(self) -> Iterable[tuple[str, str]]:
-        yield from broken(self, EXTERNAL_METRIC_RULES)
+        yield from broken(self)
         if len(self.labels) > SELECTORS_MOST:
             yield "labels", f"{len(self.labels)} labels; give at most {SELECTORS_MOST}"
         for name, value in self.labels.items():
@@ -237,45 +252,145 @@ class ExternalMetric:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scale:
-    """The scaling rule of an endpoint with a variable number of replicas.
+    """The scaling rule of an endpoint with a variable number of replicas."""
 
-    Attributes:
-        by: Autoscaler of the cluster that sets the number; None for Fairlead.
-        cpu: Target CPU utilization as a share of the request; None for no CPU target.
-        external_metric: Metric from an adapter; None for none.
-        replicas: Number set by the cluster's autoscaler, its only writer; None until it is set.
-        concurrency: Target number of requests in flight per replica.
-        latency_s: Target latency of requests in seconds, which determines the number; None for ``concurrency``.
-        first_token_s: Target seconds until the first token of an answer; None for no target.
-        per_token_s: Target mean seconds per further token; None for no target.
-        shed: Refuse requests at once that would exceed ``latency_s``.
-        queue: Target number of waiting requests per replica, besides those in progress; None for ``concurrency``.
-        prometheus: Prometheus query that determines the number; None for ``concurrency``.
-        schedule: Times with a minimum number of replicas, by name.
-        window_s: Seconds over which the maximum of the needed replicas is kept.
-        idle_s: Seconds without requests before the last replica is removed, if the minimum is 0.
-    """
-
-    by: Autoscaler | None = None
-    cpu: float | None = None
-    external_metric: ExternalMetric | None = None
-    replicas: int | None = None
-    concurrency: float = 4.0
-    latency_s: float | None = None
-    first_token_s: float | None = None
-    per_token_s: float | None = None
-    queue: int | None = None
-    prometheus: PrometheusQuery | None = None
-    schedule: Mapping[str, Window] = field(default_factory=dict)
-    shed: bool = True
-    window_s: float = 60.0
-    idle_s: float = 300.0
+    by: Annotated[
+        Autoscaler | None,
+        Key("by", example="hpa", also="autoscaler class engine scaler controller"),
+        "Autoscaler of the Kubernetes cluster that sets the number; Fairlead when left out.",
+    ] = None
+    cpu: Annotated[
+        float | None,
+        Key(
+            "cpu",
+            SHARE,
+            Limit(low=0.01, high=10),
+            example="70%",
+            also="cpu_utilization target_cpu targetCPUUtilizationPercentage utilization",
+        ),
+        "Target CPU utilisation of replicas, with `by: hpa`.",
+    ] = None
+    external_metric: Annotated[
+        ExternalMetric | None,
+        Key(
+            "external_metric",
+            example="{name: DCGM_FI_DEV_GPU_UTIL, target: 70, aggregation: mean}",
+            also="external adapter object_metric",
+        ),
+        "Metric of a metrics adapter of the cluster, with `by: hpa`.",
+    ] = None
+    replicas: Annotated[
+        int | None,
+        Key("replicas", rule=Limit(low=0, high=MAX_REPLICAS, whole=True), example="3", also="current desired"),
+        "Current number of replicas of the autoscaler `by`, which sets it.",
+    ] = None
+    concurrency: Annotated[
+        float,
+        Key(
+            "concurrency",
+            FACTOR,
+            Limit(low=0.01, high=100_000),
+            example="8",
+            also="target target_concurrency container_concurrency target_ongoing_requests requests",
+            alone=True,
+        ),
+        "Target of requests in flight for each replica; with `latency`, how many it serves without delay.",
+    ] = 4.0
+    latency_s: Annotated[
+        float | None,
+        Key(
+            "latency",
+            DURATION,
+            Limit(low=0.001, high=3_600),
+            example="500ms",
+            also="slo latency_slo target_latency response_time p99",
+        ),
+        "Target time of answers: sets as many replicas as the forecast demand needs.",
+    ] = None
+    first_token_s: Annotated[
+        float | None,
+        Key(
+            "time_to_first_token",
+            DURATION,
+            Limit(low=0.001, high=3_600),
+            example="1s",
+            also="ttft first_token first_token_latency time_to_first_token_slo target_ttft",
+        ),
+        "Target time until a text server's answers begin; a simulation gives the number of replicas.",
+    ] = None
+    per_token_s: Annotated[
+        float | None,
+        Key(
+            "time_per_token",
+            DURATION,
+            Limit(low=0.001, high=60),
+            example="50ms",
+            also="tpot time_per_output_token inter_token_latency itl token_latency",
+        ),
+        "Target mean time of each further token of an answer; with `time_to_first_token` or alone.",
+    ] = None
+    queue: Annotated[
+        int | None,
+        Key(
+            "queue",
+            rule=Limit(low=0, high=100_000, whole=True),
+            example="5",
+            also="queue_length queue_size backlog waiting pending",
+        ),
+        "Requests that may wait for each replica, beside its `max_concurrency`; replaces `concurrency`.",
+    ] = None
+    prometheus: Annotated[
+        PrometheusQuery | None,
+        Key(
+            "prometheus",
+            example="{url: 'http://prometheus:9090', query: sum(jobs_waiting), target: 20}",
+            also="query metric metrics custom_metric gpu_utilization trigger triggers",
+        ),
+        "Prometheus query that sets the number of replicas; replaces `concurrency`.",
+    ] = None
+    schedule: Annotated[
+        Mapping[str, Window],
+        Key(
+            "schedule",
+            Named(WINDOW_NAME, WINDOWS_MOST),
+            example="{office: {cron: '0 8 * * mon-fri', duration: 10h, replicas: 4}}",
+            also="cron scheduled calendar windows",
+        ),
+        "Times with a minimum number of replicas, by names of your own.",
+    ] = field(default_factory=dict)
+    shed: Annotated[
+        bool,
+        Key("shed", example="false", also="load_shedding gate admission_control reject_late"),
+        "Refuse requests at once that would take longer than `latency`.",
+    ] = True
+    window_s: Annotated[
+        float,
+        Key(
+            "window",
+            DURATION,
+            Limit(low=1, high=110),
+            example="90s",
+            also="stable_window cooldown scale_down_delay downscale_delay stabilization_window",
+        ),
+        "A replica is removed only if it was not needed during this time.",
+    ] = 60.0
+    idle_s: Annotated[
+        float,
+        Key(
+            "idle",
+            DURATION,
+            Limit(low=1, high=DAY_S),
+            example="10m",
+            also="idle_timeout scale_to_zero_after scaledown_window cooldown_period retention",
+        ),
+        "Time without requests after which the last replica is removed, with `replicas: 0..N`.",
+    ] = 300.0
 
     def __post_init__(self) -> None:
         enforce(self._problems())
 
     def _problems(self) -> Iterable[tuple[str, str]]:
-        yield from broken(self, SCALE_RULES)
+        yield from broken(self)
         if self.latency_s is None and not self.shed:
             yield "shed", "nothing is refused without `latency`, such as `latency: 500ms`; remove it"
         by_default = self.concurrency == Scale.__dataclass_fields__["concurrency"].default
@@ -315,8 +430,8 @@ class Scale:
 
     def _problems_of_autoscaler(self) -> Iterable[tuple[str, str]]:
         if self.by is None:
-            for key, given in (("cpu", self.cpu), ("external_metric", self.external_metric)):
-                if given is not None:
+            for key, value in (("cpu", self.cpu), ("external_metric", self.external_metric)):
+                if value is not None:
                     yield key, f"it is for the cluster's own autoscaler; give `by: hpa`, or leave `{key}` out"
             if self.replicas is not None:
                 yield "replicas", NO_AUTOSCALER
@@ -345,94 +460,167 @@ class Scale:
             return
         if self.prometheus is None:
             yield "by", "no metric is given; give `prometheus: {url: ..., query: ..., target: ...}`"
-        for key, given in (("cpu", self.cpu), ("external_metric", self.external_metric)):
-            if given is not None:
+        for key, value in (("cpu", self.cpu), ("external_metric", self.external_metric)):
+            if value is not None:
                 yield key, "KEDA scales by `prometheus` here; leave it out, or give `by: hpa`"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Batching:
-    """The limits of request batches for a predictor.
+    """The limits of request batches for a predictor."""
 
-    Attributes:
-        max_batch_size: Maximum rows of a batch.
-        max_latency_s: Seconds from arrival within which a batched request must finish, which limits its wait.
-    """
-
-    max_batch_size: int = 32
-    max_latency_s: float = 0.05
+    max_batch_size: Annotated[
+        int,
+        Key(
+            "max_batch_size",
+            rule=Limit(low=1, high=65_536, whole=True),
+            example="64",
+            also="batch_size max_size size preferred_batch_size",
+            alone=True,
+        ),
+        "Maximum number of rows of a batch.",
+    ] = 32
+    max_latency_s: Annotated[
+        float,
+        Key(
+            "max_latency",
+            DURATION,
+            Limit(low=0.0001, high=60),
+            example="100ms",
+            also="max_wait timeout batch_wait_timeout max_queue_delay wait",
+        ),
+        "Time limit of a request, which limits how long it waits for a batch.",
+    ] = 0.05
 
     def __post_init__(self) -> None:
-        enforce(broken(self, BATCHING_RULES))
+        enforce(broken(self))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rollout:
-    """The rollout from one revision to the next.
+    """The rollout from one revision to the next."""
 
-    Attributes:
-        max_surge: Maximum replicas above the desired number during a rollout; with 0 an old one is removed first.
-    """
-
-    max_surge: int = 1
+    max_surge: Annotated[
+        int,
+        Key(
+            "max_surge",
+            rule=Limit(low=0, high=MAX_REPLICAS, whole=True),
+            example="0",
+            also="surge extra maxSurge max_extra",
+            alone=True,
+        ),
+        "Additional replicas during a rollout; with 0 an old replica is removed first.",
+    ] = 1
 
     def __post_init__(self) -> None:
-        enforce(broken(self, ROLLOUT_RULES))
+        enforce(broken(self))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CanaryMetric:
-    """A number in a response header, and its bad range. Exactly one of ``above`` and ``below`` is given.
+    """A number in a response header, and its bad range. Exactly one of ``above`` and ``below`` is given."""
 
-    Attributes:
-        header: Name of the header. A response without it, or without a number in it, does not count.
-        above: Larger numbers are bad.
-        below: Smaller numbers are bad.
-        margin: Tolerated excess of bad responses, as a share of requests.
-    """
-
-    header: str
-    above: float | None = None
-    below: float | None = None
-    margin: float = 0.05
+    header: Annotated[
+        str,
+        Key(
+            "header",
+            rule=Text(max_length=100, pattern=r"[A-Za-z][-A-Za-z0-9]*", what="the name of a header, such as `X-Score`"),
+            example="X-Score",
+            also="name field key",
+        ),
+        "Header of the answers that has the number.",
+    ]
+    above: Annotated[
+        float | None,
+        Key("above", FACTOR, Limit(low=-1e12, high=1e12), example="0.8", also="more_than max upper greater_than"),
+        "An answer with a greater number is bad.",
+    ] = None
+    below: Annotated[
+        float | None,
+        Key("below", FACTOR, Limit(low=-1e12, high=1e12), example="0.5", also="less_than min lower smaller_than"),
+        "An answer with a smaller number is bad.",
+    ] = None
+    margin: Annotated[
+        float,
+        Key("margin", SHARE, MARGIN, example="2%", also="tolerance threshold max_increase"),
+        "How much more often than the old revision's the answers may be bad, as a share of requests.",
+    ] = 0.05
 
     def __post_init__(self) -> None:
         enforce(self._problems())
 
     def _problems(self) -> Iterable[tuple[str, str]]:
-        yield from broken(self, CANARY_METRIC_RULES)
+        yield from broken(self)
         if (self.above is None) == (self.below is None):
-            given = "neither" if self.above is None else "both"
+            stated = "neither" if self.above is None else "both"
             yield (
                 "header",
-                f"of `above` and `below`, which say when its number is bad, there are {given}; give one, such as "
+                f"of `above` and `below`, which say when its number is bad, there are {stated}; give one, such as "
                 "`below: 0.5`",
             )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Canary:
-    """The trial of a new revision on a slice of the requests, against an equal slice of the old one.
+    """The trial of a new revision on a slice of the requests, against an equal slice of the old one."""
 
-    Attributes:
-        steps: Increasing shares of the requests; the trial advances as evidence grows.
-        errors: Tolerated excess of failed requests, as a share of requests.
-        latency_s: Seconds beyond which a request is slow; None to ignore latency.
-        slow: Tolerated excess of slow requests, as a share of requests.
-        metric: Additional criterion; None for none.
-        confidence: 1 minus the rate of each of the two errors of the test.
-        within_s: Seconds after which the old revision stays if the test is inconclusive.
-        shadow: The new revision gets copies of these requests, and its responses are discarded.
-    """
-
-    steps: tuple[float, ...] = (0.05, 0.25, 0.5)
-    errors: float = 0.01
-    latency_s: float | None = None
-    slow: float = 0.05
-    metric: CanaryMetric | None = None
-    confidence: float = 0.95
-    within_s: float = 3_600.0
-    shadow: bool = False
+    steps: Annotated[
+        tuple[float, ...],
+        Key(
+            "steps",
+            ListField(item=SHARE, most=STEPS_MOST),
+            example="[5%, 25%, 50%]",
+            also="weights traffic step_weight percent canary_traffic_percent",
+        ),
+        "Shares of the requests that the new revision gets in turn, compared with as many of the old one's.",
+    ] = (0.05, 0.25, 0.5)
+    errors: Annotated[
+        float,
+        Key("errors", SHARE, MARGIN, example="1%", also="error_rate max_errors failures success_rate"),
+        "How much more often than the old revision the new one may fail, as a share of requests.",
+    ] = 0.01
+    latency_s: Annotated[
+        float | None,
+        Key(
+            "latency",
+            DURATION,
+            Limit(low=0.001, high=DAY_S),
+            example="250ms",
+            also="latency_target slo target threshold p99",
+        ),
+        "Requests that take longer are slow; none is when left out.",
+    ] = None
+    slow: Annotated[
+        float,
+        Key("slow", SHARE, MARGIN, example="5%", also="max_slow slower latency_margin"),
+        "How much more often than the old revision the new one may be slow, as a share of requests.",
+    ] = 0.05
+    metric: Annotated[
+        CanaryMetric | None,
+        Key("metric", example="{header: X-Score, below: 0.5}", also="metrics analysis custom_metric quality"),
+        "Your own number in the answers, by which they are good or bad.",
+    ] = None
+    confidence: Annotated[
+        float,
+        Key("confidence", SHARE, Limit(low=0.5, high=0.9999), example="99%", also="significance alpha certainty"),
+        "Confidence of the verdict: at most the rest of good revisions is rolled back, or of bad promoted.",
+    ] = 0.95
+    within_s: Annotated[
+        float,
+        Key(
+            "within",
+            DURATION,
+            Limit(low=1, high=30 * DAY_S),
+            example="1d",
+            also="timeout deadline duration max_duration progress_deadline",
+        ),
+        "Time after which, without a verdict, the old revision stays.",
+    ] = 3_600.0
+    shadow: Annotated[
+        bool,
+        Key("shadow", example="true", also="mirror mirroring dark_launch copies shadow_traffic tee"),
+        "Send the new revision only copies of requests, and drop its answers.",
+    ] = False
 
     def __post_init__(self) -> None:
         enforce(self._problems())
@@ -440,15 +628,15 @@ class Canary:
     @property
     def margins(self) -> Mapping[str, float]:
         """Return the tolerated excess of bad requests of the new revision over the old one, by criterion."""
-        found = {"failed": self.errors}
+        margins = {"failed": self.errors}
         if self.latency_s is not None:
-            found["slow"] = self.slow
+            margins["slow"] = self.slow
         if self.metric is not None:
-            found["metric"] = self.metric.margin
-        return found
+            margins["metric"] = self.metric.margin
+        return margins
 
     def _problems(self) -> Iterable[tuple[str, str]]:
-        yield from broken(self, CANARY_RULES)
+        yield from broken(self)
         least = 0.0
         for step in self.steps:
             if not LEAST_STEP <= step <= MOST_STEP:
@@ -478,15 +666,29 @@ class EndpointCapacity:
     Attributes:
         spot: Whether reclaimable capacity is allowed for all of them.
         max_price: Maximum price of a node in dollars per hour; None for no limit.
-        base: Number of replicas on on-demand nodes; None for 0 with an overflow, and without meaning otherwise.
-        overflow: Capacity of replicas above the base while it is available, with on-demand nodes as fallback; None
-            if all replicas are alike.
     """
 
-    spot: bool = False
-    max_price: float | None = None
-    base: int | None = None
-    overflow: OverflowCapacity | None = None
+    spot: Annotated[
+        bool,
+        SameKey(Capacity, "spot", {"kind": None, "sets": ()}),
+        "Whether capacity that can be reclaimed may be used.",
+    ] = False
+    max_price: Annotated[float | None, SameKey(Capacity, "max_price")] = None
+    base: Annotated[
+        int | None,
+        Key(
+            "base",
+            rule=Limit(low=0, high=MAX_REPLICAS, whole=True),
+            example="2",
+            also="base_ondemand_fallback_replicas on_demand min_on_demand on_demand_base base_capacity",
+        ),
+        "Replicas on on-demand nodes, with `overflow` for those above them.",
+    ] = None
+    overflow: Annotated[
+        OverflowCapacity | None,
+        Key("overflow", example="spot", also="burst above rest dynamic_ondemand_fallback"),
+        "Nodes of replicas above the base: spot nodes if they have room, else on-demand nodes.",
+    ] = None
 
     def __post_init__(self) -> None:
         enforce(self._problems())
@@ -496,7 +698,7 @@ class EndpointCapacity:
         return Capacity(spot=self.spot or tier is Tier.OVERFLOW, max_price=self.max_price, tier=tier)
 
     def _problems(self) -> Iterable[tuple[str, str]]:
-        yield from broken(self, CAPACITY_RULES)
+        yield from broken(self)
         if self.base is not None and self.overflow is None:
             yield (
                 "base",
@@ -508,23 +710,54 @@ class EndpointCapacity:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Access:
-    """The teams with access to an endpoint, by keys that a command creates and no spec contains.
+    """The teams with access to an endpoint, by keys that a command creates and no spec contains."""
 
-    Attributes:
-        teams: Teams whose keys give access; empty for its own team.
-        requests_per_minute: Maximum requests that each team starts in any minute; None for no limit.
-        tokens_per_minute: Tokens per minute of each team above which no further request starts; None for no limit.
-    """
-
-    teams: tuple[str, ...] = ()
-    requests_per_minute: int | None = None
-    tokens_per_minute: int | None = None
+    teams: Annotated[
+        tuple[str, ...],
+        Key(
+            "teams",
+            ListField(item=TEXT, most=TEAMS_MOST, rule=NAME),
+            example="[search, ads]",
+            also="team allow allowed allowed_teams users keys api_keys",
+        ),
+        "Teams whose keys are accepted; its own team when left out.",
+    ] = ()
+    requests_per_minute: Annotated[
+        int | None,
+        Key(
+            "requests_per_minute",
+            rule=Limit(low=1, high=10_000_000, whole=True),
+            example="600",
+            also="rpm requests rate_limit rate qps requests_per_second",
+        ),
+        "Requests that each team may begin within any minute.",
+    ] = None
+    tokens_per_minute: Annotated[
+        int | None,
+        Key(
+            "tokens_per_minute",
+            rule=Limit(low=1, high=1_000_000_000, whole=True),
+            example="100000",
+            also="tpm tokens token_limit token_rate max_tokens_per_minute",
+        ),
+        "Tokens of requests and answers that each team may have in a minute before its next request begins.",
+    ] = None
+    origins: Annotated[
+        tuple[str, ...],
+        Key(
+            "origins",
+            ListField(item=TEXT, most=ORIGINS_MOST, rule=ORIGIN),
+            example='["https://app.example.com"]',
+            also="cors origin allowed_origins allow_origins cors_origins",
+        ),
+        "Sites whose pages may use it from a browser, with a key (CORS).",
+    ] = ()
 
     def __post_init__(self) -> None:
         enforce(self._problems())
 
     def _problems(self) -> Iterable[tuple[str, str]]:
-        yield from broken(self, ACCESS_RULES)
+        yield from broken(self)
         if len(self.teams) > TEAMS_MOST:
             yield "teams", f"there are {len(self.teams)}; give at most {TEAMS_MOST}"
         for number, team in enumerate(self.teams):
@@ -533,33 +766,96 @@ class Access:
                 yield "teams", problem
             elif team in self.teams[:number]:
                 yield "teams", f"{quote(team)} is listed twice; remove one"
+        if len(self.origins) > ORIGINS_MOST:
+            yield "origins", f"there are {len(self.origins)}; give at most {ORIGINS_MOST}"
+        for number, origin in enumerate(self.origins):
+            problem = ORIGIN.problem(origin)
+            if problem is not None:
+                yield "origins", problem
+            elif origin in self.origins[:number]:
+                yield "origins", f"{quote(origin)} is listed twice; remove one"
+
+
+def _resources() -> Section:
+    """Return the resources of a replica, which does not end, so that nothing is learnt of its use, nor of its pace."""
+    whole = without(part_of(Resources), "colocate")
+    fixed = {"cpu": CPU, "memory": SIZE}
+    keys = (
+        replace(key, kind=fixed[key.name], doc=f"{key.doc.partition('; `auto`')[0]}.", attributes=key.attributes[:1])
+        for key in whole.keys
+        if key.name in fixed
+    )
+    return with_keys(whole, *keys)
+
+
+def _replica_capacity() -> Section:
+    spot = part_of(EndpointCapacity).key("spot")
+    assert spot is not None
+    tier = SectionKey(
+        name="tier", kind=word(Tier), attributes=("tier",), example="base",
+        doc="Which part of its endpoint's replicas it is of, where these use different capacity.",
+    )  # fmt: skip
+    whole = with_keys(part_of(Capacity), spot)
+    return replace(whole, keys=(*whole.keys, tier))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replica(Training):
-    """One server of an endpoint: a gang whose program is not meant to end.
+    """One server of an endpoint: a gang whose program is not meant to end. Nobody writes one: endpoints submit them.
 
     Attributes:
-        service: Name of the endpoint.
-        revision: Name of the revision of the endpoint.
-        model_path: Path of the model; empty for none.
-        predictor: ``module:Class`` if the program is Fairlead's server; empty for another program.
-        probe: Path that responds with a status below 400 once it can serve.
-        batching: JSON for Fairlead's server.
-        max_queue: Maximum waiting requests in Fairlead's server.
-        guarded: Only gateways, which check access, may send requests.
         code: Stored snapshot of its directory that it runs; empty for none.
     """
 
-    name: str = "replica"
-    service: str = "service"
-    revision: str = "r1"
-    model_path: str = ""
-    predictor: str = ""
-    probe: str = "/"
-    batching: str = "{}"
-    max_queue: int = 0
-    guarded: bool = False
+    kind: ClassVar[str] = Kind.REPLICA
+
+    OBJECT_KEYS: ClassVar = (
+        "name", "team", "labels", "image", "workdir", "setup", "run", "env", "ranks_per_node", "resources", "capacity",
+        "retry", "logs", "priority", "grace", "snapshot", "kubernetes", "service", "revision", "model", "predictor",
+        "probe", "batching", "max_queue", "guarded",
+    )  # fmt: skip
+
+    name: Annotated[
+        str,
+        Key("name", rule=NAME, example="chat-r1-1", metadata="name"),
+        "Lower-case letters, digits and dashes, at most 50.",
+    ] = "replica"
+    resources: Annotated[Resources, SameKey(Training, "resources", {"kind": _resources})] = field(
+        default_factory=Resources
+    )
+    capacity: Annotated[
+        Capacity,
+        SameKey(Training, "capacity", {"kind": _replica_capacity}),
+        "Kinds of capacity to use.",
+    ] = field(default_factory=Capacity)
+    service: Annotated[str, Key("service", rule=NAME, example="chat"), "Name of its endpoint."] = "service"
+    revision: Annotated[str, Key("revision", rule=NAME, example="r1"), "Revision of its endpoint."] = "r1"
+    model_path: Annotated[
+        str,
+        Key("model", rule=replace(PATH, blank=True), example="/models/chat"),
+        "Where its model is.",
+    ] = ""
+    predictor: Annotated[
+        str,
+        Key(
+            "predictor",
+            rule=replace(PREDICTOR, pattern=f"(?:{PREDICTOR.pattern})?", blank=True),
+            example="predict:Classifier",
+        ),
+        "Module and class that Fairlead's own server loads.",
+    ] = ""
+    probe: Annotated[str, Key("probe", rule=PROBE_PATH, example="/"), "Path that it answers well once ready."] = "/"
+    batching: Annotated[
+        str,
+        Key("batching", rule=Text(max_length=1_000), example="'{}'"),
+        "Bounds of batches, as JSON for Fairlead's own server.",
+    ] = "{}"
+    max_queue: Annotated[
+        int,
+        Key("max_queue", rule=MAX_QUEUE, example="100"),
+        "Requests that Fairlead's own server lets wait.",
+    ] = 0
+    guarded: Annotated[bool, Key("guarded", example="true"), "Whether only gateways may ask it."] = False
     code: str = ""
 
 
@@ -576,58 +872,199 @@ class Serving:
 
     Attributes:
         name: Lower-case letters, digits and dashes, at most 35.
-        model: Path, ``NAME@production``, or ``run://NAME@best``; None if the server needs none.
         run: Command of the server, which listens on ``$PORT``; None with a predictor.
-        predictor: ``module:Class`` that Fairlead's server loads; None with a command.
-        probe: Path that responds once a replica is ready; None for the default.
-        replicas: Number of replicas; the minimum if ``most_replicas`` is larger.
         most_replicas: Maximum number of replicas; None for a fixed number.
-        scale: Scaling rule for a variable number; its default otherwise.
-        batching: Batching of a predictor; its default with a command.
-        canary: Trial of a new revision before it takes over; None for none.
-        access: Teams with access; None for open access.
-        timeout_s: Timeout of a request in seconds.
-        ready_within_s: Seconds within which a replica of a new revision must be ready.
-        max_concurrency: Maximum concurrent requests of a replica; None for no limit.
-        max_queue: Maximum requests that wait for a replica; more are refused.
-        idempotent: A request may be resent even if a replica has started to process it.
-        routing: How the replica of a request is chosen.
-        engine: Controller of a cluster that serves it; None for Fairlead's replicas.
         code: Snapshot of its directory that its replicas run, on a cluster that stores any; not written by users.
     """
 
-    name: str
-    team: str = DEFAULT_TEAM
-    labels: Mapping[str, str] = field(default_factory=dict)
-    model: str | None = None
-    run: str | None = None
-    predictor: str | None = None
-    probe: str | None = None
-    replicas: int = 1
-    most_replicas: int | None = None
-    scale: Scale = field(default_factory=Scale)
-    batching: Batching = field(default_factory=Batching)
-    rollout: Rollout = field(default_factory=Rollout)
-    canary: Canary | None = None
-    access: Access | None = None
-    timeout_s: float = 60.0
-    ready_within_s: float = 600.0
-    max_concurrency: int | None = None
-    max_queue: int = 100
-    idempotent: bool = False
-    routing: Routing = Routing.LEAST_OUTSTANDING
-    setup: str | None = None
-    workdir: str | None = None
-    image: str | None = None
-    env: Mapping[str, str] = field(default_factory=dict)
-    resources: Resources = field(default_factory=Resources)
-    capacity: EndpointCapacity = field(default_factory=EndpointCapacity)
-    logs: Logs = field(default_factory=Logs)
-    priority: int = 0
-    grace_s: float = 30.0
-    snapshot: bool = True
-    engine: EndpointEngine | None = None
-    kubernetes: Overlay = field(default_factory=Overlay)
+    kind: ClassVar[str] = Kind.SERVING
+
+    name: Annotated[
+        str,
+        Key(
+            "name",
+            rule=replace(NAME, max_length=NAME_MOST),
+            example="chat",
+            also="service service_name endpoint title id",
+            metadata="name",
+        ),
+        "Lower-case letters, digits and dashes, at most 35.",
+    ]
+    team: Annotated[str, SameKey(Training, "team")] = DEFAULT_TEAM
+    labels: Annotated[
+        Mapping[str, str],
+        SameKey(Training, "labels"),
+        "Names and values of your own, which its replicas have too.",
+    ] = field(default_factory=dict)
+    model: Annotated[
+        str | None,
+        Key(
+            "model",
+            rule=PATH,
+            example="run://train@best",
+            also="checkpoint model_path model_uri storage_uri weights artifact",
+        ),
+        "A path, a model such as `churn@production`, or a run's checkpoint, `run://NAME@best`.",
+    ] = None
+    run: Annotated[
+        str | None,
+        SameKey(Training, "run", {"example": "'vllm serve $FAIRLEAD_MODEL --port $PORT'"}),
+        "The command of a server, as for a shell, that listens on `$PORT`; or give `predictor`.",
+    ] = None
+    predictor: Annotated[
+        str | None,
+        Key(
+            "predictor",
+            rule=PREDICTOR,
+            example="predict:Classifier",
+            also="class handler import_path model_class deployment",
+        ),
+        "Module and class that loads the model and predicts on batches; or give `run`.",
+    ] = None
+    probe: Annotated[
+        str | None,
+        Key(
+            "probe",
+            rule=PROBE_PATH,
+            example="/health",
+            also="readiness_probe health health_check healthcheck ready readiness",
+        ),
+        "Path that a ready replica answers with success; `/`, or that of the open inference protocol.",
+    ] = None
+    replicas: Annotated[
+        int,
+        Key(
+            "replicas",
+            SPAN,
+            Limit(low=0, high=MAX_REPLICAS, whole=True),
+            example="0..8",
+            also="num_replicas min_replicas max_replicas instances workers nodes scaling",
+            sets=("most_replicas",),
+        ),
+        "Number of replicas; `0..8` for as many as requests need within these bounds.",
+    ] = 1
+    most_replicas: Annotated[int | None, Limit(low=1, high=MAX_REPLICAS, whole=True)] = None
+    scale: Annotated[
+        Scale,
+        Key("scale", example="{concurrency: 8}", also="autoscaling autoscaler autoscale scaling_policy"),
+        "How the number of replicas is chosen; a number alone is `concurrency`.",
+    ] = field(default_factory=Scale)
+    batching: Annotated[
+        Batching,
+        Key("batching", example="{max_batch_size: 64, max_latency: 100ms}", also="batch batcher dynamic_batching"),
+        "Batching of requests to a predictor; a number alone is `max_batch_size`.",
+    ] = field(default_factory=Batching)
+    rollout: Annotated[
+        Rollout,
+        Key("rollout", example="{max_surge: 0}", also="strategy update update_policy rolling_update upgrade"),
+        "Rollout of a changed spec; a number alone is `max_surge`.",
+    ] = field(default_factory=Rollout)
+    canary: Annotated[
+        Canary | None,
+        Key(
+            "canary",
+            example="{steps: [5%, 25%, 50%], latency: 250ms}",
+            also="canaries progressive analysis canary_traffic_percent canaryTrafficPercent",
+        ),
+        "A new revision first gets a share of the requests, and is rolled back if it does worse.",
+    ] = None
+    access: Annotated[
+        Access | None,
+        Key(
+            "access",
+            example="{teams: [search], requests_per_minute: 600}",
+            also="auth authentication api_keys keys rate_limit rate_limits quota",
+        ),
+        "Require keys of teams, and limit their requests; `{}` for its own team.",
+    ] = None
+    timeout_s: Annotated[
+        float,
+        Key(
+            "timeout",
+            DURATION,
+            Limit(low=0.01, high=DAY_S),
+            example="30s",
+            also="request_timeout timeout_seconds response_timeout timeout_s",
+        ),
+        "Time limit of a request; the gateway ends it then.",
+    ] = 60.0
+    ready_within_s: Annotated[
+        float,
+        Key(
+            "ready_within",
+            DURATION,
+            Limit(low=1, high=DAY_S),
+            example="10m",
+            also="startup_timeout initial_delay progress_deadline start_timeout initial_delay_seconds",
+        ),
+        "Time in which a replica of a new revision must be ready; else the old revision stays.",
+    ] = 600.0
+    max_concurrency: Annotated[
+        int | None,
+        Key(
+            "max_concurrency",
+            rule=Limit(low=1, high=100_000, whole=True),
+            example="16",
+            also="max_ongoing_requests container_concurrency concurrency_limit max_connections",
+        ),
+        "Maximum number of requests at a replica; others wait at the gateway.",
+    ] = None
+    max_queue: Annotated[
+        int,
+        Key(
+            "max_queue",
+            rule=MAX_QUEUE,
+            example="50",
+            also="max_queued_requests queue queue_size max_pending",
+        ),
+        "Maximum number of waiting requests; further ones are refused.",
+    ] = 100
+    idempotent: Annotated[
+        bool,
+        Key("idempotent", example="true", also="retry retries retryable safe_to_retry"),
+        "Retry requests that a replica had begun when it died.",
+    ] = False
+    routing: Annotated[
+        Routing,
+        Key(
+            "routing",
+            example="prefix",
+            also="load_balancing balancing affinity session_affinity routing_logic lb_policy",
+        ),
+        "How a request's replica is chosen; `prefix` for text servers that cache prefixes or load adapters.",
+    ] = Routing.LEAST_OUTSTANDING
+    setup: Annotated[
+        str | None,
+        SameKey(Training, "setup", {"example": "pip install vllm"}),
+        "Shell commands run once for each replica before its first start.",
+    ] = None
+    workdir: Annotated[str | None, SameKey(Training, "workdir")] = None
+    image: Annotated[str | None, SameKey(Training, "image")] = None
+    env: Annotated[Mapping[str, str], SameKey(Training, "env")] = field(default_factory=dict)
+    resources: Annotated[
+        Resources,
+        SameKey(Training, "resources", {"kind": _resources}),
+        "What each replica gets.",
+    ] = field(default_factory=Resources)
+    capacity: Annotated[
+        EndpointCapacity,
+        Key("capacity", example="{spot: true}", also="capacity_type provisioning"),
+        "Kinds of capacity to use.",
+    ] = field(default_factory=EndpointCapacity)
+    logs: Annotated[Logs, SameKey(Training, "logs")] = field(default_factory=Logs)
+    priority: Annotated[int, SameKey(Training, "priority")] = 0
+    grace_s: Annotated[
+        float,
+        SameKey(Training, "grace_s"),
+        "Time between SIGTERM and SIGKILL, in which a replica finishes its requests.",
+    ] = 30.0
+    snapshot: Annotated[bool, SameKey(Training, "snapshot")] = True
+    engine: Annotated[
+        EndpointEngine | None,
+        Key("engine", example="kserve", also="controller operator backend runner managed_by platform"),
+        "A controller of the cluster that serves it instead of replicas of Fairlead; see engines.md.",
+    ] = None
+    kubernetes: Annotated[Overlay, SameKey(Training, "kubernetes")] = field(default_factory=Overlay)
     code: str = ""
 
     def __post_init__(self) -> None:
@@ -690,7 +1127,7 @@ class Serving:
         )  # fmt: skip
 
     def _problems(self) -> Iterable[tuple[str, str]]:
-        yield from broken(self, SERVING_RULES)
+        yield from broken(self)
         if self.resources.is_auto:
             yield "resources", "`auto` is for runs that end; give replicas an amount, such as `memory: 4Gi`"
         yield from env_problems(self.env)

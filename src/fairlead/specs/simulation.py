@@ -1,32 +1,19 @@
 """The spec of a simulation: assumptions on nodes and programs besides the trace, for ``fairlead simulate`` alone."""
 
 from collections.abc import Iterable
+from typing import Annotated, ClassVar
 
 from fairlead.frozen import dataclass
-from fairlead.specs.constraints import NAME, Constraints, Limit, broken, enforce, quote
+from fairlead.specs.constraints import NAME, Limit, enforce, quote
+from fairlead.specs.field_types import DURATION, FACTOR, TEXT, ListField
+from fairlead.specs.key import Key, broken
+from fairlead.specs.workload import Kind
 
 LONGEST_S = 10 * 366 * 86400.0
 _SPAN = Limit(low=0.001, high=LONGEST_S)
 _SPAN_OR_NONE = Limit(low=0.001, high=LONGEST_S, zero=True)
 _FACTOR = Limit(low=1, high=100)
 
-FAILURES_RULES: Constraints = {"mtbf_s": _SPAN, "repair_s": _SPAN}
-RECLAIMS_RULES: Constraints = {"every_s": _SPAN, "notice_s": _SPAN_OR_NONE, "away_s": _SPAN}
-PROVISIONING_RULES: Constraints = {
-    "min_nodes": Limit(low=0, high=100_000, whole=True),
-    "delay_s": _SPAN_OR_NONE,
-    "delay_p90_s": _SPAN_OR_NONE,
-    "idle_s": _SPAN_OR_NONE,
-}
-PROGRAMS_RULES: Constraints = {
-    "start_up_s": _SPAN_OR_NONE,
-    "checkpoint_every_s": _SPAN,
-    "checkpoint_s": _SPAN_OR_NONE,
-    "save_s": _SPAN_OR_NONE,
-    "step_s": _SPAN,
-}
-INTERFERENCE_RULES: Constraints = {"two": _FACTOR, "three": _FACTOR, "four": _FACTOR, "neighbour": _FACTOR}
-SIMULATION_RULES: Constraints = {"name": NAME}
 POOLS_MOST = 1_000
 
 
@@ -34,97 +21,146 @@ POOLS_MOST = 1_000
 class Failures:
     """Independent failures of nodes: exponentially distributed times, then a fixed time of repair."""
 
-    mtbf_s: float
-    repair_s: float = 3600.0
+    mtbf_s: Annotated[
+        float,
+        Key("mtbf", DURATION, _SPAN, example="30d", also="every mean_time_between_failures interval"),
+        "Mean time between failures of one node, exponentially distributed.",
+    ]
+    repair_s: Annotated[
+        float,
+        Key("repair", DURATION, _SPAN, example="1h", also="mttr repair_time down downtime"),
+        "How long a failed node is away.",
+    ] = 3600.0
 
     def __post_init__(self) -> None:
-        enforce(broken(self, FAILURES_RULES))
+        enforce(broken(self))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reclaims:
-    """Independent reclaims of spot nodes.
+    """Independent reclaims of spot nodes."""
 
-    Attributes:
-        every_s: Mean of the exponentially distributed lifetime of a node.
-        notice_s: Time from the notice until the node is removed.
-        away_s: Time until it returns, without an autoscaler.
-    """
-
-    every_s: float
-    notice_s: float = 120.0
-    away_s: float = 600.0
+    every_s: Annotated[
+        float,
+        Key("every", DURATION, _SPAN, example="8h", also="mtbf mtbr mean_time_between_reclaims interval"),
+        "Mean time that a node stays, exponentially distributed.",
+    ]
+    notice_s: Annotated[
+        float,
+        Key("notice", DURATION, _SPAN_OR_NONE, example="30s", also="grace warning notice_time"),
+        "Time from the notice until the node is gone.",
+    ] = 120.0
+    away_s: Annotated[
+        float,
+        Key("away", DURATION, _SPAN, example="10m", also="back repair down"),
+        "How long the node is away, in a pool without provisioning.",
+    ] = 600.0
 
     def __post_init__(self) -> None:
-        enforce(broken(self, RECLAIMS_RULES))
+        enforce(broken(self))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Provisioning:
-    """An autoscaler: nodes are added on request, up to the ``nodes`` of their pool, and removed when idle.
+    """An autoscaler: nodes are added on request, up to the ``nodes`` of their pool, and removed when idle."""
 
-    Attributes:
-        min_nodes: Number of permanent nodes.
-        delay_s: Median time from the request until a node is ready; lognormally distributed with ``delay_p90_s``.
-        delay_p90_s: 90th percentile of that time; None for always ``delay_s``.
-        idle_s: Time after which a node without pods is removed.
-    """
-
-    min_nodes: int = 0
-    delay_s: float = 240.0
-    delay_p90_s: float | None = None
-    idle_s: float = 600.0
+    min_nodes: Annotated[
+        int,
+        Key("min_nodes", rule=Limit(low=0, high=100_000, whole=True), example="1", also="min minimum initial"),
+        "Nodes that always exist; the maximum is the pool's.",
+    ] = 0
+    delay_s: Annotated[
+        float,
+        Key("delay", DURATION, _SPAN_OR_NONE, example="4m", also="boot startup delay_p50 median"),
+        "Median time from the request of a node until it is ready.",
+    ] = 240.0
+    delay_p90_s: Annotated[
+        float | None,
+        Key("delay_p90", DURATION, _SPAN_OR_NONE, example="9m", also="p90 slow tail"),
+        "90th percentile of that time; `delay` when left out.",
+    ] = None
+    idle_s: Annotated[
+        float,
+        Key(
+            "idle",
+            DURATION,
+            _SPAN_OR_NONE,
+            example="10m",
+            also="idle_after idle_timeout scale_down_after consolidate_after",
+        ),
+        "A node without pods is removed after this time.",
+    ] = 600.0
 
     def __post_init__(self) -> None:
         enforce(self._problems())
 
     def _problems(self) -> Iterable[tuple[str, str]]:
-        yield from broken(self, PROVISIONING_RULES)
+        yield from broken(self)
         if self.delay_p90_s is not None and self.delay_p90_s < self.delay_s:
             yield "delay_p90_s", f"{self.delay_p90_s:g} s is less than delay, {self.delay_s:g} s; give as much or more"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Programs:
-    """The costs of starting and saving for every run whose line of the trace does not give them.
+    """The costs of starting and saving for every run whose line of the trace does not give them."""
 
-    Attributes:
-        start_up_s: Time from the placement of a gang until its ranks start work.
-        checkpoint_every_s: Seconds of work between checkpoints of runs whose spec gives no interval in seconds.
-        checkpoint_s: Seconds for which work pauses for each checkpoint.
-        save_s: Seconds that a checkpoint at a stop notice takes.
-        step_s: Seconds of work per step that runs report, with their checkpoints; None if they report nothing, so
-            that preemption counts all of their work as lost.
-    """
-
-    start_up_s: float = 0.0
-    checkpoint_every_s: float = 600.0
-    checkpoint_s: float = 0.0
-    save_s: float = 10.0
-    step_s: float | None = None
+    start_up_s: Annotated[
+        float,
+        Key("start_up", DURATION, _SPAN_OR_NONE, example="2m", also="startup start start_up_time warmup"),
+        "Time from the placement of a gang until its ranks work.",
+    ] = 0.0
+    checkpoint_every_s: Annotated[
+        float,
+        Key("checkpoint_every", DURATION, _SPAN, example="10m", also="checkpoint_interval every interval"),
+        "Work between checkpoints, where the spec of a run does not say.",
+    ] = 600.0
+    checkpoint_s: Annotated[
+        float,
+        Key("checkpoint", DURATION, _SPAN_OR_NONE, example="15s", also="checkpoint_cost checkpoint_time"),
+        "How long the work pauses for each checkpoint.",
+    ] = 0.0
+    save_s: Annotated[
+        float,
+        Key("save", DURATION, _SPAN_OR_NONE, example="10s", also="final_checkpoint save_time"),
+        "How long the checkpoint at a stop notice takes.",
+    ] = 10.0
+    step_s: Annotated[
+        float | None,
+        Key("step", DURATION, _SPAN, example="30s", also="step_time report_every progress_every step_s"),
+        "Work of each reported step; runs report no steps and no checkpoints when left out.",
+    ] = None
 
     def __post_init__(self) -> None:
-        enforce(broken(self, PROGRAMS_RULES))
+        enforce(broken(self))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Interference:
-    """Measured slowdown factors of runs beside others, relative to running alone; 1 for none.
+    """Measured slowdown factors of runs beside others, relative to running alone; 1 for none."""
 
-    Attributes:
-        two: Two runs share a device.
-        three: Three runs share a device.
-        four: Four or more runs share a device.
-        neighbour: Factor for each other active run on the same node.
-    """
-
-    two: float = 1.0
-    three: float = 1.0
-    four: float = 1.0
-    neighbour: float = 1.0
+    two: Annotated[
+        float,
+        Key("two", FACTOR, _FACTOR, example="1.31", also="pair"),
+        "Factor by which runs take longer when two have parts of one device.",
+    ] = 1.0
+    three: Annotated[
+        float,
+        Key("three", FACTOR, _FACTOR, example="1.48"),
+        "The same factor for three runs.",
+    ] = 1.0
+    four: Annotated[
+        float,
+        Key("four", FACTOR, _FACTOR, example="1.35"),
+        "The same factor for four or more.",
+    ] = 1.0
+    neighbour: Annotated[
+        float,
+        Key("neighbour", FACTOR, _FACTOR, example="1.02", also="neighbor node"),
+        "Factor for each other run that works on the same node.",
+    ] = 1.0
 
     def __post_init__(self) -> None:
-        enforce(broken(self, INTERFERENCE_RULES))
+        enforce(broken(self))
 
     def on_device(self, num_runs: int) -> float:
         """Return the factor for a number of runs on one device."""
@@ -133,29 +169,51 @@ class Interference:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Simulation:
-    """The assumptions of a simulation.
+    """The assumptions of a simulation."""
 
-    Attributes:
-        pools: Names of the pools to which it applies; all pools of the file if empty.
-        failures: None for nodes that never fail.
-        reclaims: None for spot nodes that are never reclaimed.
-        provisioning: None for permanent nodes.
-        programs, interference: Apply to the whole cluster, so never together with ``pools``.
-    """
+    kind: ClassVar[str] = Kind.SIMULATION
 
-    name: str
-    pools: tuple[str, ...] = ()
-    failures: Failures | None = None
-    reclaims: Reclaims | None = None
-    provisioning: Provisioning | None = None
-    programs: Programs | None = None
-    interference: Interference | None = None
+    name: Annotated[
+        str,
+        Key("name", rule=NAME, example="cloud", metadata="name"),
+        "Lower-case letters, digits and dashes, at most 50.",
+    ]
+    pools: Annotated[
+        tuple[str, ...],
+        Key("pools", ListField(item=TEXT, most=POOLS_MOST, rule=NAME), example="[spot]", also="pool for"),
+        "Pools that this applies to; all when left out.",
+    ] = ()
+    failures: Annotated[
+        Failures | None,
+        Key("failures", example="{mtbf: 30d}", also="failure node_failures"),
+        "How nodes fail; never when left out.",
+    ] = None
+    reclaims: Annotated[
+        Reclaims | None,
+        Key("reclaims", example="{every: 8h, notice: 30s}", also="spot preemption reclaim interruptions"),
+        "How nodes of spot pools are reclaimed; never when left out.",
+    ] = None
+    provisioning: Annotated[
+        Provisioning | None,
+        Key("provisioning", example="{min_nodes: 0, delay: 4m}", also="autoscaling autoscaler growing scaling"),
+        "How nodes are provisioned on request; all nodes always exist when left out.",
+    ] = None
+    programs: Annotated[
+        Programs | None,
+        Key("programs", example="{start_up: 2m}", also="runs program costs checkpointing"),
+        "Time that starting and saving cost each run.",
+    ] = None
+    interference: Annotated[
+        Interference | None,
+        Key("interference", example="{two: 1.31}", also="sharing colocation slowdown"),
+        "How much sharing a device or a node slows runs down; not at all when left out.",
+    ] = None
 
     def __post_init__(self) -> None:
         enforce(self._problems())
 
     def _problems(self) -> Iterable[tuple[str, str]]:
-        yield from broken(self, SIMULATION_RULES)
+        yield from broken(self)
         if len(self.pools) > POOLS_MOST:
             yield "pools", f"{len(self.pools)} pools; give at most {POOLS_MOST}"
         seen: set[str] = set()

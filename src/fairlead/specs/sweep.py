@@ -6,15 +6,19 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import field, fields, replace
 from enum import StrEnum
 from functools import lru_cache
+from typing import Annotated, ClassVar
 
 from fairlead.frozen import dataclass
-from fairlead.specs import sweep_engines
-from fairlead.specs.constraints import NAME, Constraints, Limit, Text, broken, enforce, quote
+from fairlead.specs import quantities, sweep_engines
+from fairlead.specs.constraints import NAME, Limit, Text, enforce, quote
 from fairlead.specs.engines import refusal
+from fairlead.specs.field_types import ANY, DURATION, FACTOR, ListField, MapField, Single, Tag
 from fairlead.specs.goal import Goal
-from fairlead.specs.search_space import Parameter, Value, count_combinations, read_parameters, show_value
+from fairlead.specs.key import Key, SameKey, broken
+from fairlead.specs.search_space import Parameter, Value, count_combinations, read_parameters, texts_of
 from fairlead.specs.sweep_engines import SweepEngine
 from fairlead.specs.training import DECADE_S, DEFAULT_TEAM, Training
+from fairlead.specs.workload import Kind
 
 MAX_TRIALS = 10_000
 # Leaves room for a dash and the number of the last trial in names.
@@ -32,26 +36,12 @@ PARAMETER_TEXT = Text(max_length=4_096)
 MAX_PARAMETERS = 100
 MAX_OBJECTIVES = 4
 
-SWEEP_RULES: Constraints = {
-    "name": replace(NAME, max_length=NAME_MOST),
-    "team": NAME,
-    "trials": Limit(low=1, high=MAX_TRIALS, whole=True),
-    "parallel": Limit(low=1, high=MAX_TRIALS, whole=True),
-    "max_failed": Limit(low=0, high=MAX_TRIALS, whole=True),
-    "seed": Limit(low=0, high=2**31 - 1, whole=True),
-}
-OBJECTIVE_RULES: Constraints = {"metric": Text(max_length=200)}
-PRUNE_RULES: Constraints = {
-    "after": Limit(low=1, high=10**12, whole=True),
-    "factor": Limit(low=2, high=100, whole=True),
-    "steps": Limit(low=1, high=10**12, whole=True),
-}
 # One of so many goes on at a rung. Paused trials may go on later, so that fewer are enough at first (decision 144).
-FACTOR, FACTOR_WITH_PAUSES = 3, 5
-STOP_RULES: Constraints = {
-    "target": Limit(low=-1e300, high=1e300),
-    "duration_s": Limit(low=0.001, high=DECADE_S),
-}
+REDUCTION, REDUCTION_WITH_PAUSES = 3, 5
+
+
+CHANGEABLE_KEYS = ("trials", "parallel", "stop", "max_failed")
+"""The keys that may change while a sweep exists: none of them changes what a trial is, or how it is compared."""
 
 
 class Sampler(StrEnum):
@@ -80,40 +70,61 @@ class Rule(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Objective:
-    """The metric that a trial optimizes.
+    """The metric that a trial optimizes."""
 
-    Attributes:
-        metric: Name of the metric as reported by trials; its last value counts.
-    """
-
-    metric: str
-    goal: Goal = Goal.MINIMIZE
+    metric: Annotated[
+        str,
+        Key("metric", rule=Text(max_length=200), example="loss", also="name objective_metric_name monitor", alone=True),
+        "The metric that trials report; its last value counts.",
+    ]
+    goal: Annotated[
+        Goal,
+        Key("goal", example="maximize", also="direction mode type optimize"),
+        "Which values are better.",
+    ] = Goal.MINIMIZE
 
     def __post_init__(self) -> None:
-        enforce(broken(self, OBJECTIVE_RULES))
+        enforce(broken(self))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prune:
     """The settings of early stopping of trials.
 
-    Attributes:
-        rule: ``asha`` keeps the best of ``factor`` at each rung (Li et al., 2020), ``hyperband`` does so in brackets
-            that begin at different rungs (Li et al., 2018), ``median`` stops trials worse than the median of the
-            others at the same step (Golovin et al., 2017); ``pbt`` replaces a trial by one that continues from the
-            checkpoint of a better one, with other values (Jaderberg et al., 2017).
-        after: Steps before a trial is first evaluated, the first rung. None for a quarter of a whole trial, once one
-            has reported its length, with asha and median; for 1 with the others. With asha an earlier rung comes before
-            that one if trials keep checkpoints periodically.
-        factor: One of ``factor`` trials at a rung continues to the next, which has ``factor`` times as many steps. None
-            for 5 with asha if trials keep checkpoints periodically, else 3.
-        steps: Steps of a whole trial, required by Hyperband.
+    ``asha`` keeps the best of ``factor`` at each rung (Li et al., 2020), ``hyperband`` does so in brackets that begin
+    at different rungs (Li et al., 2018), ``median`` stops trials worse than the median of the others at the same step
+    (Golovin et al., 2017); ``pbt`` replaces a trial by one that continues from the checkpoint of a better one, with
+    other values (Jaderberg et al., 2017). A quarter of a whole trial is known once one has reported its length; until
+    then, and with the other rules, the first rung is step 1.
     """
 
-    rule: Rule = Rule.ASHA
-    after: int | None = None
-    factor: int | None = None
-    steps: int | None = None
+    rule: Annotated[
+        Rule,
+        Key("rule", example="asha", also="name type algorithm pruner", alone=True),
+        "`asha` keeps the best at each rung, `hyperband` in brackets, `median` half, `pbt` copies good ones.",
+    ] = Rule.ASHA
+    after: Annotated[
+        int | None,
+        Key(
+            "after",
+            rule=Limit(low=1, high=10**12, whole=True),
+            example="10",
+            also="grace_period min_resource warmup start min_steps",
+        ),
+        "Steps before a trial is first judged; left out, a quarter of a whole one, and with asha that pauses earlier "
+        "if its objective improves steadily. With pbt between any two.",
+    ] = None
+    factor: Annotated[
+        int | None,
+        Key("factor", rule=Limit(low=2, high=100, whole=True), example="4", also="reduction_factor eta"),
+        "Steps of a rung over those of the one before; asha keeps 1 in `factor` trials, pbt replaces 1. "
+        "Left out, 3; with asha 5 if the trial has `checkpoint.every`.",
+    ] = None
+    steps: Annotated[
+        int | None,
+        Key("steps", rule=Limit(low=1, high=10**12, whole=True), example="100", also="max_resource max_steps max_t"),
+        "Steps of a whole trial; hyperband requires it.",
+    ] = None
 
     def __post_init__(self) -> None:
         enforce(self._problems())
@@ -121,7 +132,7 @@ class Prune:
     @property
     def one_in(self) -> int:
         """Return ``factor`` or its default."""
-        return FACTOR if self.factor is None else self.factor
+        return REDUCTION if self.factor is None else self.factor
 
     @property
     def num_brackets(self) -> int:
@@ -132,7 +143,7 @@ class Prune:
         return number
 
     def _problems(self) -> Iterable[tuple[str, str]]:
-        yield from broken(self, PRUNE_RULES)
+        yield from broken(self)
         if self.rule is Rule.HYPERBAND and self.steps is None:
             yield "steps", "hyperband has to know how many steps a whole trial has; give `steps`"
         if self.rule is not Rule.HYPERBAND and self.steps is not None:
@@ -143,25 +154,71 @@ class Prune:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stop:
-    """The conditions under which a sweep ends before all of its trials.
+    """The conditions under which a sweep ends before all of its trials."""
 
-    Attributes:
-        target: Sufficient value of the objective; None for none.
-        duration_s: Seconds since the submission of the first trial; None for no limit.
-    """
-
-    target: float | None = None
-    duration_s: float | None = None
+    target: Annotated[
+        float | None,
+        Key("target", FACTOR, Limit(low=-1e300, high=1e300), example="0.05", also="goal threshold value"),
+        "A value of the objective that is good enough.",
+    ] = None
+    duration_s: Annotated[
+        float | None,
+        Key(
+            "duration",
+            DURATION,
+            Limit(low=0.001, high=DECADE_S),
+            example="2h",
+            also="timeout time max_duration time_budget",
+        ),
+        "After this time of running no trials start, and running ones are stopped.",
+    ] = None
 
     def __post_init__(self) -> None:
-        enforce(broken(self, STOP_RULES))
+        enforce(broken(self))
+
+
+FREE = "free"
+
+
+def _parse_parallel(text: str) -> int | None:
+    return None if text == FREE else quantities.parse_whole(text)
+
+
+PARALLEL = Single(
+    what=f"a whole number, or `{FREE}`",
+    tags=ANY,
+    parse=_parse_parallel,
+    render=lambda number: FREE if number is None else number,
+    schema={"anyOf": [{"type": "integer", "minimum": 0}, {"type": "string", "pattern": f"^(?:{FREE})$"}]},
+    text=FREE,
+)
+
+
+def _parse_objective(text: str) -> Objective:
+    metric, colon, goal = text.rpartition(":")
+    if colon and goal in set(Goal):
+        return Objective(metric=metric, goal=Goal(goal))
+    return Objective(metric=text)
+
+
+ONE_OBJECTIVE = Single(
+    what="a metric, such as `loss` or `accuracy:maximize`",
+    tags=frozenset({Tag.TEXT}),
+    parse=_parse_objective,
+    render=lambda objective: (
+        objective.metric if objective.goal is Goal.MINIMIZE else f"{objective.metric}:{objective.goal}"
+    ),
+    schema={"type": "string"},
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trial(Training):
     """The spec of the run of every trial; its name is the sweep's with the trial's number appended."""
 
-    name: str = "trial"
+    kind: ClassVar[str] = Kind.TRIAL
+
+    name: Annotated[str, NAME] = "trial"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -170,33 +227,122 @@ class Sweep:
 
     Attributes:
         name: Lower-case letters, digits and dashes, at most 45.
-        parameters: Range of each parameter, in the syntax of ``fairlead.specs.search_space``.
-        trial: Run of a trial; ``{{name}}`` in its command, set-up and variables is the value of that parameter.
-        objective: Objective; None for an array of runs, which are not compared, and with ``objectives``.
-        objectives: Two to four objectives; empty with at most one.
-        trials: Number of trials; None for all combinations, which must be finite.
-        parallel: Maximum number of concurrent trials; None for as many as fit.
-        prune: Early stopping; None for none.
-        max_failed: Number of failed trials above which the sweep fails, without diverged ones.
-        seed: Seed of the sampled values.
-        engine: Controller of a cluster that chooses the values of trials; None for Fairlead's samplers.
     """
 
-    name: str
-    trial: Trial
-    parameters: Mapping[str, str]
-    team: str = DEFAULT_TEAM
-    labels: Mapping[str, str] = field(default_factory=dict)
-    objective: Objective | None = None
-    objectives: tuple[Objective, ...] = ()
-    trials: int | None = None
-    parallel: int | None = None
-    sampler: Sampler | None = None
-    prune: Prune | None = None
-    stop: Stop = field(default_factory=Stop)
-    max_failed: int = 10
-    seed: int = 0
-    engine: SweepEngine | None = None
+    kind: ClassVar[str] = Kind.SWEEP
+
+    name: Annotated[
+        str,
+        Key(
+            "name",
+            rule=replace(NAME, max_length=NAME_MOST),
+            example="learning-rates",
+            also="sweep_name title id",
+            metadata="name",
+        ),
+        "Lower-case letters, digits and dashes, at most 45.",
+    ]
+    trial: Annotated[
+        Trial,
+        Key(
+            "trial",
+            example="{run: 'python train.py --lr {{lr}}'}",
+            also="run training template trial_template job trial_spec",
+        ),
+        "The run, with the keys of a Training; `{{lr}}` in its command or variables is that parameter's value.",
+    ]
+    parameters: Annotated[
+        Mapping[str, str],
+        Key(
+            "parameters",
+            MapField(
+                names=PARAMETER_NAME,
+                values=PARAMETER_TEXT,
+                most=MAX_PARAMETERS,
+                example="0.1 | 0.01` for values or `0.01..0.1",
+            ),
+            example="{lr: log 1e-5..1e-1}",
+            also="params search_space space config hyperparameters",
+        ),
+        "A range (`0.0..0.5`, `1..8`, `log 1e-5..1e-1`) or values (`sgd | adam`) of each; `when` conditions.",
+    ]
+    team: Annotated[str, SameKey(Training, "team")] = DEFAULT_TEAM
+    labels: Annotated[
+        Mapping[str, str],
+        SameKey(Training, "labels"),
+        "Names and values of your own, which its runs have too.",
+    ] = field(default_factory=dict)
+    objective: Annotated[
+        Objective | None,
+        Key("objective", example="{metric: accuracy, goal: maximize}", also="metric optimize target"),
+        "Metric by which trials are compared; a text alone is `metric`. An array of runs when left out.",
+    ] = None
+    objectives: Annotated[
+        tuple[Objective, ...],
+        Key(
+            "objectives",
+            ListField(item=ONE_OBJECTIVE, most=MAX_OBJECTIVES),
+            example='[loss, "accuracy:maximize"]',
+            also="metrics goals directions",
+        ),
+        "Two to four metrics in place of `objective`, as `METRIC` or `METRIC:maximize`.",
+    ] = ()
+    trials: Annotated[
+        int | None,
+        Key(
+            "trials",
+            rule=Limit(low=1, high=MAX_TRIALS, whole=True),
+            example="40",
+            also="max_trials num_trials n_trials num_samples max_trial_count run_cap count",
+        ),
+        "How many trials; each combination of the values once when left out.",
+    ] = None
+    parallel: Annotated[
+        int | None,
+        Key(
+            "parallel",
+            PARALLEL,
+            Limit(low=1, high=MAX_TRIALS, whole=True),
+            example="4",
+            also="parallelism max_concurrent_trials parallel_trial_count n_jobs concurrency",
+        ),
+        "Trials at the same time; `free` for as many as there is room for.",
+    ] = None
+    sampler: Annotated[
+        Sampler | None,
+        Key("sampler", example="random", also="algorithm method search strategy search_alg"),
+        "How values are chosen; `tpe` with an objective, `nsga-ii` with several, else `grid` when left out.",
+    ] = None
+    prune: Annotated[
+        Prune | None,
+        Key("prune", example="asha", also="pruner early_stopping early_terminate scheduler"),
+        "Rule by which trials are stopped early; a word alone is `rule`.",
+    ] = None
+    stop: Annotated[
+        Stop,
+        Key("stop", example="{duration: 2h}", also="until stopping stopper end"),
+        "When the sweep ends early.",
+    ] = field(default_factory=Stop)
+    max_failed: Annotated[
+        int,
+        Key(
+            "max_failed",
+            rule=Limit(low=0, high=MAX_TRIALS, whole=True),
+            example="3",
+            also="max_failed_trials max_failed_trial_count max_failures failures",
+        ),
+        "The sweep fails when more trials than this fail; trials that diverge do not count.",
+    ] = 10
+    seed: Annotated[
+        int,
+        Key("seed", rule=Limit(low=0, high=2**31 - 1, whole=True), example="7", also="random_seed random_state"),
+        "Seed of the sampler.",
+    ] = 0
+    engine: Annotated[
+        SweepEngine | None,
+        Key("engine", example="katib", also="controller backend managed_by platform tuner"),
+        "A controller of the cluster that chooses the values of trials instead of Fairlead; see engines.md.",
+    ] = None
 
     def __post_init__(self) -> None:
         enforce(self._problems())
@@ -232,7 +378,7 @@ class Sweep:
         prune = self.prune
         if prune is None or prune.factor is not None:
             return prune
-        return replace(prune, factor=FACTOR_WITH_PAUSES if self.has_pauses else FACTOR)
+        return replace(prune, factor=REDUCTION_WITH_PAUSES if self.has_pauses else REDUCTION)
 
     @property
     def may_pause(self) -> bool:
@@ -251,15 +397,24 @@ class Sweep:
 
     @property
     def chosen_sampler(self) -> Sampler:
-        """Return the sampler or its default: grid for an array, else TPE or NSGA-II."""
+        """Return the sampler or its default: grid for all combinations, else TPE or NSGA-II."""
         if self.sampler is not None:
             return self.sampler
-        if self.objectives:
-            return Sampler.NSGA_II
-        return Sampler.GRID if self.objective is None else Sampler.TPE
+        if not self.judged_by or self._is_exhaustive:
+            return Sampler.GRID
+        return Sampler.NSGA_II if self.objectives else Sampler.TPE
+
+    @property
+    def _is_exhaustive(self) -> bool:
+        """Return whether each combination of listed values is one trial, of which samplers would repeat some."""
+        return (
+            self.trials is None
+            and not self.is_population
+            and all(parameter.listed is not None for parameter in self.space)
+        )
 
     def _problems(self) -> Iterable[tuple[str, str]]:
-        yield from broken(self, SWEEP_RULES)
+        yield from broken(self)
         if not self.parameters:
             yield "parameters", "none is given; give at least one, such as `lr: log 1e-4..1e-1`"
             return
@@ -306,8 +461,8 @@ class Sweep:
             yield from self._population_problems()
         if self.objective is not None:
             return
-        for key, given in (("prune", self.prune is not None), ("stop", self.stop.target is not None)):
-            if given:
+        for key, is_given in (("prune", self.prune is not None), ("stop", self.stop.target is not None)):
+            if is_given:
                 what = "prune" if key == "prune" else "stop.target"
                 yield key, f"`{what}` needs an `objective`, such as `{{metric: loss, goal: minimize}}`"
         if self.sampler in LEARNING:
@@ -332,7 +487,7 @@ class Sweep:
             yield "trial", "checkpoint.from: with pbt a trial begins from the checkpoint of another; leave it out"
 
     def _objectives_problems(self) -> Iterable[tuple[str, str]]:
-        names = [each.metric for each in self.objectives]
+        names = [objective.metric for objective in self.objectives]
         if self.objective is not None:
             yield "objective", "`objectives` says what trials are judged by; leave one of the two out"
         if not 2 <= len(names) <= MAX_OBJECTIVES:
@@ -342,36 +497,36 @@ class Sweep:
             )
         for name in sorted({name for name in names if names.count(name) > 1}):
             yield "objectives", f"{quote(name)} is listed twice; list each once"
-        for key, given, what in (
+        for key, is_given, what in (
             ("prune", self.prune is not None, "`prune` compares trials by one `objective`"),
             ("stop", self.stop.target is not None, "`stop.target` is a value of one `objective`"),
             ("sampler", self.sampler in LEARNING, f"{self.sampler} learns from one `objective`"),
         ):
-            if given:
+            if is_given:
                 yield key, f"{what}, and there are several; leave it out, or give one objective"
 
     def _engine_problems(self, space: tuple[Parameter, ...]) -> Iterable[tuple[str, str]]:
         """Yield the keys that an engine would not honour."""
-        engine, given = self.engine, sweep_engines
+        engine, messages = self.engine, sweep_engines
         if engine is None:
             return
-        if len(self.name) > given.NAME_MOST:
+        if len(self.name) > messages.NAME_MOST:
             what = "as Katib names objects after it"
-            yield "name", f"with `engine` it has at most {given.NAME_MOST} characters, {what}; shorten it"
-        if (self.trials or 0) > given.TRIALS_MOST:
-            yield "trials", f"with `engine: {engine}` there are at most {given.TRIALS_MOST}; give fewer"
+            yield "name", f"with `engine` it has at most {messages.NAME_MOST} characters, {what}; shorten it"
+        if (self.trials or 0) > messages.TRIALS_MOST:
+            yield "trials", f"with `engine: {engine}` there are at most {messages.TRIALS_MOST}; give fewer"
         is_cma_es = self.chosen_sampler is Sampler.CMA_ES
         for key, is_unmet, why in (
-            ("objectives", bool(self.objectives), given.ONE_OBJECTIVE),
-            ("objective", self.objective is None and not self.objectives, given.NO_OBJECTIVE),
-            ("parallel", self.parallel is None, given.NO_PARALLEL),
-            ("prune", self.is_population, given.NO_POPULATION),
-            ("parameters", any(each.when is not None for each in space), given.NO_CONDITION),
-            ("sampler", is_cma_es and any(each.choices for each in space), given.NO_CHOICES),
-            ("seed", self.seed != 0 and self.chosen_sampler is Sampler.GRID, given.NO_SEED),
+            ("objectives", bool(self.objectives), messages.ONE_OBJECTIVE),
+            ("objective", self.objective is None and not self.objectives, messages.NO_OBJECTIVE),
+            ("parallel", self.parallel is None, messages.NO_PARALLEL),
+            ("prune", self.is_population, messages.NO_POPULATION),
+            ("parameters", any(parameter.when is not None for parameter in space), messages.NO_CONDITION),
+            ("sampler", is_cma_es and any(parameter.choices for parameter in space), messages.NO_CHOICES),
+            ("seed", self.seed != 0 and self.chosen_sampler is Sampler.GRID, messages.NO_SEED),
         ):
             if is_unmet:
-                yield key, refusal(engine, given.PROPOSES, why)
+                yield key, refusal(engine, messages.PROPOSES, why)
 
     def _template_problems(self) -> Iterable[tuple[str, str]]:
         named = {name for text in template_texts(self.trial) for name in TEMPLATE.findall(text)}
@@ -409,16 +564,17 @@ def template_texts(trial: Training) -> tuple[str, ...]:
 def trial_run(sweep: Sweep, values: Mapping[str, Value]) -> Training:
     """Return the run of a trial with some values."""
     trial = sweep.trial
+    texts = texts_of(sweep.space, values)
 
     def filled(text: str) -> str:
-        return TEMPLATE.sub(lambda found: show_value(values[found[1]]) if found[1] in values else "", text)
+        return TEMPLATE.sub(lambda name: texts.get(name[1], ""), text)
 
-    own = {f"{ENV_PREFIX}{name.upper()}": show_value(value) for name, value in values.items()}
+    own = {f"{ENV_PREFIX}{name.upper()}": text for name, text in texts.items()}
     env = {name: filled(text) for name, text in trial.env.items()} | own | {ENV_ALL: json.dumps(dict(values))}
-    given = {each.name: getattr(trial, each.name) for each in fields(Training)}
-    given |= {"run": filled(trial.run), "env": env, "labels": {**sweep.labels, **trial.labels}}
-    given["setup"] = None if trial.setup is None else filled(trial.setup)
-    return Training(**given)
+    keys = {attribute.name: getattr(trial, attribute.name) for attribute in fields(Training)}
+    keys |= {"run": filled(trial.run), "env": env, "labels": {**sweep.labels, **trial.labels}}
+    keys["setup"] = None if trial.setup is None else filled(trial.setup)
+    return Training(**keys)
 
 
 def values_of(trial: Training) -> Mapping[str, Value]:
@@ -429,11 +585,13 @@ def values_of(trial: Training) -> Mapping[str, Value]:
 # Every evaluation of a sweep reads all of its trials.
 @lru_cache(maxsize=10_000)
 def _read_values(text: str) -> Mapping[str, Value]:
-    found: dict[str, Value] = json.loads(text)
-    return found
+    values: dict[str, Value] = json.loads(text)
+    return values
 
 
 def map_runs(spec: Sweep, of: Callable[[Training], Training]) -> Sweep:
     """Return the sweep with a function applied to its run."""
     run = of(spec.trial)
-    return replace(spec, trial=Trial(**{each.name: getattr(run, each.name) for each in fields(Training)}))
+    return replace(
+        spec, trial=Trial(**{attribute.name: getattr(run, attribute.name) for attribute in fields(Training)})
+    )

@@ -1,74 +1,44 @@
 """The spec of a distributed training run."""
 
 import re
+import warnings
 from collections.abc import Iterable, Mapping
 from dataclasses import field, replace
 from enum import StrEnum
+from typing import Annotated, ClassVar
 
 from fairlead.frozen import dataclass
-from fairlead.specs.constraints import NAME, PATH, Constraints, Limit, Text, broken, enforce, quote
+from fairlead.specs.constraints import NAME, PATH, Limit, Text, enforce, quote
+from fairlead.specs.data import DATA_MOST, DATA_NAME, DataSource, places_problems
 from fairlead.specs.engines import Engine, engine_problems
+from fairlead.specs.field_types import (
+    DOLLARS,
+    DURATION,
+    DURATION_OR_STEPS,
+    EVERY,
+    SHARE,
+    SIZE,
+    SPAN,
+    SPOT,
+    MapField,
+    Named,
+    OverlayField,
+)
+from fairlead.specs.key import Key, broken, rules_of
 from fairlead.specs.overlay import FOREIGN_LABEL, OWN_DOMAIN, SET_BY_FAIRLEAD, SET_BY_US, Overlay
 from fairlead.specs.parallel import ModelShape, Parallel
+from fairlead.specs.pod_fields import POD
 from fairlead.specs.pool import LABEL_NAME, LABEL_VALUE
 from fairlead.specs.resources import ONLY_FIXED, Resources
-from fairlead.specs.workload import LABELS_MOST
+from fairlead.specs.workload import LABELS_MOST, Kind
 
 DEFAULT_TEAM = "default"
 DAY_S = 86_400.0
 DECADE_S = 3_650 * DAY_S
 MIB = 1024 * 1024
 
-CAPACITY_RULES: Constraints = {"max_price": Limit(low=0.000001, high=1_000_000, zero=True)}
-
-CHECKPOINT_RULES: Constraints = {
-    "to": PATH,
-    "origin": PATH,
-    "every_s": Limit(low=0.001, high=DECADE_S),
-    "every_steps": Limit(low=1, high=10**12, whole=True),
-    "memory_every_s": Limit(low=0.001, high=DECADE_S),
-    "memory_every_steps": Limit(low=1, high=10**12, whole=True),
-    "keep": Limit(low=1, high=100_000, whole=True),
-}
-
-RETRY_RULES: Constraints = {
-    "program": Limit(low=0, high=1_000_000, whole=True),
-    "infrastructure": Limit(low=0, high=1_000_000, whole=True),
-    "backoff_s": Limit(low=0.001, high=DAY_S, zero=True),
-    "max_backoff_s": Limit(low=0.001, high=DAY_S, zero=True),
-}
-
 # Matches every pair of a name and a number in a line of output, the default of Katib's collector.
 NAME_VALUE = "name=value"
-
-METRICS_RULES: Constraints = {"pattern": Text(max_length=1_000)}
-
-IDLE_RULES: Constraints = {
-    "below": Limit(low=0.01, high=1),
-    "for_s": Limit(low=10, high=30 * DAY_S),
-}
-
-LOGS_RULES: Constraints = {"max_bytes": Limit(low=4 * MIB, high=1024 * 1024 * MIB, whole=True)}
-
-TRAINING_RULES: Constraints = {
-    "name": NAME,
-    "team": NAME,
-    "run": Text(max_length=65_536, lines=True),
-    "setup": Text(max_length=65_536, lines=True),
-    "workdir": PATH,
-    "image": Text(max_length=512, pattern=r"[^\s]+", what="an image; it has no spaces, such as `python:3.12`"),
-    "nodes": Limit(low=1, high=10_000, whole=True),
-    "most_nodes": Limit(low=1, high=10_000, whole=True),
-    "ranks_per_node": Limit(low=1, high=1_024, whole=True),
-    "priority": Limit(low=-1, high=1_000, whole=True),
-    "max_duration_s": Limit(low=0.001, high=DECADE_S),
-    "max_cost": Limit(low=0.01, high=1_000_000_000),
-    "expected_duration_s": Limit(low=0.001, high=DECADE_S),
-    "deadline_s": Limit(low=0.001, high=DECADE_S),
-    "stall_timeout_s": Limit(low=0.001, high=DECADE_S),
-    "grace_s": Limit(low=0.001, high=DAY_S, zero=True),
-    "queue": Text(max_length=63, pattern=r"[a-z0-9]([-a-z0-9]*[a-z0-9])?", what="a queue's name"),
-}
 
 ENV_NAME = Text(
     max_length=256,
@@ -78,6 +48,7 @@ ENV_NAME = Text(
 ENV_VALUE = Text(max_length=65_536, lines=True, blank=True)
 ENV_TOTAL = 262_144
 ENV_MOST = 250
+ENV = MapField(names=ENV_NAME, values=ENV_VALUE, most=ENV_MOST)
 # Valid values of `FAIRLEAD_TRACKERS`, as in the runtime.
 TRACKERS = ("mlflow", "wandb", "tensorboard")
 # Label of every object of Fairlead.
@@ -153,23 +124,35 @@ class Capacity:
     """The kind of capacity that the run may use.
 
     Attributes:
-        spot: Whether reclaimable capacity is allowed.
         auto: Use spot while it saves money and the ``deadline_s`` permits it, else on-demand; implies ``spot``.
         only_spot: Decision for a run with ``auto``: spot only, or none; None for either. Not a key.
-        max_price: Maximum price of a node in dollars per hour; None for no limit.
         tier: Tier of a replica whose endpoint has a base; None for any other run. A key of replicas only.
         avoided: Nodes that failed to start its pods. Not a key.
     """
 
-    spot: bool = False
+    spot: Annotated[
+        bool,
+        Key("spot", SPOT, example="true", also="use_spot preemptible interruptible spot_policy", sets=("auto",)),
+        "Whether capacity that can be reclaimed may be used; `auto` uses it while the `deadline` allows it.",
+    ] = False
     auto: bool = False
     only_spot: bool | None = None
-    max_price: float | None = None
+    max_price: Annotated[
+        float | None,
+        Key(
+            "max_price",
+            DOLLARS,
+            Limit(low=0.000001, high=1_000_000, zero=True),
+            example="3.5",
+            also="price max_price_per_hour price_per_hour hourly_price bid",
+        ),
+        "Maximum dollars an hour of a node; nodes without a known price are not used.",
+    ] = None
     tier: Tier | None = None
     avoided: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        enforce(broken(self, CAPACITY_RULES))
+        enforce(broken(self))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -177,25 +160,73 @@ class Checkpoint:
     """The place and the interval of the run's checkpoints.
 
     Attributes:
-        to: Directory or URL, to which the run's name is appended. None for the run's own directory.
-        origin: Run of the same team, directory or URL from whose newest checkpoint a run without its own starts;
-            None to start from scratch.
-        every_s: Seconds between checkpoints; None with an interval in steps, or to save only at a stop notice.
         every_steps: Steps between checkpoints; excludes ``every_s``.
         every_auto: The run chooses the seconds between checkpoints itself; None if not; excludes both.
-        keep: Number of complete checkpoints to keep.
-        memory_every_s: Seconds between saves to the memory of the nodes; None with an interval in steps, or for none.
         memory_every_steps: Steps between such saves; excludes ``memory_every_s``.
     """
 
-    to: str | None = None
-    origin: str | None = None
-    every_s: float | None = None
-    every_steps: int | None = None
+    to: Annotated[
+        str | None,
+        Key(
+            "to",
+            rule=PATH,
+            example="s3://bucket/checkpoints",
+            also="path dir directory url uri bucket checkpoint_dir location output",
+        ),
+        "Directory or URL; the run's name is added to it. The run's own directory when left out.",
+    ] = None
+    origin: Annotated[
+        str | None,
+        Key(
+            "from",
+            rule=PATH,
+            example="s3://bucket/checkpoints/base-1a2b3c",
+            also="warm_start init_from resume_from load_from pretrained source from_run",
+        ),
+        "Run, model (NAME@STAGE), directory or URL with the checkpoint to start from while it has none.",
+    ] = None
+    every_s: Annotated[
+        float | None,
+        Key(
+            "every",
+            EVERY,
+            Limit(low=0.001, high=DECADE_S),
+            example="10m",
+            also="interval frequency period every_steps every_s save_steps save_every",
+            sets=("every_steps", "every_auto"),
+        ),
+        "Interval between checkpoints: a duration (10m), a count (200 steps) or `auto`, chosen by the run.",
+    ] = None
+    every_steps: Annotated[int | None, Limit(low=1, high=10**12, whole=True)] = None
     every_auto: bool | None = None
-    keep: int = 3
-    memory_every_s: float | None = None
-    memory_every_steps: int | None = None
+    keep: Annotated[
+        int,
+        Key(
+            "keep",
+            rule=Limit(low=1, high=100_000, whole=True),
+            example="3",
+            also="keep_last max_to_keep save_total_limit retain num_to_keep",
+        ),
+        "How many complete checkpoints are kept.",
+    ] = 3
+    memory_every_s: Annotated[
+        float | None,
+        Key(
+            "memory_every",
+            DURATION_OR_STEPS,
+            Limit(low=0.001, high=DECADE_S),
+            example="30s",
+            also="memory in_memory memory_interval replicas local_interval peer neighbour",
+            sets=("memory_every_steps",),
+        ),
+        "Interval of copies in the memory of the nodes, for fast recovery: 30s or 20 steps.",
+    ] = None
+    memory_every_steps: Annotated[int | None, Limit(low=1, high=10**12, whole=True)] = None
+    trust: Annotated[
+        bool,
+        Key("trust", example="true", also="trusted unsafe allow_pickle trust_pickle"),
+        "Load objects of any class from checkpoints: whoever can write them then runs programs as this run.",
+    ] = False
 
     def __post_init__(self) -> None:
         enforce(self._problems())
@@ -211,7 +242,7 @@ class Checkpoint:
         return self.memory_every_s is not None or self.memory_every_steps is not None
 
     def _problems(self) -> Iterable[tuple[str, str]]:
-        yield from broken(self, CHECKPOINT_RULES)
+        yield from broken(self)
         if self.memory_every_s is not None and self.memory_every_steps is not None:
             yield "memory_every_steps", "it is either a duration or a number of steps, not both"
         for kind in ("every_s", "every_steps"):
@@ -233,25 +264,59 @@ class Checkpoint:
 class Retry:
     """The limits of retries of a failed run.
 
-    Attributes:
-        program: Maximum restarts after failures of the program, over the lifetime of the run.
-        infrastructure: Maximum consecutive restarts after failures of the platform, without progress in between. A
-            checkpoint is progress, or a report if nothing is saved; before a lost pod or node, so is a minute of
-            running.
-        backoff_s: Wait before a repeated restart; doubles each time. The first restart after progress is immediate.
-        max_backoff_s: Maximum of that wait.
+    Restarts of the program count over the lifetime of the run. A checkpoint is progress, or a report if nothing is
+    saved; before a lost pod or node, so is a minute of running. The first restart after progress is immediate.
     """
 
-    program: int = 0
-    infrastructure: int = 10
-    backoff_s: float = 1.0
-    max_backoff_s: float = 300.0
+    program: Annotated[
+        int,
+        Key(
+            "program",
+            rule=Limit(low=0, high=1_000_000, whole=True),
+            example="3",
+            also="max_retries max_restarts backoff_limit attempts max_attempts limit count",
+            alone=True,
+        ),
+        "Restarts after the program itself failed.",
+    ] = 0
+    infrastructure: Annotated[
+        int,
+        Key(
+            "infrastructure",
+            rule=Limit(low=0, high=1_000_000, whole=True),
+            example="10",
+            also="infra preemption preemptions platform node_failures",
+        ),
+        "Restarts in a row, without progress between them, after the platform failed the run.",
+    ] = 10
+    backoff_s: Annotated[
+        float,
+        Key(
+            "backoff",
+            DURATION,
+            Limit(low=0.001, high=DAY_S, zero=True),
+            example="1s",
+            also="delay wait min_backoff initial_backoff backoff_s",
+        ),
+        "Wait before a repeated restart; it doubles each time.",
+    ] = 1.0
+    max_backoff_s: Annotated[
+        float,
+        Key(
+            "max_backoff",
+            DURATION,
+            Limit(low=0.001, high=DAY_S, zero=True),
+            example="5m",
+            also="max_delay max_wait backoff_cap max_backoff_s",
+        ),
+        "Upper bound of that wait.",
+    ] = 300.0
 
     def __post_init__(self) -> None:
         enforce(self._problems())
 
     def _problems(self) -> Iterable[tuple[str, str]]:
-        yield from broken(self, RETRY_RULES)
+        yield from broken(self)
         if self.max_backoff_s < self.backoff_s:
             yield (
                 "max_backoff_s",
@@ -270,47 +335,80 @@ class WhenIdle(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Idle:
-    """The threshold below which a run counts as idle, and the action.
+    """The threshold below which a run counts as idle, and the action."""
 
-    Attributes:
-        then: ``NOTIFY`` reports it; ``SHRINK`` reduces an elastic gang to its minimum; ``SUSPEND`` suspends it.
-        below: Mean utilisation of its GPUs, from 0 to 1; without GPUs, of its cores if it has more than one per rank.
-        for_s: Seconds over which the mean is taken.
-    """
-
-    then: WhenIdle = WhenIdle.NOTIFY
-    below: float = 0.5
-    for_s: float = 900.0
+    then: Annotated[
+        WhenIdle,
+        Key("then", example="suspend", also="action do on_idle policy", alone=True),
+        "`notify` reports it, `shrink` continues an elastic gang with its fewest nodes, `suspend` suspends it.",
+    ] = WhenIdle.NOTIFY
+    below: Annotated[
+        float,
+        Key(
+            "below",
+            SHARE,
+            Limit(low=0.01, high=1),
+            example="30%",
+            also="threshold utilization utilisation under min_utilization",
+        ),
+        "Mean utilisation below which it counts as idle: of its GPUs, else of cores beyond one a rank.",
+    ] = 0.5
+    for_s: Annotated[
+        float,
+        Key(
+            "for",
+            DURATION,
+            Limit(low=10, high=30 * DAY_S),
+            example="30m",
+            also="within window duration after period for_s",
+        ),
+        "The time over which that mean is taken.",
+    ] = 900.0
 
     def __post_init__(self) -> None:
-        enforce(broken(self, IDLE_RULES))
+        enforce(broken(self))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Logs:
-    """The limit of stored output.
+    """The limit of stored output."""
 
-    Attributes:
-        max_bytes: Maximum size of the newest output of each pod; on Kubernetes the kubelets of the nodes limit it.
-    """
-
-    max_bytes: int = 64 * MIB
+    max_bytes: Annotated[
+        int,
+        Key(
+            "max",
+            SIZE,
+            Limit(low=4 * MIB, high=1024 * 1024 * MIB, whole=True),
+            example="256Mi",
+            also="max_size max_bytes size limit log_max_size rotate",
+            alone=True,
+        ),
+        "How much of each node's newest output is kept; on Kubernetes kubelet's own limit holds.",
+    ] = 64 * MIB
 
     def __post_init__(self) -> None:
-        enforce(broken(self, LOGS_RULES))
+        enforce(broken(self))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Metrics:
     """The extraction of metrics from the program's output.
 
-    Attributes:
-        pattern: ``name=value`` for every such pair of a name and a number, or a Python regular expression to search in
-            each line, whose named groups are numbers: ``step``, ``epoch``, ``total`` and ``loss`` as in
-            ``run.progress``, any other name is a metric.
+    A regular expression is searched in each line. Its named groups are numbers: ``step``, ``epoch``, ``total`` and
+    ``loss`` as in ``run.progress``, any other name is a metric.
     """
 
-    pattern: str
+    pattern: Annotated[
+        str,
+        Key(
+            "pattern",
+            rule=Text(max_length=1_000),
+            example=r"'iter (?P<step>\d+): loss (?P<loss>\S+)'",
+            also="regex regexp filter metrics_format format",
+            alone=True,
+        ),
+        "A regular expression whose named groups are numbers, or `name=value` for every such pair in a line.",
+    ]
 
     def __post_init__(self) -> None:
         enforce(self._problems())
@@ -321,19 +419,22 @@ class Metrics:
         return None if self.pattern == NAME_VALUE else self.pattern
 
     def _problems(self) -> Iterable[tuple[str, str]]:
-        yield from broken(self, METRICS_RULES)
-        if self.regular_expression is None or METRICS_RULES["pattern"].problem(self.pattern) is not None:
+        yield from broken(self)
+        if self.regular_expression is None or rules_of(Metrics)["pattern"].problem(self.pattern) is not None:
             return
         try:
-            groups = re.compile(self.pattern.encode()).groupindex
-        except re.error as error:
-            yield "pattern", f"{quote(self.pattern)} is not a regular expression: {error}"
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", FutureWarning)  # of a set that a later Python may read otherwise
+                groups = re.compile(self.pattern).groupindex
+        except (re.error, OverflowError, RecursionError, MemoryError) as error:
+            # Not only re.error: a count of repetitions may be too large, and groups nested too deeply.
+            yield "pattern", f"{quote(self.pattern)} is not a regular expression: {str(error) or type(error).__name__}"
             return
         if not set(groups) - {"step", "epoch", "total"}:
-            found = f"names only {', '.join(sorted(groups))}" if groups else "names no group"
+            groups_text = f"names only {', '.join(sorted(groups))}" if groups else "names no group"
             yield (
                 "pattern",
-                f"{quote(self.pattern)} {found}; name the number of a metric, such as `loss (?P<loss>\\S+)`, "
+                f"{quote(self.pattern)} {groups_text}; name the number of a metric, such as `loss (?P<loss>\\S+)`, "
                 f"or give `{NAME_VALUE}`",
             )
 
@@ -344,70 +445,282 @@ class Training:
 
     Attributes:
         name: Lower-case letters, digits and dashes (a DNS label of at most 50 characters).
-        run: Shell command. A plain ``python script.py ...`` starts fastest.
-        setup: Shell commands that run once per node before the first start.
-        workdir: Working directory of the command; None for the directory of the spec file.
-        image: Container image; needs a cluster with containers.
-        env: Variables added to the environment.
         labels: User labels by which runs are selected; on Kubernetes also set on its pods.
-        nodes: Number of pods of the gang, each on one node; the minimum if ``most_nodes`` is larger.
         most_nodes: Maximum pods of an elastic gang, which uses as many nodes as are free; None for ``nodes``.
-        ranks_per_node: Processes per node; None for one per GPU, or 1 without GPUs.
-        priority: Higher starts first, 0 to 1000; -1 uses only idle resources and yields to any other run.
-        max_duration_s: Seconds since its first start after which it is stopped, with a checkpoint; None for no limit.
-        max_cost: Dollars before which the run is stopped, with a checkpoint; None for no limit.
-        expected_duration_s: Approximate duration without waits on ``nodes`` nodes; None if not given.
-        deadline_s: Seconds after submission by which its work must be done; None for no deadline.
-        stall_timeout_s: Seconds without progress that count as a hang; None to disable.
-        idle: Threshold and action for an idle run.
-        grace_s: Seconds between the stop notice (SIGTERM) and SIGKILL.
-        framework: Framework whose rendezvous variables are set, also for a single rank; None for torchrun's only.
-        launch: ``exec`` disables fast forking of ranks; ``torchrun`` sets torchrun's variables for a single rank.
-        elastic: Handling of a killed rank; ``IN_PLACE`` requires a program that iterates over ``run.steps``.
-        terminate_on_nan: A reported loss that is NaN or infinite ends the run at that step.
-        metrics: Extraction of metrics from its output; None for none.
-        model: Transformer that it trains, for estimates; None if not given.
-        parallel: Split of a step over its ranks; None if the program decides.
-        engine: Controller of the cluster that places the run; None for Fairlead's placement.
-        queue: Queue of the engine, or of Kueue, that admits the run; None for none.
-        kubernetes: Fields merged into each pod on Kubernetes.
     """
 
-    name: str
-    run: str
-    team: str = DEFAULT_TEAM
-    setup: str | None = None
-    workdir: str | None = None
-    image: str | None = None
-    env: Mapping[str, str] = field(default_factory=dict)
-    labels: Mapping[str, str] = field(default_factory=dict)
-    nodes: int = 1
-    most_nodes: int | None = None
-    ranks_per_node: int | None = None
-    resources: Resources = field(default_factory=Resources)
-    capacity: Capacity = field(default_factory=Capacity)
-    checkpoint: Checkpoint = field(default_factory=Checkpoint)
-    retry: Retry = field(default_factory=Retry)
-    logs: Logs = field(default_factory=Logs)
-    metrics: Metrics | None = None
-    model: ModelShape | None = None
-    parallel: Parallel | None = None
-    priority: int = 0
-    max_duration_s: float | None = None
-    max_cost: float | None = None
-    expected_duration_s: float | None = None
-    deadline_s: float | None = None
-    stall_timeout_s: float | None = None
-    idle: Idle = field(default_factory=Idle)
-    grace_s: float = 30.0
-    framework: Framework | None = None
-    launch: Launch = Launch.AUTO
-    snapshot: bool = True
-    elastic: Elastic = Elastic.RESTART
-    terminate_on_nan: bool = True
-    engine: Engine | None = None
-    queue: str | None = None
-    kubernetes: Overlay = field(default_factory=Overlay)
+    kind: ClassVar[str] = Kind.TRAINING
+
+    name: Annotated[
+        str,
+        Key("name", rule=NAME, example="train-llama", also="job_name run_name title id", metadata="name"),
+        "Lower-case letters, digits and dashes, at most 50; a short form without it takes the file's name.",
+    ]
+    run: Annotated[
+        str,
+        Key(
+            "run",
+            rule=Text(max_length=65_536, lines=True),
+            example="python train.py",
+            also="command commands cmd script entrypoint entry_point args main exec",
+        ),
+        "The command, as for a shell. A plain `python script.py ...` starts fastest.",
+    ]
+    team: Annotated[
+        str,
+        Key("team", rule=NAME, example="research", also="namespace project queue tenant group", metadata="namespace"),
+        "The team it belongs to; the namespace on Kubernetes.",
+    ] = DEFAULT_TEAM
+    setup: Annotated[
+        str | None,
+        Key(
+            "setup",
+            rule=Text(max_length=65_536, lines=True),
+            example="pip install -r requirements.txt",
+            also="setup_commands init before pre_run install prepare",
+        ),
+        "Shell commands run once for each node before the first start.",
+    ] = None
+    workdir: Annotated[
+        str | None,
+        Key("workdir", rule=PATH, example="src", also="working_dir working_directory cwd chdir work_dir"),
+        "Directory the command runs in; the directory of the spec file when left out.",
+    ] = None
+    image: Annotated[
+        str | None,
+        Key(
+            "image",
+            rule=Text(max_length=512, pattern=r"[^\s]+", what="an image; it has no spaces, such as `python:3.12`"),
+            example="python:3.12",
+            also="container docker_image container_image image_id docker",
+        ),
+        "Container image; needs a cluster with containers.",
+    ] = None
+    env: Annotated[
+        Mapping[str, str],
+        Key(
+            "env",
+            ENV,
+            example="{SEED: 1}",
+            also="envs environment env_vars environment_variables vars variables",
+        ),
+        "Variables added to the environment; values keep their exact text.",
+    ] = field(default_factory=dict)
+    labels: Annotated[
+        Mapping[str, str],
+        Key(
+            "labels",
+            MapField(names=LABEL_NAME, values=LABEL_VALUE, most=LABELS_MOST),
+            example="{experiment: a}",
+            also="label tags tag",
+            metadata="labels",
+        ),
+        "Names and values of your own, to find runs by (`--label`); on Kubernetes also of object and pods.",
+    ] = field(default_factory=dict)
+    nodes: Annotated[
+        int,
+        Key(
+            "nodes",
+            SPAN,
+            Limit(low=1, high=10_000, whole=True),
+            example="2",
+            also="num_nodes nnodes node_count replicas workers num_workers instances instance_count num_pods machines",
+            sets=("most_nodes",),
+        ),
+        "Pods of the gang, each on one node; `2..8` for as many as are free within these bounds.",
+    ] = 1
+    most_nodes: Annotated[int | None, Limit(low=1, high=10_000, whole=True)] = None
+    ranks_per_node: Annotated[
+        int | None,
+        Key(
+            "ranks_per_node",
+            rule=Limit(low=1, high=1_024, whole=True),
+            example="4",
+            also="nproc_per_node nproc processes_per_node procs_per_node tasks_per_node ranks",
+        ),
+        "Processes on each node; one for each GPU, or 1 without GPUs, when left out.",
+    ] = None
+    resources: Annotated[
+        Resources,
+        Key("resources", example="{gpu: A100:8}", also="resource requests limits"),
+        "What each node gets.",
+    ] = field(default_factory=Resources)
+    capacity: Annotated[
+        Capacity,
+        Key("capacity", example="{spot: true}", also="capacity_type provisioning"),
+        "Kinds of capacity to use.",
+    ] = field(default_factory=Capacity)
+    data: Annotated[
+        Mapping[str, DataSource],
+        Key(
+            "data",
+            Named(DATA_NAME, DATA_MOST),
+            example="{train: s3://bucket/imagenet}",
+            also="dataset datasets inputs volumes mounts file_mounts storage buckets",
+        ),
+        "Data sets by name, which the program reads by `run.data(NAME)`; a text alone is `from`.",
+    ] = field(default_factory=dict)
+    checkpoint: Annotated[
+        Checkpoint,
+        Key("checkpoint", example="{every: 10m}", also="checkpoints checkpointing ckpt"),
+        "Where and how often state is saved.",
+    ] = field(default_factory=Checkpoint)
+    retry: Annotated[
+        Retry,
+        Key("retry", example="3", also="retries restart restarts retry_policy restart_policy max_retries"),
+        "Restarts of a failed run; a number alone is `program`.",
+    ] = field(default_factory=Retry)
+    logs: Annotated[
+        Logs,
+        Key("logs", example="256Mi", also="log output logging log_size max_log_size"),
+        "Limit of kept output; a size alone is `max`.",
+    ] = field(default_factory=Logs)
+    metrics: Annotated[
+        Metrics | None,
+        Key("metrics", example="name=value", also="metric metrics_collector metrics_pattern metric_pattern"),
+        "Reads progress and metrics from printed lines; a text alone is the pattern.",
+    ] = None
+    model: Annotated[
+        ModelShape | None,
+        Key("model", example="config.json", also="architecture model_config network"),
+        "The transformer to train, for `plan` and `parallel: auto`; a text alone is `config`.",
+    ] = None
+    parallel: Annotated[
+        Parallel | None,
+        Key("parallel", example="auto", also="parallelism split distributed mesh"),
+        "Split of a step over the ranks, which the program finds in `run.parallel`; or `auto`.",
+    ] = None
+    priority: Annotated[
+        int,
+        Key(
+            "priority",
+            rule=Limit(low=-1, high=1_000, whole=True),
+            example="100",
+            also="priority_class priority_class_name prio",
+        ),
+        "Higher starts first, from 0 to 1000; -1 uses only idle resources and is preempted by every other run.",
+    ] = 0
+    max_duration_s: Annotated[
+        float | None,
+        Key(
+            "max_duration",
+            DURATION,
+            Limit(low=0.001, high=DECADE_S),
+            example="12h",
+            also="timeout time_limit time active_deadline_seconds max_time max_runtime walltime max_duration_s",
+        ),
+        "The run is stopped, with a checkpoint, after this long since its first start.",
+    ] = None
+    max_cost: Annotated[
+        float | None,
+        Key(
+            "max_cost",
+            DOLLARS,
+            Limit(low=0.01, high=1_000_000_000),
+            example="25",
+            also="budget cost cost_limit max_spend",
+        ),
+        "The run is stopped, with a checkpoint, before it costs this many dollars.",
+    ] = None
+    expected_duration_s: Annotated[
+        float | None,
+        Key(
+            "expected_duration",
+            DURATION,
+            Limit(low=0.001, high=DECADE_S),
+            example="6h",
+            also="expected_time expected_runtime estimated_duration estimate expected_duration_s",
+        ),
+        "Estimated duration of its work, for backfill and forecasts; the run is not stopped after it.",
+    ] = None
+    deadline_s: Annotated[
+        float | None,
+        Key(
+            "deadline",
+            DURATION,
+            Limit(low=0.001, high=DECADE_S),
+            example="24h",
+            also="due due_in finish_by complete_by deadline_s",
+        ),
+        "Time from submission until the work must be done, for `capacity: {spot: auto}`.",
+    ] = None
+    stall_timeout_s: Annotated[
+        float | None,
+        Key(
+            "stall_timeout",
+            DURATION,
+            Limit(low=0.001, high=DECADE_S),
+            example="30m",
+            also="hang_timeout idle_timeout watchdog progress_timeout stall_timeout_s",
+        ),
+        "No progress for this long counts as a hang.",
+    ] = None
+    idle: Annotated[
+        Idle,
+        Key("idle", example="suspend", also="idleness when_idle on_idle idle_policy gpu_idle"),
+        "Reaction to idle GPUs or cores; a word alone is `then`.",
+    ] = field(default_factory=Idle)
+    grace_s: Annotated[
+        float,
+        Key(
+            "grace",
+            DURATION,
+            Limit(low=0.001, high=DAY_S, zero=True),
+            example="30s",
+            also="grace_period termination_grace_period_seconds stop_timeout stop_duration grace_s",
+        ),
+        "Time between the stop notice (SIGTERM) and SIGKILL.",
+    ] = 30.0
+    framework: Annotated[
+        Framework | None,
+        Key("framework", example="jax", also="backend library distributed distribution"),
+        "Framework whose variables the ranks get, beside torchrun's; a single rank gets them too.",
+    ] = None
+    launch: Annotated[
+        Launch,
+        Key("launch", example="torchrun", also="launcher start_method"),
+        "`torchrun` sets torchrun's variables for a single rank too; `exec` disables fast forking of ranks.",
+    ] = Launch.AUTO
+    snapshot: Annotated[
+        bool,
+        Key("snapshot", example="false", also="keep_code code_snapshot copy_code save_code"),
+        "Run a copy of the code as of submission, so that later edits do not change the run.",
+    ] = True
+    elastic: Annotated[
+        Elastic,
+        Key("elastic", example="in_place", also="resize elasticity fault_tolerance on_rank_loss in_place"),
+        "When a rank is killed, `restart` all from a checkpoint, or continue `in_place` until it is back.",
+    ] = Elastic.RESTART
+    terminate_on_nan: Annotated[
+        bool,
+        Key("terminate_on_nan", example="false", also="stop_on_nan fail_on_nan nan_check detect_nan check_nan"),
+        "Fail the run when `run.progress` reports a loss that is NaN or infinite.",
+    ] = True
+    engine: Annotated[
+        Engine | None,
+        Key("engine", example="jobset", also="controller operator job_type runner managed_by"),
+        "A controller of the cluster that gets the run instead of Fairlead's own placement; see engines.md.",
+    ] = None
+    queue: Annotated[
+        str | None,
+        Key(
+            "queue",
+            rule=Text(max_length=63, pattern=r"[a-z0-9]([-a-z0-9]*[a-z0-9])?", what="a queue's name"),
+            example="team-a",
+            also="queue_name local_queue localqueue partition",
+        ),
+        "The queue that admits a run with an `engine`: Kueue's LocalQueue, or a Queue of Volcano's own.",
+    ] = None
+    kubernetes: Annotated[
+        Overlay,
+        Key(
+            "kubernetes",
+            OverlayField(tree=POD),
+            example="{spec: {nodeSelector: {disk: fast}}}",
+            also="pod pod_template template pod_spec k8s pod_overrides",
+        ),
+        "Fields of Kubernetes that are merged into each pod; other clusters ignore them.",
+    ] = field(default_factory=Overlay)
 
     def __post_init__(self) -> None:
         enforce(self._problems())
@@ -448,8 +761,8 @@ class Training:
         """Return the same run with a number of nodes, from 1 to its maximum."""
         # Skips validation, which was done at creation, since decisions call this for every elastic gang.
         made = object.__new__(Training)
-        for each in self.__slots__:
-            object.__setattr__(made, each, getattr(self, each))
+        for attribute in self.__slots__:
+            object.__setattr__(made, attribute, getattr(self, attribute))
         object.__setattr__(made, "nodes", num_nodes)
         object.__setattr__(made, "most_nodes", None)
         return made
@@ -465,13 +778,13 @@ class Training:
 
     def _within(self, capacity: Capacity) -> "Training":
         made = object.__new__(Training)
-        for each in Training.__slots__:
-            object.__setattr__(made, each, getattr(self, each))
+        for attribute in Training.__slots__:
+            object.__setattr__(made, attribute, getattr(self, attribute))
         object.__setattr__(made, "capacity", capacity)
         return made
 
     def _problems(self) -> Iterable[tuple[str, str]]:
-        yield from broken(self, TRAINING_RULES)
+        yield from broken(self)
         yield from self._deadline_problems()
         if self.most_nodes is not None and self.most_nodes <= self.nodes:
             yield (
@@ -488,6 +801,7 @@ class Training:
         if self.elastic is Elastic.IN_PLACE:
             yield from self._in_place_problems()
         yield from env_problems(self.env)
+        yield from places_problems(self.data)
         if self.framework is not None:
             yield from self._framework_problems(self.framework)
         if self.labels:
@@ -579,7 +893,7 @@ def label_problem(name: str, value: str) -> str | None:
 
 def labels_problems(labels: Mapping[str, str]) -> Iterable[tuple[str, str]]:
     """Yield the problems of a spec's labels."""
-    found = (label_problem(name, value) for name, value in labels.items())
-    yield from (("labels", problem) for problem in found if problem is not None)
+    problems = (label_problem(name, value) for name, value in labels.items())
+    yield from (("labels", problem) for problem in problems if problem is not None)
     if len(labels) > LABELS_MOST:
         yield "labels", f"{len(labels)} labels; give at most {LABELS_MOST}"

@@ -2,11 +2,32 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, Protocol, TypeVar, cast
+from enum import StrEnum
+from typing import Any, ClassVar, Protocol, TypeVar, cast
 
 LABELS_MOST = 50
 # Variable with the pipeline if its driver is a pod. Here, since admission checks every run for it.
 PIPELINE_VARIABLE = "FAIRLEAD_PIPELINE"
+
+
+class Kind(StrEnum):
+    """The kinds of specs, each by the name of its class; a kind that is added from outside has a name of its own.
+
+    The last three are templates in other specs, of which trials and steps are made.
+    """
+
+    TRAINING = "Training"
+    REPLICA = "Replica"
+    SERVING = "Serving"
+    SWEEP = "Sweep"
+    PIPELINE = "Pipeline"
+    TEAM = "Team"
+    POOL = "Pool"
+    SIMULATION = "Simulation"
+    FLEET = "Fleet"
+    TRIAL = "Trial"
+    STEP_TRAINING = "StepTraining"
+    STEP_SWEEP = "StepSweep"
 
 
 class WorkloadSpec(Protocol):
@@ -16,7 +37,10 @@ class WorkloadSpec(Protocol):
         name: Unique among the unfinished workloads of its team.
         team: Team that owns it.
         labels: Labels by which users select it.
+        kind: What it is, by which code tells kinds apart that does not import their classes.
     """
+
+    kind: ClassVar[str]
 
     @property
     def name(self) -> str: ...

@@ -136,7 +136,7 @@ class Demand:
     def rate(self, now: float, window_s: float = 10.0) -> float:
         """Return requests per second over the last whole seconds of a window."""
         last = int(now)
-        counted = sum(each.arrivals for each in self.seconds if last - window_s <= each.at < last)
+        counted = sum(second.arrivals for second in self.seconds if last - window_s <= second.at < last)
         return counted / window_s
 
 
@@ -148,13 +148,13 @@ def merge(demands: Sequence[Demand]) -> Demand:
     if len(demands) == 1:
         return demands[0]
     seconds: dict[int, Second] = {}
-    for second in (each for demand in demands for each in demand.seconds):
-        there = seconds.get(second.at, Second(at=second.at, arrivals=0, in_flight=0))
+    for second in (second for demand in demands for second in demand.seconds):
+        before = seconds.get(second.at, Second(at=second.at, arrivals=0, in_flight=0))
         seconds[second.at] = Second(
-            at=second.at, arrivals=there.arrivals + second.arrivals, in_flight=there.in_flight + second.in_flight
+            at=second.at, arrivals=before.arrivals + second.arrivals, in_flight=before.in_flight + second.in_flight
         )
     intervals: dict[int, Interval] = {}
-    for interval in (each for demand in demands for each in demand.intervals):
+    for interval in (interval for demand in demands for interval in demand.intervals):
         so_far = intervals.get(interval.at, Interval(at=interval.at))
         intervals[interval.at] = Interval(
             at=interval.at, arrivals=so_far.arrivals + interval.arrivals, ended=so_far.ended + interval.ended,
@@ -162,74 +162,77 @@ def merge(demands: Sequence[Demand]) -> Demand:
             took_s2=so_far.took_s2 + interval.took_s2,
         )  # fmt: skip
     revisions: dict[str, RevisionTraffic] = {}
-    for revision in (each for demand in demands for each in demand.revisions):
+    for revision in (revision for demand in demands for revision in demand.revisions):
         known = revisions.get(revision.name, RevisionTraffic(name=revision.name))
         revisions[revision.name] = RevisionTraffic(
             name=revision.name, requests=known.requests + revision.requests, errors=known.errors + revision.errors,
             latency_s=known.latency_s + revision.latency_s,
         )  # fmt: skip
     return Demand(
-        since=max(each.since for each in demands),
-        in_flight=sum(each.in_flight for each in demands),
-        queued=sum(each.queued for each in demands),
-        wake=min((each.wake for each in demands if each.wake is not None), default=None),
-        last_request=max((each.last_request for each in demands if each.last_request is not None), default=None),
+        since=max(demand.since for demand in demands),
+        in_flight=sum(demand.in_flight for demand in demands),
+        queued=sum(demand.queued for demand in demands),
+        wake=min((demand.wake for demand in demands if demand.wake is not None), default=None),
+        last_request=max((demand.last_request for demand in demands if demand.last_request is not None), default=None),
         seconds=tuple(seconds[at] for at in sorted(seconds)),
         intervals=tuple(intervals[at] for at in sorted(intervals)),
         revisions=tuple(revisions[name] for name in sorted(revisions)),
-        canaries=tuple(canary for each in demands for canary in each.canaries),
-        latest_text=_all_at_once([each.latest_text for each in demands]),
-        busiest_text=_all_at_once([each.busiest_text for each in demands]),
+        canaries=tuple(canary for demand in demands for canary in demand.canaries),
+        latest_text=_all_at_once([demand.latest_text for demand in demands]),
+        busiest_text=_all_at_once([demand.busiest_text for demand in demands]),
     )
 
 
-def _all_at_once(told: Sequence[tuple[TextRequest, ...]]) -> tuple[TextRequest, ...]:
+def _all_at_once(requests: Sequence[tuple[TextRequest, ...]]) -> tuple[TextRequest, ...]:
     """Return the requests of the time that all reporting gateways cover: a replica has requests from all of them."""
-    told = [each for each in told if each]
-    begin = max((min(request.sent for request in each) for each in told), default=0.0)
-    end = min((max(request.sent for request in each) for each in told), default=0.0)
-    there = (request for each in told for request in each if begin <= request.sent <= end)
-    return tuple(sorted(there, key=lambda request: request.sent))
+    requests = [of_gateway for of_gateway in requests if of_gateway]
+    begin = max((min(request.sent for request in of_gateway) for of_gateway in requests), default=0.0)
+    end = min((max(request.sent for request in of_gateway) for of_gateway in requests), default=0.0)
+    overlapping = (request for of_gateway in requests for request in of_gateway if begin <= request.sent <= end)
+    return tuple(sorted(overlapping, key=lambda request: request.sent))
 
 
 def read_demand(document: Mapping[str, Any], gateway: str, names: Iterable[str]) -> dict[str, Demand]:
     """Read the demand.json of a gateway, by its names of endpoints.
 
     Raises:
-        KeyError, TypeError, ValueError: The document has another form.
+        ValueError: The document has another form.
     """
-    since = float(document.get("since") or 0.0)
-    services = document["services"]
-    # Endpoints without a request since then are missing in it.
-    return {name: _demand(services.get(name) or {}, since, f"{gateway}@{since}") for name in names}
+    try:
+        since = float(document.get("since") or 0.0)
+        services = document["services"]
+        # Endpoints without a request since then are missing in it.
+        return {name: _demand(services.get(name) or {}, since, f"{gateway}@{since}") for name in names}
+    except (LookupError, TypeError, AttributeError, ArithmeticError) as error:
+        raise ValueError(f"it has another form: {type(error).__name__}: {error}") from error
 
 
-def _demand(given: Mapping[str, Any], since: float, gateway: str) -> Demand:
-    canary, text = given.get("canary"), given.get("text") or {}
+def _demand(content: Mapping[str, Any], since: float, gateway: str) -> Demand:
+    canary, text = content.get("canary"), content.get("text") or {}
     return Demand(
         since=since,
-        in_flight=int(given.get("in_flight") or 0),
-        queued=int(given.get("queued") or 0),
-        wake=given.get("wake"),
-        last_request=given.get("last_request"),
+        in_flight=int(content.get("in_flight") or 0),
+        queued=int(content.get("queued") or 0),
+        wake=content.get("wake"),
+        last_request=content.get("last_request"),
         seconds=tuple(
             Second(at=int(at), arrivals=int(arrivals), in_flight=int(most))
-            for at, arrivals, most in given.get("seconds") or ()
+            for at, arrivals, most in content.get("seconds") or ()
         ),
         intervals=tuple(
             Interval(
                 at=int(at), arrivals=int(arrivals), ended=int(ended), busy_s=busy_s, took_s=took_s, took_s2=took_s2
             )
-            for at, arrivals, ended, busy_s, took_s, took_s2 in given.get("intervals") or ()
+            for at, arrivals, ended, busy_s, took_s, took_s2 in content.get("intervals") or ()
         ),
         revisions=tuple(
             RevisionTraffic(
                 name=name,
-                requests=int(each.get("requests") or 0),
-                errors=int(each.get("errors") or 0),
-                latency_s=float((each.get("latency_ms") or {}).get("sum") or 0.0) / 1000,
+                requests=int(counts.get("requests") or 0),
+                errors=int(counts.get("errors") or 0),
+                latency_s=float((counts.get("latency_ms") or {}).get("sum") or 0.0) / 1000,
             )
-            for name, each in (given.get("revisions") or {}).items()
+            for name, counts in (content.get("revisions") or {}).items()
         ),
         canaries=() if canary is None else (_canary(canary, gateway),),
         latest_text=_text_requests(text.get("latest") or ()),
@@ -237,18 +240,18 @@ def _demand(given: Mapping[str, Any], since: float, gateway: str) -> Demand:
     )
 
 
-def _text_requests(given: Iterable[Any]) -> tuple[TextRequest, ...]:
+def _text_requests(rows: Iterable[Any]) -> tuple[TextRequest, ...]:
     return tuple(
         TextRequest(replica=replica, sent=sent, prompt=int(prompt), output=int(output), first=first, last=last)
-        for replica, sent, prompt, output, first, last in given
+        for replica, sent, prompt, output, first, last in rows
     )
 
 
-def _canary(given: Mapping[str, Any], gateway: str) -> CanaryTraffic:
+def _canary(content: Mapping[str, Any], gateway: str) -> CanaryTraffic:
     return CanaryTraffic(
-        trial=given["trial"],
+        trial=content["trial"],
         gateway=gateway,
-        pairs=int(given["pairs"]),
-        worse=dict(given["worse"]),
-        better=dict(given["better"]),
+        pairs=int(content["pairs"]),
+        worse=dict(content["worse"]),
+        better=dict(content["better"]),
     )

@@ -89,7 +89,7 @@ class FleetRun:
 def units_of_node(spec: Training) -> float:
     """Return the GPUs of each node of a run, or the cores if it requests no GPU."""
     resources = spec.resources
-    return (resources.cpu_milli or 1000) / 1000 if resources.gpu is None else resources.gpu.milli / 1000
+    return (resources.pod_cpu_milli or 1000) / 1000 if resources.gpu is None else resources.gpu.milli / 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -58,10 +58,10 @@ def best_version(versions: Sequence[ModelVersion]) -> ModelVersion | None:
     Args:
         versions: Versions of one name.
     """
-    ordered = sorted(versions, key=lambda each: -each.version)
-    newest = next((each for each in ordered if each.objective is not None and each.goal is not None), None)
+    ordered = sorted(versions, key=lambda version: -version.version)
+    newest = next((version for version in ordered if version.objective is not None and version.goal is not None), None)
     if newest is None or newest.objective is None or newest.goal is None:
         return None
     metric, sign = newest.objective, newest.goal.sign
-    told = [each for each in ordered if metric in each.metrics]
-    return min(told, key=lambda each: sign * each.metrics[metric], default=None)
+    measured = [version for version in ordered if metric in version.metrics]
+    return min(measured, key=lambda version: sign * version.metrics[metric], default=None)

@@ -97,17 +97,54 @@ class Change:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """An unexpected error while one workload was observed or judged.
+
+    Attributes:
+        workload_uid: Empty if it is not known whose it is.
+        problem: The error in a few words.
+        error: The error itself; None if it was raised while the snapshot was taken.
+    """
+
+    workload_uid: str
+    problem: str
+    error: Exception | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeldRoom:
+    """The free capacity that is held for a pending run with a promised start.
+
+    Attributes:
+        start: The promised start as Unix time; None if it is unknown.
+    """
+
+    uid: str
+    team: str
+    name: str
+    gpu_milli: int
+    cpu_milli: int
+    start: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
     """Changes in the order in which they are applied; each stands alone.
 
     Attributes:
         standby: The standby nodes that pools should have; None leaves them as they are.
         partitioning: Steps of nodes whose GPUs are repartitioned, at most one per node.
+        held: What is held free for pending runs.
+        contending: Teams of which a run has found no room.
+        failures: Failures of Fairlead itself while it judged, each already shown by a change of its workload.
     """
 
     changes: tuple[Change, ...] = ()
     standby: "tuple[Standby, ...] | None" = None
     partitioning: "tuple[PartitionStep, ...]" = ()
+    held: tuple[HeldRoom, ...] = ()
+    contending: frozenset[str] = frozenset()
+    failures: tuple[Failure, ...] = ()
 
 
 def child_uid(parent_uid: str, name: str) -> str:

@@ -12,5 +12,5 @@ def pod_uid(workload_uid: str, attempt: int, index: int, replacement: int = 0) -
 
 def replacement_of(uid: str) -> int:
     """Return which replacement a pod's uid names; 0 for the pod that its gang started with."""
-    found = _REPLACEMENT.search(uid)
-    return 0 if found is None else int(found[1])
+    match = _REPLACEMENT.search(uid)
+    return 0 if match is None else int(match[1])

@@ -24,6 +24,7 @@ class Code(StrEnum):
     SPLIT_PROBED = "SplitProbed"
     SPLIT_CHOSEN = "SplitChosen"
     COMPLETED = "Completed"
+    RANKS_NEVER_MET = "RanksNeverMet"
     PROGRAM_FAILED = "ProgramFailed"
     OUT_OF_MEMORY = "OutOfMemory"
     GPU_OUT_OF_MEMORY = "GpuOutOfMemory"
@@ -37,6 +38,8 @@ class Code(StrEnum):
     END_UNCONFIRMED = "EndUnconfirmed"
     STALLED = "Stalled"
     IDLE = "Idle"
+    SLOW_RANK = "SlowRank"
+    NODE_SILENT = "NodeSilent"
     DEADLINE_EXCEEDED = "DeadlineExceeded"
     STOP_REQUESTED = "StopRequested"
     SUSPEND_REQUESTED = "SuspendRequested"
@@ -67,6 +70,7 @@ class Code(StrEnum):
     OVERFLOW_ON_DEMAND = "OverflowOnDemand"
     METRIC_UNAVAILABLE = "MetricUnavailable"
     OUT_OF_REACH = "OutOfReach"
+    INTERNAL_ERROR = "InternalError"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -53,10 +53,12 @@ class SchedulingPolicy:
         preempts_longer: With ``order`` SHORTEST, whether runs may be stopped for others of their team with less
             remaining work, if that reduces total waiting.
         selection: The rule that selects the runs that hold the GPUs, across all teams; needs ``fair`` and ``preempts``.
+        holds_unknown: Whether room is held for the first run while its start is unknown; otherwise others pass it.
         preempts: Whether runs may be stopped, with a checkpoint, for others that come before them.
         moves: Whether runs may be moved, with a checkpoint, to free room, so that another gets contiguous room.
         most_moved: The part of the whole cluster's time in any hour that moves may cost at most in repeated work.
         moved_apart_s: The minimum time between two moves of a run.
+        shows_names: Whether reasons name the runs of other teams than that of their reader.
         most_promises: The maximum number of pending runs with a promised start; bounds the cost of a decision.
     """
 
@@ -65,16 +67,20 @@ class SchedulingPolicy:
     order: Order = Order.FIRST_COME
     preempts_longer: bool = False
     selection: Selection = Selection.NONE
+    holds_unknown: bool = True
     preempts: bool = True
     moves: bool = True
     most_moved: float = 0.05
     moved_apart_s: float = 4 * 3600.0
+    shows_names: bool = True
     most_promises: int = 50
 
     @property
     def num_promises(self) -> int:
         """Return the number of pending runs that are promised a start."""
-        return {Backfill.NONE: 0, Backfill.EASY: 1, Backfill.CONSERVATIVE: self.most_promises}[self.backfill]
+        if self.backfill is Backfill.CONSERVATIVE:
+            return self.most_promises
+        return 1 if self.backfill is Backfill.EASY else 0
 
 
 DEFAULT = SchedulingPolicy()
@@ -86,6 +92,7 @@ POLICIES = {
         backfill=Backfill.CONSERVATIVE, fair=False, order=Order.FIRST_COME, preempts=False, moves=False
     ),
     "default": DEFAULT,
+    "best-effort": SchedulingPolicy(holds_unknown=False),
     "shortest": SchedulingPolicy(order=Order.SHORTEST),
     "preempting": SchedulingPolicy(order=Order.SHORTEST, preempts_longer=True),
     "least-work": SchedulingPolicy(order=Order.SHORTEST, selection=Selection.LEAST_WORK),

@@ -38,13 +38,13 @@ def best(points: Iterable[Point], goal: Goal) -> Point | None:
 
 def continued(points: Sequence[Point]) -> tuple[Point, ...]:
     """Return the curve without repeated parts: an attempt that begins at step 80 replaces all points from there on."""
-    kept: list[Point] = []
+    curve: list[Point] = []
     for point in points:
-        if kept and point.attempt > kept[-1].attempt and point.step is not None:
+        if curve and point.attempt > curve[-1].attempt and point.step is not None:
             first = point.step
-            kept = [each for each in kept if each.step is None or each.step < first]
-        kept.append(point)
-    return tuple(kept)
+            curve = [point for point in curve if point.step is None or point.step < first]
+        curve.append(point)
+    return tuple(curve)
 
 
 def thinned(points: Sequence[Point], most: int) -> tuple[Point, ...]:
@@ -54,7 +54,7 @@ def thinned(points: Sequence[Point], most: int) -> tuple[Point, ...]:
     inner = points[1:-1]
     stretches = max(1, (most - 2) // 2)
     edges = [len(inner) * place // stretches for place in range(stretches + 1)]
-    kept = [points[0]]
+    chosen = [points[0]]
     for begin, end in pairwise(edges):
         places = range(begin, end)
         if places:
@@ -62,5 +62,5 @@ def thinned(points: Sequence[Point], most: int) -> tuple[Point, ...]:
                 min(places, key=lambda place: inner[place].value),
                 max(places, key=lambda place: inner[place].value),
             }
-            kept.extend(inner[place] for place in sorted(pair))
-    return (*kept, points[-1])
+            chosen.extend(inner[place] for place in sorted(pair))
+    return (*chosen, points[-1])

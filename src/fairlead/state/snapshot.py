@@ -1,4 +1,7 @@
-"""The observed state: nodes, workloads and pods, as frozen values. Times are Unix seconds."""
+"""The observed state: nodes, workloads and pods, as frozen values. Times are Unix seconds.
+
+See decision 1.
+"""
 
 from collections.abc import Mapping
 from dataclasses import field, replace
@@ -6,11 +9,13 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Generic, TypeAlias, TypeGuard
 
 from fairlead.frozen import dataclass
+from fairlead.specs.gang import GangSpec
 from fairlead.specs.sharing import Sharing
 from fairlead.specs.training import Training
-from fairlead.specs.workload import WorkloadSpec
+from fairlead.specs.workload import Kind, WorkloadSpec
 from fairlead.state.reasons import Reason
 from fairlead.state.scheduling_policy import DEFAULT, SchedulingPolicy
+from fairlead.state.slow_ranks import SlowRankReport
 from fairlead.state.split_probing import Probing, in_force
 
 if TYPE_CHECKING:  # a command that lists runs needs none of them, and defining a dataclass takes a millisecond
@@ -38,7 +43,7 @@ WHOLE_MILLI = 1000
 
 
 class Phase(StrEnum):
-    """A phase of a workload; the legal transitions are in ``fairlead.policy.kinds.lifecycle``."""
+    """A phase of a workload; the legal transitions are in ``fairlead.state.phase_transitions``."""
 
     PENDING = "Pending"
     STARTING = "Starting"
@@ -249,6 +254,7 @@ class Progress:
         asks: Of a pipeline's driver in a pod: the steps whose runs it waits for.
         seen: Of a run that watches data: the hash of the data.
         drift: Of a run that checks for drift: its finding.
+        slow_rank: The rank that computes more slowly than its peers, as the loop has detected it; None without one.
         saves_failed: Failed saves of this start since the last complete one; None before the first save was requested.
         save_failed_step: The step of the last failed save; None if the last save succeeded.
         save_problem: Why that one failed.
@@ -289,6 +295,7 @@ class Progress:
     asks: tuple[StepAsked, ...] = ()
     seen: str | None = None
     drift: DriftSeen | None = None
+    slow_rank: SlowRankReport | None = None
     updated_at: float = 0.0
 
 
@@ -546,11 +553,11 @@ class Status:
     @property
     def missing(self) -> tuple[LostPod, ...]:
         """Return the lost pods without a replacement so far."""
-        return tuple(each for each in self.lost if each.replaced_at is None)
+        return tuple(pod for pod in self.lost if pod.replaced_at is None)
 
     def replacement(self, index: int) -> int:
         """Return which replacement is, or will be, the pod of an index; 0 if none was lost."""
-        return next((each.times for each in self.lost if each.index == index), 0)
+        return next((pod.times for pod in self.lost if pod.index == index), 0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -610,20 +617,25 @@ def is_leaf(workload: AnyWorkload) -> TypeGuard[Workload]:
 
 def is_replica(spec: object) -> "TypeGuard[Replica]":
     """Return whether a leaf is a replica of an endpoint, without importing that module, which few runs need."""
-    return type(spec).__name__ == "Replica"
+    return getattr(spec, "kind", "") == Kind.REPLICA
+
+
+def shown_name(leaf: GangSpec) -> str:
+    """Return the name by which users know a leaf: that of its endpoint, if it is a replica."""
+    return leaf.service if is_replica(leaf) else leaf.name
 
 
 def with_requests(spec: Training, requests: Requests | None) -> Training:
     """Return a run's spec with its derived requests."""
     if requests is None or requests == Requests(why=requests.why):
         return spec
-    asked = spec.resources
-    gpu = asked.gpu
+    resources = spec.resources
+    gpu = resources.gpu
     if gpu is not None and requests.gpu_memory_bytes is not None:
         gpu = replace(gpu, min_memory_bytes=requests.gpu_memory_bytes)
-    memory = asked.memory_bytes if requests.memory_bytes is None else requests.memory_bytes
-    cpu = asked.cpu_milli if requests.cpu_milli is None else requests.cpu_milli
-    return replace(spec, resources=replace(asked, gpu=gpu, memory_bytes=memory, cpu_milli=cpu))
+    memory = resources.memory_bytes if requests.memory_bytes is None else requests.memory_bytes
+    cpu = resources.cpu_milli if requests.cpu_milli is None else requests.cpu_milli
+    return replace(spec, resources=replace(resources, gpu=gpu, memory_bytes=memory, cpu_milli=cpu))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -700,7 +712,11 @@ class Snapshot:
         pools: Pools that should have nodes ahead of demand, with the demand for them.
         standby: The nodes that they should have, as last decided.
         partitioned: Nodes whose GPUs may be repartitioned.
+        debts: What teams have had beyond their shares, in seconds of the whole cluster; negative for less, missing for
+            none.
         recommended: Recommendations for kinds of runs with a run whose requests are still undecided.
+        unreadable: Why workloads could not be observed, by uid; nothing is decided for these.
+        deferred: Uids of workloads whose last change was refused, or has no answer yet; nor is for these.
     """
 
     nodes: tuple[Node, ...]
@@ -722,4 +738,7 @@ class Snapshot:
     pools: "tuple[PoolDemand, ...]" = ()
     standby: "tuple[Standby, ...]" = ()
     partitioned: "tuple[PartitionedNode, ...]" = ()
+    debts: Mapping[str, float] = field(default_factory=dict)
     recommended: tuple[Recommendation, ...] = ()
+    unreadable: Mapping[str, str] = field(default_factory=dict)
+    deferred: frozenset[str] = frozenset()

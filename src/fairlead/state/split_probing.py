@@ -42,7 +42,7 @@ class Probing:
     kills: int = 0
 
 
-PARTS = tuple(each.name for each in fields(SplitCandidate) if each.name != "estimate_s")
+PARTS = tuple(part.name for part in fields(SplitCandidate) if part.name != "estimate_s")
 
 
 def subject(spec: "Training") -> str:
@@ -50,7 +50,7 @@ def subject(spec: "Training") -> str:
     assert spec.parallel is not None
     # Sorted by name: an API server does not preserve their order. Estimates do not matter.
     candidates = sorted(
-        (name, asdict(replace(each, estimate_s=None))) for name, each in spec.parallel.candidates.items()
+        (name, asdict(replace(candidate, estimate_s=None))) for name, candidate in spec.parallel.candidates.items()
     )
     own = asdict(replace(spec.parallel, candidates={}))
     text = json.dumps([spec.world_size, spec.run, own, candidates], sort_keys=True)
@@ -66,10 +66,10 @@ def untried(spec: "Training", probing: Probing | None) -> tuple[str, ...]:
     """Return the untried splits, in order; none once one is chosen."""
     if spec.parallel is None or not spec.parallel.candidates:
         return ()
-    found = found_of(spec, probing)
-    if found is not None and found.chosen is not None:
+    outcome = found_of(spec, probing)
+    if outcome is not None and outcome.chosen is not None:
         return ()
-    done = set() if found is None else {each.name for each in found.tried}
+    done = set() if outcome is None else {probe.name for probe in outcome.tried}
     return tuple(name for name in order(spec.parallel) if name not in done)
 
 
@@ -82,15 +82,15 @@ def order(parallel: Parallel) -> tuple[str, ...]:
 def split_of_candidate(parallel: Parallel, name: str) -> Parallel:
     """Return a candidate split; what it omits is as in the run's own."""
     own = parallel.candidates[name]
-    given = {part: value for part in PARTS if (value := getattr(own, part)) is not None}
-    return replace(parallel, candidates={}, **given)
+    parts = {part: value for part in PARTS if (value := getattr(own, part)) is not None}
+    return replace(parallel, candidates={}, **parts)
 
 
 def in_force(spec: "Training", probing: Probing | None) -> Parallel:
     """Return the split of the current start: the one under test, or the one that is kept."""
     assert spec.parallel is not None
-    left, found = untried(spec, probing), found_of(spec, probing)
-    name = left[0] if left else None if found is None else found.chosen
+    left, outcome = untried(spec, probing), found_of(spec, probing)
+    name = left[0] if left else None if outcome is None else outcome.chosen
     if name is None:
         return replace(spec.parallel, candidates={})
     return split_of_candidate(spec.parallel, name)

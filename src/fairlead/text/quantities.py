@@ -40,12 +40,12 @@ def describe_ways(resources: Resources) -> str:
 
 
 def describe_resources(resources: Resources) -> str:
-    """Describe what one node of a workload needs, GPUs first."""
+    """Describe what one node of a workload needs, GPUs first; with what its containers beside the ranks request."""
     parts = [] if resources.gpu is None else [describe_gpu(resources.gpu) + describe_ways(resources)]
     if resources.cpu_milli is not None:
-        parts.append(describe_cpu(resources.cpu_milli))
+        parts.append(describe_cpu(resources.pod_cpu_milli))
     if resources.memory_bytes is not None:
-        parts.append(f"{describe_memory(resources.memory_bytes)} of memory")
+        parts.append(f"{describe_memory(resources.pod_memory_bytes)} of memory")
     return ", ".join(parts) or "nothing in particular"
 
 
@@ -56,8 +56,8 @@ def describe_nodes(spec: GangSpec) -> str:
 
 def describe_need(spec: GangSpec) -> str:
     """Describe what a run asks for, such as ``1 node with 4 CPU`` or ``4 nodes with 8 x A100 each``."""
-    each = "" if spec.nodes == 1 and spec.most_nodes is None else " each"
-    return f"{describe_nodes(spec)} with {describe_resources(spec.resources)}{each}"
+    suffix = "" if spec.nodes == 1 and spec.most_nodes is None else " each"
+    return f"{describe_nodes(spec)} with {describe_resources(spec.resources)}{suffix}"
 
 
 def describe_of_each(spec: GangSpec) -> str:

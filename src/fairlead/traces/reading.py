@@ -7,7 +7,7 @@ start and of its checkpoints, and the stages of its iterations. Lines that begin
 """
 
 import csv
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -37,7 +37,7 @@ def read_trace(path: Path) -> tuple[Arrival, ...]:
     Raises:
         InvalidSpec: It cannot be read, or is invalid; at most 20 problems are listed.
     """
-    if path.suffix in (".yaml", ".yml"):
+    if path.suffix.lower() in (".yaml", ".yml"):
         return tuple(_of_spec(spec, path) for spec in load_file(path))
     try:
         with path.open(encoding="utf-8-sig") as file:
@@ -49,16 +49,21 @@ def read_trace(path: Path) -> tuple[Arrival, ...]:
             delimiter="\t" if headless else ",",
         )
         header = tuple(table.fieldnames or ())
-        rows = [{key: value or "" for key, value in row.items() if key} for row in table]
+        rows = list(table)
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         raise InvalidSpec((f"{path}: cannot be read as a trace: {reason}",)) from error
     convert = _converter(header, path)
+    repeated = next((name for name in header if header.count(name) > 1), None)
+    if repeated is not None:
+        raise InvalidSpec((f"{path}:1: {repeated}: the header has this column twice; keep one",))
     arrivals: list[Arrival] = []
     problems: list[str] = []
     for index, row in enumerate(rows):
         try:
-            arrivals.append(convert(row, index, f"{path}:{lines[index + (not headless)][0]}"))
+            where = f"{path}:{lines[index + (not headless)][0]}"
+            _refuse_other_length(row, header, where)
+            arrivals.append(convert(row, index, where))
         except InvalidSpec as error:
             problems.extend(error.problems)
             if len(problems) >= 20:
@@ -68,6 +73,17 @@ def read_trace(path: Path) -> tuple[Arrival, ...]:
     if not arrivals:
         raise InvalidSpec((f"{path}: there is no run in it, only a header",))
     return tuple(sorted(with_own_names(arrivals), key=lambda arrival: arrival.at_s))
+
+
+def _refuse_other_length(row: Mapping[str | None, object], header: Sequence[str], where: str) -> None:
+    """Refuse a row with more or fewer fields than columns, whose values may stand under the wrong names."""
+    beyond = row.get(None)
+    num = sum(value is not None for name, value in row.items() if name is not None)
+    num += len(beyond) if isinstance(beyond, list) else 0
+    if num != len(header):
+        raise InvalidSpec(
+            (f"{where}: it has {num} fields, and the header {len(header)}; leave a field empty for the default",)
+        )
 
 
 def _converter(columns: tuple[str, ...], path: Path) -> Callable[[Row, int, str], Arrival]:
@@ -85,6 +101,8 @@ def _converter(columns: tuple[str, ...], path: Path) -> Callable[[Row, int, str]
         if surplus:
             raise InvalidSpec((f"{path}:1: {surplus[0]}: unknown column; allowed are {', '.join(OWN_COLUMNS)}",))
         return _of_own
+    if len(columns) == 1 and (separator := next((character for character in ";\t|" if character in columns[0]), "")):
+        raise InvalidSpec((f"{path}:1: the columns are separated by {separator!r}; a trace has commas between them",))
     raise InvalidSpec(
         (
             f"{path}:1: the header is {', '.join(columns) or 'empty'}; a trace of ours has submit_s and duration_s, "

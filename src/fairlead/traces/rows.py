@@ -2,12 +2,13 @@
 
 import json
 import math
+import re
 from collections.abc import Mapping, Sequence
 
 from fairlead.errors import InvalidSpec
 from fairlead.policy.gpu.stage_interleaving import Profile
 from fairlead.specs.formats.reading import parse
-from fairlead.specs.training import Training
+from fairlead.specs.training import DECADE_S, Training
 from fairlead.traces.arrivals import Arrival
 
 Row = Mapping[str, str]
@@ -31,6 +32,10 @@ def arrival_of(
     checkpoint_every: str = "",
 ) -> Arrival:
     """Convert a row by the parser of specs, so that each value means the same as in a spec."""
+    if duration_s > DECADE_S:
+        raise InvalidSpec(
+            (f"{where}: a duration of {duration_s:g} s is too long; give at most {DECADE_S:g}, ten years",)
+        )
     document: dict[str, object] = {"name": name, "run": "simulated", "nodes": whole(nodes)}
     capacity: dict[str, object] = {}
     if spot:
@@ -56,8 +61,8 @@ def arrival_of(
     try:
         (spec,) = parse(json.dumps(document), source="row")
     except InvalidSpec as error:
-        told = (problem.removeprefix("row:1: ") for problem in error.problems)
-        raise InvalidSpec(tuple(f"{where}: {problem}" for problem in told)) from None
+        problems = (problem.removeprefix("row:1: ") for problem in error.problems)
+        raise InvalidSpec(tuple(f"{where}: {problem}" for problem in problems)) from None
     assert isinstance(spec, Training)
     return Arrival(at_s=at_s, duration_s=duration_s, spec=spec)
 
@@ -76,6 +81,10 @@ def profile_of(measured_s: Sequence[float], where: str) -> Profile:
     return Profile(iteration_s=iteration_s, stages_s=(load_s, compute_s, communicate_s))
 
 
+_GROUPED = re.compile(r"\d{1,3}(,\d{3})+(\.\d+)?")
+_TIME = re.compile(r"\d{4}-\d\d-\d\d|\d+:\d\d")
+
+
 def seconds(row: Row, column: str, where: str) -> float:
     """Return the number of 0 or more in a column.
 
@@ -87,17 +96,23 @@ def seconds(row: Row, column: str, where: str) -> float:
     except (KeyError, ValueError):
         value = -1.0
     if not 0 <= value < float("inf"):
-        raise InvalidSpec((f"{where}: {column}: {row.get(column, '')!r} is not a number of 0 or more",))
+        text = row.get(column, "")
+        hint = ""
+        if _GROUPED.fullmatch(text.strip()):
+            hint = f"; write {text.strip().replace(',', '')}"
+        elif _TIME.match(text.strip()):
+            hint = "; give seconds since any moment, such as the first submission, or as Unix time"
+        raise InvalidSpec((f"{where}: {column}: {text!r} is not a number of 0 or more{hint}",))
     return value
 
 
 def number(text: str) -> object:
     """Return a number if the text is one; otherwise the text, for which the parser raises the error."""
     try:
-        found = float(text)
+        value = float(text)
     except ValueError:
         return text
-    return found if math.isfinite(found) else text
+    return value if math.isfinite(value) else text
 
 
 def whole(text: str) -> object:

@@ -14,8 +14,8 @@ PLAIN_COLUMNS = ("name", "team", "nodes", "priority", "max_duration", "expected_
 def write_trace(arrivals: Iterable[Arrival], comments: Iterable[str] = ()) -> str:
     """Format the table, with a comment line for each sentence; columns without any value are left out."""
     rows = [_row(arrival) for arrival in arrivals]
-    said = {column for column in OWN_COLUMNS if any(column in row for row in rows)}
-    columns = [column for column in OWN_COLUMNS if column in said]
+    filled = {column for column in OWN_COLUMNS if any(column in row for row in rows)}
+    columns = [column for column in OWN_COLUMNS if column in filled]
     text = io.StringIO()
     for comment in comments:
         text.write(f"# {comment}\n")

@@ -82,8 +82,8 @@ def answer(path: str, question: Question) -> Answer:
     view = VIEWS.get(path)
     if view is not None:
         return view(question)
-    if found := _RUN.fullmatch(path):
-        return workload(question, found[1])
-    if found := _SIMULATION.fullmatch(path):
-        return _simulation(question, found[1])
+    if match := _RUN.fullmatch(path):
+        return workload(question, match[1])
+    if match := _SIMULATION.fullmatch(path):
+        return _simulation(question, match[1])
     raise Missing("There is no such page. The menu above has all of them.")

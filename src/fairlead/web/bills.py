@@ -1,7 +1,6 @@
 """Reads the bills for the page, the same as ``fairlead cost`` prints."""
 
 from fairlead.cluster.ledger_tables import Grouping, Payer
-from fairlead.cluster.local.cluster import LocalCluster
 from fairlead.errors import NotFound
 from fairlead.ledger.bills import Statement
 from fairlead.web.view import Question
@@ -10,7 +9,7 @@ from fairlead.web.view import Question
 def bill_of(question: Question, by: Grouping, since: float) -> Statement[Payer] | None:
     """Return the bills up to now by payer; None if no price is set or no costs are recorded."""
     cluster = question.cluster
-    if isinstance(cluster, LocalCluster) and not cluster.prices():
+    if cluster.machine is not None and not cluster.machine.prices():
         return None
     try:
         return cluster.costs(by, since=since, until=question.now)
@@ -20,4 +19,4 @@ def bill_of(question: Question, by: Grouping, since: float) -> Statement[Payer] 
 
 def is_local(question: Question) -> bool:
     """Return whether prices are set on this machine rather than by the operator of a cluster."""
-    return isinstance(question.cluster, LocalCluster)
+    return question.cluster.machine is not None

@@ -1,7 +1,7 @@
 """Estimates starts of pending runs from the queue, at a bounded cost."""
 
 from fairlead.errors import NotAllowed
-from fairlead.policy.queue.start_outlook import Outlook, outlook
+from fairlead.policy.start_outlook import Outlook, outlook
 from fairlead.state.snapshot import Snapshot
 from fairlead.web.view import Question
 
@@ -27,7 +27,7 @@ def outlook_of(question: Question) -> Outlook:
 def expected_starts(question: Question) -> dict[str, float]:
     """Return latest starts of pending runs as Unix times by uid; empty if the reader may not see the whole cluster."""
     try:
-        told = outlook_of(question)
+        outlook = outlook_of(question)
     except NotAllowed:
         return {}
-    return {each.run.uid: each.start for each in told.queue if each.start is not None}
+    return {expected.run.uid: expected.start for expected in outlook.queue if expected.start is not None}

@@ -13,11 +13,11 @@ from markupsafe import Markup, escape
 
 from fairlead.frozen import dataclass
 from fairlead.text.quantities import describe_duration
+from fairlead.text.visible_text import one_line, visible
 from fairlead.web import inline_assets
 from fairlead.web.addresses import MENU
 from fairlead.web.phases import shape_of
 from fairlead.web.view import Answer
-from fairlead.web.visible_text import one_line, visible
 
 HERE = Path(__file__).parent
 DAY_S = 86_400.0
@@ -101,7 +101,7 @@ def _clock(at: float, now: float, *, seconds: bool = False) -> Markup:
 
 def _duration(seconds: float, *, running: bool = False) -> Markup:
     """Format a duration; the page's script counts a running one up."""
-    told = describe_duration(seconds if seconds < 1 else float(round(seconds)))
+    text = describe_duration(seconds if seconds < 1 else float(round(seconds)))
     if not running:
-        return escape(told)
-    return Markup('<time data-counts="{}">{}</time>').format(f"{seconds:.0f}", told)
+        return escape(text)
+    return Markup('<time data-counts="{}">{}</time>').format(f"{seconds:.0f}", text)

@@ -4,19 +4,13 @@ The page listens on loopback and has no password, so three things stand between 
 machine's in the Host header is refused (another site's page whose name was pointed here, DNS rebinding), no answer may
 be read by another site (no CORS headers, same-origin policies), and on Linux a connection of another user of the
 machine is refused, as the state directory is private to its user.
+
+See decision 123.
 """
 
-import os
-import socket
-import sys
 from collections.abc import Mapping
-from functools import cache
-from pathlib import Path
 
 from fairlead.web.inline_assets import SCRIPT, STYLE, hash_source
-
-HOSTS = frozenset({"127.0.0.1", "localhost", "[::1]"})
-"""Names by which a browser on this machine, or one behind a tunnel to it, knows the page."""
 
 HEADERS: Mapping[str, str] = {
     "Content-Security-Policy": (
@@ -30,18 +24,6 @@ HEADERS: Mapping[str, str] = {
     "Cross-Origin-Resource-Policy": "same-origin",
 }
 _OWN_GROUP: Mapping[str, str] = {**HEADERS, "Cross-Origin-Opener-Policy": "same-origin"}
-
-_TABLES = (Path("/proc/self/net/tcp"), Path("/proc/self/net/tcp6"))
-
-
-def is_known_host(header: str | None) -> bool:
-    """Return whether a Host header names this machine, with any port or none."""
-    if header is None:
-        return False
-    name, colon, port = header.rpartition(":")
-    if not colon or not port.isdigit():
-        name = header
-    return name.lower() in HOSTS
 
 
 def headers_for(request: Mapping[str, str]) -> Mapping[str, str]:
@@ -70,36 +52,3 @@ def is_own_form(headers: Mapping[str, str]) -> bool:
         return False
     origin = headers.get("Origin")
     return origin is None or origin.partition("://")[2] == headers.get("Host")
-
-
-def is_known_user(peer: tuple[str, int] | None, own: tuple[str, int] | None) -> bool:
-    """Return whether a loopback connection belongs to our user or root; True if the system does not tell.
-
-    Args:
-        peer: Address and port of the client.
-        own: Address and port of the server.
-    """
-    if peer is None or own is None or not sys.platform.startswith("linux"):
-        return True
-    ends = _end(*peer), _end(*own)
-    for table in _TABLES:
-        try:
-            lines = table.read_text().splitlines()[1:]
-        except OSError:  # such as a machine without IPv6
-            continue
-        for line in lines:
-            fields = line.split()
-            if fields[1].endswith(ends[0]) and fields[2].endswith(ends[1]):
-                return int(fields[7]) in _users()
-    return True
-
-
-def _end(address: str, port: int) -> str:
-    """An end as the tables write it. With its address: others may take the port of our user at 127.0.0.2."""
-    number = int.from_bytes(socket.inet_aton(address), sys.byteorder)
-    return f"{number:08X}:{port:04X}"
-
-
-@cache
-def _users() -> frozenset[int]:
-    return frozenset({0, os.getuid()})

@@ -17,8 +17,10 @@ from aiohttp import web
 
 from fairlead.cluster.listing import PagedClient
 from fairlead.errors import ClusterError, Conflict, NotAllowed
+from fairlead.loopback import is_known_host
+from fairlead.runtime.peer_users import is_known_user
 from fairlead.web.rendering import HERE, environment, sign_in
-from fairlead.web.security import HEADERS, headers_for, is_known_host, is_known_user, is_own_form, is_own_site
+from fairlead.web.security import HEADERS, headers_for, is_own_form, is_own_site
 from fairlead.web.visitors import (
     COOKIE,
     MOST_TOKEN,
@@ -178,7 +180,7 @@ class Page:
         visitor = await self._visitor(request)
         if isinstance(visitor, web.Response):
             return visitor
-        if sum(len(each.changed) for each in self._all()) >= MOST_STREAMS:
+        if sum(len(watcher.changed) for watcher in self._all()) >= MOST_STREAMS:
             return _plain(503, f"{MOST_STREAMS} pages are open; close some.")
         headers = {"Cache-Control": "no-store", "Content-Type": "text/event-stream", **HEADERS}
         response = web.StreamResponse(headers=headers)
@@ -204,12 +206,12 @@ class Page:
         address, digest = request.query.get("view", "/"), request.query.get("digest", "")
         while not visitor.is_over:
             # A token that does not hold any more ends the stream.
-            found = await self._visitor(request)
-            if isinstance(found, web.Response) and found.status == 503:  # whether it does, nobody can tell now
+            current = await self._visitor(request)
+            if isinstance(current, web.Response) and current.status == 503:  # whether it does, nobody can tell now
                 await response.write(b": still\n\n")
                 await asyncio.sleep(ASK_AGAIN_S)
                 continue
-            if found is not visitor:
+            if current is not visitor:
                 await response.write(b"event: gone\ndata: {}\n\n")
                 return
             changed.clear()
@@ -220,8 +222,8 @@ class Page:
             pause_s = 0.0
             if status == 200 and seen.digest != digest:
                 digest, pause_s = seen.digest, LEAST_S
-                told = {"title": seen.title, "digest": seen.digest, "main": seen.main}
-                await response.write(f"data: {json.dumps(told)}\n\n".encode())
+                message = {"title": seen.title, "digest": seen.digest, "main": seen.main}
+                await response.write(f"data: {json.dumps(message)}\n\n".encode())
             else:
                 await response.write(b": still\n\n")
             await asyncio.sleep(pause_s)
@@ -317,8 +319,8 @@ async def _serve(page: Page, listening: socket.socket, ready: Callable[[], None]
     try:
         await web.SockSite(runner, listening).start()
         over = asyncio.Event()
-        for each in (signal.SIGINT, signal.SIGTERM):
-            asyncio.get_running_loop().add_signal_handler(each, over.set)
+        for signum in (signal.SIGINT, signal.SIGTERM):
+            asyncio.get_running_loop().add_signal_handler(signum, over.set)
         ready()
         await over.wait()
     finally:

@@ -50,14 +50,14 @@ def step_chart(
     top = (max(highest.values(), default=0.0) if top is None else top) or 1.0
     span = span_s or 1.0
     unit_s, unit = _unit(span)
-    told = "; ".join(f"{name} at most {say(level)}" for name, level in highest.items())
+    maxima = "; ".join(f"{name} at most {say(level)}" for name, level in highest.items())
     return StepChart(
         title=title,
         paths=tuple((line.name, line.style % NUM_STYLES, _path(line.steps, span, top)) for line in lines),
         grid=tuple((_y(part), say(top * part)) for part in (0.0, 0.5, 1.0)),
         first="0",
         last=f"{span_s / unit_s:.3g} {unit}",
-        summary=f"{title}, over {span_s / unit_s:.3g} {unit}: {told}",
+        summary=f"{title}, over {span_s / unit_s:.3g} {unit}: {maxima}",
     )
 
 

@@ -37,7 +37,7 @@ class Paced:
             return value
         value = find()
         now = monotonic()
-        self._kept = {name: each for name, each in self._kept.items() if each[0] > now}
+        self._kept = {name: entry for name, entry in self._kept.items() if entry[0] > now}
         self._kept[key] = (now + REST * (now - began), value)
         return value
 
@@ -62,10 +62,10 @@ class Question:
         Raises:
             BadRequest: It is not one of the allowed values.
         """
-        given = self.query.get(name) or default
-        if given not in allowed:
-            raise BadRequest(f"There is no {name} {given!r}. Give one of: {', '.join(allowed)}.")
-        return given
+        value = self.query.get(name) or default
+        if value not in allowed:
+            raise BadRequest(f"There is no {name} {value!r}. Give one of: {', '.join(allowed)}.")
+        return value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

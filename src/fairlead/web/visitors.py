@@ -167,7 +167,7 @@ class Visitors:
         """Make room by removing the least recently seen visitor without an open page; return whether there is room."""
         if len(self._visitors) < MOST_VISITORS:
             return True
-        idle = [(each.used_at, key) for key, each in self._visitors.items() if not each.changed]
+        idle = [(visitor.used_at, key) for key, visitor in self._visitors.items() if not visitor.changed]
         if not idle:
             return False
         await self._drop(min(idle)[1])

@@ -110,16 +110,18 @@ def _of_status(name: str, run: Object, status: Object) -> Iterator[str]:
     phase = status.get("phase")
     true = {c["type"] for c in status.get("conditions") or () if c["status"] == "True"}
     expected = {
-        "Running": {"Placed", "Running"},
-        "Succeeded": {"Complete"},
-        "Failed": {"Failed"},
+        "Running": {"Placed", "Running", "Ready"},
+        "Succeeded": {"Complete", "Ready"},
+        "Failed": {"Failed", "Stalled"},
         "Suspended": {"Suspended"},
     }.get(str(phase), set())
     if true != expected:
         yield f"{name} is {phase} with the conditions {sorted(true)}"
-    seen = {status.get("observedGeneration"), *(c["observedGeneration"] for c in status.get("conditions") or ())}
-    if seen != {generation}:
-        yield f"{name} is of generation {generation} and its status of {seen}"
+    conditions = status.get("conditions") or ()
+    # The API server's own condition of an object that no operator has considered yet has no generation.
+    generations = {status.get("observedGeneration"), *(c.get("observedGeneration") for c in conditions)}
+    if generations != {generation}:
+        yield f"{name} is of generation {generation} and its status of {generations}"
 
 
 def free_gpus(client: Client) -> dict[str, int]:

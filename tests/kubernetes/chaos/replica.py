@@ -8,7 +8,8 @@ from fairlead.cluster.kubernetes.api.client import Client
 from fairlead.cluster.kubernetes.api.config import load_access
 from fairlead.cluster.kubernetes.manifests.pods import PodSettings
 from fairlead.cluster.kubernetes.manifests.runtime_bundle import bundle_name
-from fairlead.control.operator import Operator, OperatorSettings
+from fairlead.control.controllers import OperatorSettings
+from fairlead.control.operator import Operator
 
 LEASE_S, DEADLINE_S, BEAT_S = 3.0, 2.0, 0.5
 

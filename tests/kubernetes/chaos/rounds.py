@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from fairlead.cluster.kubernetes.api.client import ApiError, Object, Unreachable
-from fairlead.cluster.kubernetes.manifests import driver_bundle, runtime_bundle
+from fairlead.cluster.kubernetes.manifests import driver_bundle, runtime_bundle, team_views
 from fairlead.errors import NameTaken
 from fairlead.specs.overlay import overlay
 from fairlead.specs.resources import GpuRequest, Resources
@@ -231,7 +231,7 @@ class Round:
             for kind, path in paths.items()
             for item in self.world.client.items(path)
             if item["metadata"]["name"]
-            not in ("kube-root-ca.crt", runtime_bundle.bundle_name(), driver_bundle.bundle_name())
+            not in ("kube-root-ca.crt", runtime_bundle.bundle_name(), driver_bundle.bundle_name(), team_views.NAME)
         ]
 
     def _await(self, is_so: Callable[[], bool], found: list[str]) -> None:

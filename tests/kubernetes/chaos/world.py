@@ -14,9 +14,9 @@ import yaml
 
 from fairlead.cluster.kubernetes.api.client import ApiError, Client
 from fairlead.cluster.kubernetes.api.config import load_access
+from fairlead.cluster.kubernetes.informers.informers import TRAININGS
 from fairlead.cluster.kubernetes.manifests.roles import ENGINE_DRIVER, OPERATOR, TEAM_KEEPER
-from fairlead.cluster.kubernetes.operator.cluster import KubernetesCluster
-from fairlead.cluster.kubernetes.operator.runs.informers import TRAININGS
+from fairlead.cluster.kubernetes.workloads.workload_api import WorkloadApi
 from tests.kubernetes.audit import Right, rights, token_of
 from tests.kubernetes.chaos.history import KEEP_HISTORY, STORED_AS_JSON, History
 from tests.kubernetes.loopback import Fault, FaultyProxy, LoseAnswer, Refuse, Say, Stall, serving
@@ -62,7 +62,7 @@ class World:
         self.granted = granted
         self.history = History(plane.etcd_url)
         self.client = Client(load_access((plane.kubeconfig(),)))
-        self.user = KubernetesCluster(self.client)
+        self.user = WorkloadApi(self.client)
         self.logs_of_pods: dict[str, Callable[[str], str | None]] = {}
         self._proxies = proxies
         self._rng = random.Random("weather")

@@ -27,7 +27,7 @@ def main() -> None:
     build.add_argument("--all", action="store_true", help="and KEDA, Katib and Karmada, which take more than an hour")
     up = commands.add_parser("up", help="start a cluster, until Ctrl-C")
     up.add_argument("--nodes", type=int, default=4, help="fake nodes with 8 GPUs each (default 4)")
-    up.add_argument("--version", default=binaries.NEWEST, help=f"Kubernetes version (default {binaries.NEWEST})")
+    up.add_argument("--version", default=binaries.DEFAULT, help=f"Kubernetes version (default {binaries.DEFAULT})")
     up.add_argument("--real", action="store_true", help="two real nodes too, which run containers; needs root")
     arguments = parser.parse_args()
     over = threading.Event()

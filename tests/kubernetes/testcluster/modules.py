@@ -1,4 +1,4 @@
-"""Writes the go.mod and go.sum of one Kubernetes version: `python -m tests.kubernetes.testcluster.modules 1.36.3`.
+"""Writes the go.mod and go.sum of one Kubernetes version: `python -m tests.kubernetes.testcluster.modules 1.37.2`.
 
 A developer's tool, run once for each version that is added; what it writes is committed. Kubernetes cannot be required
 like other modules: its own go.mod replaces some 30 staging modules by directories, so each must be named here again.

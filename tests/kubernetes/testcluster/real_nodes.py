@@ -48,7 +48,7 @@ class RealCluster(ControlPlane):
         self,
         nodes: int = 2,
         *,
-        version: str = binaries.NEWEST,
+        version: str = binaries.DEFAULT,
         users: Mapping[str, Sequence[str]] | None = None,
         audit: bool = False,
         client_qps: int | None = CLIENT_QPS,

@@ -1,6 +1,5 @@
 """``fairlead apply``: pipelines triggered by a schedule, or by changes or drift of data."""
 
-import os
 import time
 from datetime import datetime
 from typing import Any
@@ -17,10 +16,11 @@ from fairlead.control.opening import open_local
 from fairlead.control.pipelines.submission import pipeline_of
 from fairlead.control.pipelines.triggers import Applied, all_applied, check, keep, remove, state_of
 from fairlead.errors import Conflict, NotFound
-from fairlead.policy.kinds.schedule import zone_of
+from fairlead.runtime import shell_limits
 from fairlead.specs.pipeline import Pipeline
 from fairlead.specs.training import Training
 from fairlead.specs.workload import WorkloadSpec
+from fairlead.state.cron_times import zone_of
 
 
 @click.command()
@@ -49,12 +49,12 @@ def apply(target: Target, files: tuple[str, ...], lists: bool, removed: str | No
         _remove(home, team, removed, json_=json_)
     else:
         refuse_twice(files)
-        told = _apply(home, files)
+        outcomes = _apply(home, files)
         if json_:
-            print(as_json(told))
+            print(as_json(outcomes))
         else:
-            for each in told:
-                message(each["said"])
+            for outcome in outcomes:
+                message(outcome["said"])
 
 
 def _on_cluster(target: Target, files: tuple[str, ...], *, lists: bool, removed: str | None, json_: bool) -> None:
@@ -68,48 +68,48 @@ def _on_cluster(target: Target, files: tuple[str, ...], *, lists: bool, removed:
         )
     cluster = target.open(is_to_submit=bool(files))
     if lists:
-        found = standing_in(cluster)
+        pipelines = standing_in(cluster)
         if json_:
-            print(as_json([run_json(each) for each in found]))
-        elif found:
-            print(table([("NAME", "TEAM", "RUNS"), *(describe_standing(each) for each in found)]))
+            print(as_json([run_json(pipeline) for pipeline in pipelines]))
+        elif pipelines:
+            print(table([("NAME", "TEAM", "RUNS"), *(describe_standing(pipeline) for pipeline in pipelines)]))
         else:
             message("Nothing is applied.")
         return
     refuse_twice(files)
-    told = apply_files(cluster, files)
+    outcomes = apply_files(cluster, files)
     if json_:
-        print(as_json(told))
+        print(as_json(outcomes))
     else:
-        for each in told:
-            message(each["said"])
+        for outcome in outcomes:
+            message(outcome["said"])
 
 
 def _apply(home: Home, files: tuple[str, ...]) -> list[dict[str, Any]]:
     cluster = open_local()
     wanted = [admit(cluster, spec, directory_of(file)) for file in files for spec in map(_only_run, workloads(file))]
-    applied = [_applied(each) for each in wanted]
-    for each in applied:
-        check(each)
-    told = []
-    for admitted, each in zip(wanted, applied, strict=True):
-        name = each.pipeline.name
-        if each.pipeline.schedule is None and each.pipeline.on is None:
-            told.append(_run_if_changed(home, admitted, each))
+    applied = [_applied(admission) for admission in wanted]
+    for entry in applied:
+        check(entry)
+    outcomes = []
+    for admitted, entry in zip(wanted, applied, strict=True):
+        name = entry.pipeline.name
+        if entry.pipeline.schedule is None and entry.pipeline.on is None:
+            outcomes.append(_run_if_changed(home, admitted, entry))
             continue
-        is_new = keep(home, each)
-        when = _describe(each, state_of(home, each))
-        said = f"Applied {name}: it runs {when}." if is_new else f"{name} is applied already: it runs {when}."
-        told.append({"name": name, "change": "applied" if is_new else "none", "said": said})
+        is_new = keep(home, entry)
+        when = _describe(entry, state_of(home, entry))
+        sentence = f"Applied {name}: it runs {when}." if is_new else f"{name} is applied already: it runs {when}."
+        outcomes.append({"name": name, "change": "applied" if is_new else "none", "said": sentence})
     cluster.nudge()
-    return told
+    return outcomes
 
 
 def _applied(admitted: Admission[Training | Pipeline]) -> Applied:
     pipeline = pipeline_of(admitted.spec)
     if pipeline is None:
         raise Conflict(f"{admitted.spec.name} is a run; `fairlead run` starts it. Only a Pipeline can be applied.")
-    return Applied(pipeline=pipeline, spec=admitted.spec, environ=dict(os.environ), at=time.time())
+    return Applied(pipeline=pipeline, spec=admitted.spec, environ=shell_limits.environment(), at=time.time())
 
 
 def _only_run(spec: WorkloadSpec) -> Training | Pipeline:
@@ -141,12 +141,14 @@ def _remove(home: Home, team: str, name: str, *, json_: bool) -> None:
 
 
 def _list(home: Home, *, json_: bool) -> None:
-    found = list(all_applied(home))
+    entries = list(all_applied(home))
     if json_:
-        print(as_json([_json(applied, state) for applied, state in found]))
-    elif found:
+        print(as_json([_json(applied, state) for applied, state in entries]))
+    elif entries:
         rows: list[tuple[str, ...]] = [("NAME", "TEAM", "RUNS")]
-        rows += [(each.pipeline.name, each.pipeline.team, _describe(each, state)) for each, state in found]
+        rows += [
+            (applied.pipeline.name, applied.pipeline.team, _describe(applied, state)) for applied, state in entries
+        ]
         print(table(rows))
     else:
         message("Nothing is applied.")
@@ -165,15 +167,15 @@ def _json(applied: Applied, state: dict[str, Any]) -> dict[str, Any]:
 
 def _describe(applied: Applied, state: dict[str, Any]) -> str:
     """Describe when it runs."""
-    said, schedule = [], applied.pipeline.schedule
+    conditions, schedule = [], applied.pipeline.schedule
     moment = applied.next_at(state, time.time())
     if moment is not None and schedule is not None:
-        there = datetime.fromtimestamp(moment, zone_of(schedule.timezone))
-        said.append(f"next at {there:%Y-%m-%d %H:%M} {schedule.timezone} ({describe_time(moment)} here)")
+        local_time = datetime.fromtimestamp(moment, zone_of(schedule.timezone))
+        conditions.append(f"next at {local_time:%Y-%m-%d %H:%M} {schedule.timezone} ({describe_time(moment)} here)")
     if applied.pipeline.on is not None:
         if applied.pipeline.on.data:
-            said.append(f"when {', '.join(applied.pipeline.on.data)} changes")
+            conditions.append(f"when {', '.join(applied.pipeline.on.data)} changes")
         if applied.pipeline.on.drift is not None:
             seen = state.get("drift_said")
-            said.append(f"when {applied.pipeline.on.drift.data} drifts" + (f" ({seen})" if seen else ""))
-    return " and ".join(said)
+            conditions.append(f"when {applied.pipeline.on.drift.data} drifts" + (f" ({seen})" if seen else ""))
+    return " and ".join(conditions)

@@ -23,24 +23,32 @@ def clusters(target: Target, json_: bool) -> None:
     from fairlead.cluster.kubernetes.client.discovery import look_at_all
 
     names, current = contexts()
-    found = look_at_all(names, current)
+    overviews = look_at_all(names, current)
     chosen = (target.context or current) if target.is_kubernetes else LOCAL
     if json_:
-        print(as_json([_local_json(chosen), *(_json(each, chosen) for each in found)]))
+        print(as_json([_local_json(chosen), *(_json(overview, chosen) for overview in overviews)]))
         return
     head = ("", "NAME", "VERSION", "NODES", "GPUS", "OPERATOR", "WHERE")
-    print(table([head, _local_row(chosen), *(_row(each, chosen) for each in found)]))
-    if not found:
+    print(table([head, _local_row(chosen), *(_row(overview, chosen) for overview in overviews)]))
+    if not overviews:
         message("No Kubernetes cluster is configured; set KUBECONFIG, or create ~/.kube/config.")
 
 
-def _row(each: "Overview", chosen: str | None) -> tuple[str, ...]:
-    mark = "*" if each.context == chosen else ""
-    if each.why is not None:
-        return (mark, each.context, "-", "-", "-", "-", f"unreachable: {each.why}")
-    nodes = "?" if each.num_nodes is None else f"{each.num_ready}/{each.num_nodes}"
-    gpus = "?" if each.num_nodes is None else describe_gpus(each.gpus)
-    return (mark, each.context, each.version, nodes, gpus, describe_operator(each.operator), each.server)
+def _row(overview: "Overview", chosen: str | None) -> tuple[str, ...]:
+    mark = "*" if overview.context == chosen else ""
+    if overview.why is not None:
+        return (mark, overview.context, "-", "-", "-", "-", f"unreachable: {overview.why}")
+    nodes = "?" if overview.num_nodes is None else f"{overview.num_ready}/{overview.num_nodes}"
+    gpus = "?" if overview.num_nodes is None else describe_gpus(overview.gpus)
+    return (
+        mark,
+        overview.context,
+        overview.version,
+        nodes,
+        gpus,
+        describe_operator(overview.operator),
+        overview.server,
+    )
 
 
 def describe_operator(operator: "Operator | None") -> str:
@@ -61,8 +69,13 @@ def describe_gpus(gpus: Mapping[str, int]) -> str:
     return ", ".join(f"{number} {model}" for model, number in sorted(gpus.items())) or "0"
 
 
-def _json(each: "Overview", chosen: str | None) -> dict[str, Any]:
-    return {"name": each.context, "is_default": each.context == chosen, "reachable": each.why is None, **asdict(each)}
+def _json(overview: "Overview", chosen: str | None) -> dict[str, Any]:
+    return {
+        "name": overview.context,
+        "is_default": overview.context == chosen,
+        "reachable": overview.why is None,
+        **asdict(overview),
+    }
 
 
 def _local_row(chosen: str | None) -> tuple[str, ...]:
@@ -86,7 +99,7 @@ def _node() -> "Node":
 
 
 def _models(node: "Node") -> dict[str, int]:
-    found: dict[str, int] = {}
+    counts: dict[str, int] = {}
     for gpu in node.gpus:
-        found[gpu.model] = found.get(gpu.model, 0) + 1
-    return found
+        counts[gpu.model] = counts.get(gpu.model, 0) + 1
+    return counts

@@ -15,11 +15,11 @@ from click.core import ParameterSource
 from fairlead.cli.moments import Moment
 from fairlead.cli.pricing import Dollars, Number, owned_node, owned_options
 from fairlead.cli.show import as_json, describe_time, json_option, message, table
+from fairlead.cli.svg_files import SvgFile
 from fairlead.cli.target import Target, cluster_options
-from fairlead.cluster.client import ClusterClient
+from fairlead.cluster.client import ClusterClient, PublishedCostDays
 from fairlead.cluster.cost_rows import cost_rows
 from fairlead.cluster.ledger_tables import Grouping, Payer
-from fairlead.cluster.local.cluster import LocalCluster
 from fairlead.control.budget_balances import Balance, balances
 from fairlead.control.opening import open_local
 from fairlead.ledger.bills import Statement
@@ -42,7 +42,7 @@ MOST_BUDGETS = 10
 @click.group(invoke_without_command=True)
 @click.option(
     "--by",
-    type=click.Choice([each.value for each in Grouping]),
+    type=click.Choice([choice.value for choice in Grouping]),
     default="run",
     help="What a row stands for; run by default.",
 )
@@ -88,13 +88,13 @@ def cost(
     cluster, grouping = target.quietly(), Grouping(by)
     cluster.nudge()
     whose = None
-    if not isinstance(cluster, LocalCluster):
-        start, end, whose = _whole_days(cluster, start, end)
+    if cluster.published_costs is not None:
+        start, end, whose = _whole_days(cluster.published_costs, start, end)
     if focus:
         _print_focus(cluster, start, end)
         return
-    found = cluster.costs(grouping, since=start, until=end)
-    rows = cost_rows(found, grouping)
+    statement = cluster.costs(grouping, since=start, until=end)
+    rows = cost_rows(statement, grouping)
     # Costs of a namespace alone exclude what its team spends elsewhere.
     spent = balances(cluster, now) if whose is None else []
     if json_:
@@ -104,10 +104,10 @@ def cost(
                     "since": start,
                     "until": end,
                     "by": by,
-                    "billed_microusd": found.billed_microusd,
-                    "pools": dict(found.billed),
+                    "billed_microusd": statement.billed_microusd,
+                    "pools": dict(statement.billed),
                     "rows": rows,
-                    "budgets": [_balance_json(each) for each in spent],
+                    "budgets": [_balance_json(balance) for balance in spent],
                 }
             )
         )
@@ -115,7 +115,7 @@ def cost(
         from fairlead.cli.parquet import write_costs  # here and not above: it needs a package that few have
 
         write_costs(parquet, rows, by)
-        message(f"{parquet} has {plural(len(rows), 'row')}, {describe_microusd(found.billed_microusd)} in all.")
+        message(f"{parquet} has {plural(len(rows), 'row')}, {describe_microusd(statement.billed_microusd)} in all.")
     elif csv_:
         columns = [name for name in rows[0] if name != "uses"] if rows else [by, "microusd", "node_hours"]
         writer = csv.writer(sys.stdout, lineterminator="\n")
@@ -127,16 +127,18 @@ def cost(
                     *(row["uses"].get(use.value, 0) for use in Use),
                 ]
             )
-    elif isinstance(cluster, LocalCluster) and not cluster.prices():
+    elif cluster.machine is not None and not cluster.machine.prices():
         message("No price is set, so nothing is billed; `fairlead prices set localhost 2.50` sets one.")
     elif not rows:
         message(f"Nothing is billed from {describe_time(start)} to {describe_time(end)}.")
     else:
-        print(table([(by.upper(), "COST", "SHARE", "NODE-HOURS", "FOR"), *_table_rows(rows, by, found)]))
+        print(table([(by.upper(), "COST", "SHARE", "NODE-HOURS", "FOR"), *_table_rows(rows, by, statement)]))
         of = "" if whose is None else f" of {whose}"
-        message(f"{describe_microusd(found.billed_microusd)}{of} from {describe_time(start)} to {describe_time(end)}.")
-        for each in spent[:MOST_BUDGETS]:
-            message(f"{each}.")
+        message(
+            f"{describe_microusd(statement.billed_microusd)}{of} from {describe_time(start)} to {describe_time(end)}."
+        )
+        for balance in spent[:MOST_BUDGETS]:
+            message(f"{balance}.")
         if len(spent) > MOST_BUDGETS:
             message(f"{plural(len(spent) - MOST_BUDGETS, 'more budget')}: `fairlead cost --json` has them all.")
 
@@ -152,20 +154,17 @@ def _balance_json(balance: Balance) -> dict[str, Any]:
     }
 
 
-def _whole_days(cluster: ClusterClient, start: float, end: float) -> tuple[float, float, str | None]:
+def _whole_days(published: PublishedCostDays, start: float, end: float) -> tuple[float, float, str | None]:
     """Return the window in whole days, up to the last published time, and the owner of the costs."""
-    from fairlead.cluster.kubernetes.client.user_client import UserClient
-
-    assert isinstance(cluster, UserClient), "there are two kinds of clusters"
-    at, team = cluster.costs_at(start, end)
+    at, team = published.costs_at(start, end)
     return start - start % DAY_S, at, None if team is None else f"namespace {team}"
 
 
 def _refuse_stray(ctx: click.Context, subcommand: str) -> None:
     """Raise if an option of the table is given to a subcommand, which has options of its own."""
-    given = [each for each in ctx.params if ctx.get_parameter_source(each) is ParameterSource.COMMANDLINE]
-    if given:
-        names = ", ".join(f"--{each.rstrip('_').replace('_', '-')}" for each in sorted(given))
+    options = [option for option in ctx.params if ctx.get_parameter_source(option) is ParameterSource.COMMANDLINE]
+    if options:
+        names = ", ".join(f"--{option.rstrip('_').replace('_', '-')}" for option in sorted(options))
         raise click.UsageError(f"{names}: give the options of `cost {subcommand}` after that word.")
 
 
@@ -183,9 +182,7 @@ def _refuse_stray(ctx: click.Context, subcommand: str) -> None:
 @click.option("--gpus", type=click.IntRange(min=1), default=8, help="GPUs of a node, for TRACE; 8 by default.")
 @click.option("--since", type=Moment(), help="Start of the recorded load; 30d ago by default.")
 @click.option("--pool", metavar="NAME", help="Pool of a cluster whose load to compare, if runs held several.")
-@click.option(
-    "--plot", type=click.Path(path_type=Path), metavar="FILE", help="Plot costs by how busy nodes are, as SVG."
-)
+@click.option("--plot", type=SvgFile(), metavar="FILE", help="Plot costs by how busy nodes are, as SVG.")
 @json_option
 @cluster_options
 def compare(
@@ -246,18 +243,15 @@ def _recorded_load(target: Target, pool: str | None, since: float | None) -> "Lo
         if pool is not None:
             raise click.UsageError("--pool is for a cluster; this machine is one node.")
         return load_of_machine(open_local(), start, now)
-    from fairlead.cluster.kubernetes.client.user_client import UserClient
-
-    cluster = target.quietly()
-    assert isinstance(cluster, UserClient), "there are two kinds of clusters"
+    cluster = target.of_context()
     try:
         return load_of_cluster(cluster, pool, start, now)
     finally:
         cluster.close()
 
 
-def _table_rows(rows: list[dict[str, Any]], by: str, found: Statement[Payer]) -> list[tuple[str, ...]]:
-    whole = found.billed_microusd or 1
+def _table_rows(rows: list[dict[str, Any]], by: str, statement: Statement[Payer]) -> list[tuple[str, ...]]:
+    whole = statement.billed_microusd or 1
     return [
         (
             NOBODY if row[by] is None else row[by] or "-",
@@ -266,7 +260,7 @@ def _table_rows(rows: list[dict[str, Any]], by: str, found: Statement[Payer]) ->
             f"{row['node_hours']:.3g}",
             ", ".join(
                 f"{use} {describe_microusd(amount)}"
-                for use, amount in sorted(row["uses"].items(), key=lambda each: -each[1])
+                for use, amount in sorted(row["uses"].items(), key=lambda item: -item[1])
                 if amount
             ),
         )
@@ -275,10 +269,10 @@ def _table_rows(rows: list[dict[str, Any]], by: str, found: Statement[Payer]) ->
 
 
 def _print_focus(cluster: ClusterClient, start: float, end: float) -> None:
-    found = cluster.costs(Grouping.RUN, since=start, until=end, daily=True)
+    statement = cluster.costs(Grouping.RUN, since=start, until=end, daily=True)
     holders = cluster.holders()
     writer = None
-    for line in found.lines:
+    for line in statement.lines:
         assert line.key is not None, "daily rows have their day"
         day = datetime.fromisoformat(line.key[0]).replace(tzinfo=UTC)
         charge = Charge(line=line, start=day, end=day + timedelta(days=1), holder=_of(line.key, holders))

@@ -19,8 +19,6 @@ from fairlead.cli.target import Target, cluster_options
 from fairlead.cluster.findings import Finding
 from fairlead.cluster.local import gateway_proxy, limits, machine
 from fairlead.cluster.local.cluster import LocalCluster
-from fairlead.cluster.local.policy_file import read_rules
-from fairlead.cluster.local.team_file import read_teams
 from fairlead.errors import ClusterError
 from fairlead.gateway.proxying.programs import HAPROXY
 from fairlead.runtime.podfiles import is_locked
@@ -66,18 +64,18 @@ def _measure(json_: bool) -> int:
     from fairlead.control.gpu_measurement import measure
 
     home = Home.open()
-    found = measure(home, os.environ, time.time())
+    gpu = measure(home, os.environ, time.time())
     if json_:
-        print(as_json(asdict(found)))
+        print(as_json(asdict(gpu)))
         return 0
-    print(f"{found.name}: {describe_memory(int(found.memory_bytes))}, {plural(found.processors, 'processor')}")
-    print(f"  products     {found.tflops:.3g} TFLOP/s, half of that at a depth of {found.depth:.0f}")
-    print(f"  memory       {found.memory_gb_s:.4g} GB/s")
-    print(f"  launches     {found.launch_ms:.3g} ms a layer, forward and backward")
-    if found.link_gb_s is None or found.latency_ms is None:
+    print(f"{gpu.name}: {describe_memory(int(gpu.memory_bytes))}, {plural(gpu.processors, 'processor')}")
+    print(f"  products     {gpu.tflops:.3g} TFLOP/s, half of that at a depth of {gpu.depth:.0f}")
+    print(f"  memory       {gpu.memory_gb_s:.4g} GB/s")
+    print(f"  launches     {gpu.launch_ms:.3g} ms a layer, forward and backward")
+    if gpu.link_gb_s is None or gpu.latency_ms is None:
         print("  all-reduces  not measured: there is one GPU")
     else:
-        print(f"  all-reduces  {found.link_gb_s:.4g} GB/s, {found.latency_ms:.3g} ms between two")
+        print(f"  all-reduces  {gpu.link_gb_s:.4g} GB/s, {gpu.latency_ms:.3g} ms between two")
     print(f"kept in {home.gpus}; `fairlead plan` estimates by it from now on")
     return 0
 
@@ -104,6 +102,7 @@ def _here() -> list[Finding]:
             _state(cluster),
             _policy(cluster),
             *_retention(cluster),
+            *_notifications(cluster),
             _supervisor(cluster),
             *_haproxy(cluster),
         ]
@@ -114,12 +113,11 @@ def _here() -> list[Finding]:
 def _policy(cluster: LocalCluster) -> Finding:
     """Check that optional configuration files in the state directory can be read, and describe them."""
     home = cluster.home
-    try:
-        rules = read_rules(home.policy)
-        teams = read_teams(home.teams) if home.teams.exists() else ()
-    except ClusterError as error:
-        return Finding(what="policy", ok=False, says=str(error))
-    name = next(name for name, each in POLICIES.items() if each == rules)
+    problems = cluster.file_problems()
+    if problems:
+        return Finding(what="policy", ok=False, says=" ".join(problems))
+    rules, teams = cluster.rules(), cluster.teams()
+    name = next(name for name, policy in POLICIES.items() if policy == rules)
     described = f"; {plural(len(teams), 'team')} described in {home.teams}" if teams else ""
     return Finding(what="policy", ok=True, says=f"pending runs are scheduled by the policy `{name}`{described}")
 
@@ -133,18 +131,33 @@ def _retention(cluster: LocalCluster) -> list[Finding]:
     return []
 
 
+def _notifications(cluster: LocalCluster) -> list[Finding]:
+    """Check the optional file of notifications, and whether their destinations accept them."""
+    if not cluster.home.notifications.exists():
+        return []
+    from fairlead.control.notifications.local import destinations_in_force, read_record  # seldom configured
+
+    reading = destinations_in_force(cluster.home)
+    boxes = read_record(cluster.home).outboxes
+    problems = [reading.problem] if reading.problem else []
+    problems += [f"{name}: {box.problem}." for name, box in boxes.items() if box.problem]
+    if problems:
+        return [Finding(what="notifications", ok=False, says=" ".join(problems))]
+    return [Finding(what="notifications", ok=True, says=f"{plural(len(reading.value), 'destination')} accept messages")]
+
+
 def _python() -> Finding:
-    found = shutil.which("python")
-    if found is None:
+    path = shutil.which("python")
+    if path is None:
         says = "`python` is not on the PATH; name the interpreter in `run`, or activate an environment"
         return Finding(what="python", ok=False, says=says)
-    return Finding(what="python", ok=True, says=f"runs use {found}; Fairlead itself runs on {sys.executable}")
+    return Finding(what="python", ok=True, says=f"runs use {path}; Fairlead itself runs on {sys.executable}")
 
 
 def _uncompiled() -> list[Finding]:
     """Check whether Python caches the bytecode of Fairlead; return a finding only if it does not."""
-    loaded = [each.__spec__ for name, each in sys.modules.items() if name.partition(".")[0] == "fairlead"]
-    files = [(each.origin, each.cached) for each in loaded if each is not None and each.origin and each.cached]
+    loaded = [module.__spec__ for name, module in sys.modules.items() if name.partition(".")[0] == "fairlead"]
+    files = [(spec.origin, spec.cached) for spec in loaded if spec is not None and spec.origin and spec.cached]
     missing = [source for source, cached in files if not _is_newer(cached, source)]
     if not missing:
         return []
@@ -164,8 +177,8 @@ def _is_newer(path: str, than: str) -> bool:
 def _torch() -> Finding:
     code = "import importlib.metadata as m; print(m.version('torch'))"
     try:
-        asked = [shutil.which("python") or sys.executable, "-c", code]
-        ended = subprocess.run(asked, capture_output=True, text=True, timeout=ASK_S, check=False)
+        command = [shutil.which("python") or sys.executable, "-c", code]
+        ended = subprocess.run(command, capture_output=True, text=True, timeout=ASK_S, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
         return Finding(what="torch", ok=False, says=f"the Python of runs did not answer: {error}")
     if ended.returncode != 0:
@@ -183,8 +196,8 @@ def _machine() -> Finding:
 
 
 def _memory_limits() -> Finding:
-    found = limits.enforcement()
-    return Finding(what="memory limits", ok=found.parent is not None, says=found.why)
+    enforcement = limits.enforcement()
+    return Finding(what="memory limits", ok=enforcement.parent is not None, says=enforcement.why)
 
 
 def _state(cluster: LocalCluster) -> Finding:
@@ -227,17 +240,17 @@ def _haproxy(cluster: LocalCluster) -> list[Finding]:
         return [Finding(what="haproxy", ok=False, says=str(error))]
     if not is_locked(home.serving / "gateway.lock"):
         return [Finding(what="haproxy", ok=True, says=f"{program}, for the first endpoint")]
-    found = gateway_proxy.told(home)
-    if found is None:
+    state = gateway_proxy.told(home)
+    if state is None:
         says = "the gateway that runs does not use it yet: it finishes its requests, and another one follows"
         return [Finding(what="haproxy", ok=True, says=says)]
-    if found["problem"] is not None:
-        says = f"{found['program']} does not work, so the gateway forwards all requests: {found['problem']}"
+    if state["problem"] is not None:
+        says = f"{state['program']} does not work, so the gateway forwards all requests: {state['problem']}"
         remedy = f"{home.serving / 'haproxy.log'} has its output; `fairlead gateway --proxy python` does without"
         return [Finding(what="haproxy", ok=False, says=says, remedy=remedy)]
-    num_held = len(found["held"])
+    num_held = len(state["held"])
     verb = "stays" if num_held == 1 else "stay"
     stays = (
         f"; {plural(num_held, 'endpoint')} {verb} with the gateway, and `fairlead gateway` says why" if num_held else ""
     )
-    return [Finding(what="haproxy", ok=True, says=f"{found['program']} forwards requests{stays}")]
+    return [Finding(what="haproxy", ok=True, says=f"{state['program']} forwards requests{stays}")]

@@ -39,7 +39,7 @@ def events(target: Target, names: tuple[str, ...], follow: bool, json_: bool) ->
 
 def _uids(cluster: ClusterClient, named: list[AnyWorkload]) -> frozenset[str]:
     """Return the uids of the named runs and their descendants."""
-    return frozenset(each.uid for run in named for each in with_descendants(cluster, run))
+    return frozenset(workload.uid for run in named for workload in with_descendants(cluster, run))
 
 
 def _coming(cluster: ClusterClient, named: list[AnyWorkload], after: int) -> Iterator[list[EventRecord]]:
@@ -74,8 +74,8 @@ def _row(event: EventRecord) -> tuple[str, ...]:
     return describe_time(event.at), event.run, event.type, event.reason.message
 
 
-def _print_each(found: list[EventRecord], json_: bool) -> None:
-    for event in found:
+def _print_each(records: list[EventRecord], json_: bool) -> None:
+    for event in records:
         if json_:
             print(as_json(event_json(event)), flush=True)
         else:

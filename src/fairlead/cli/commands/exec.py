@@ -70,14 +70,14 @@ def _here(run: "Workload", command: tuple[str, ...], rank: int) -> int:
     live = [pod for pod in cluster.pods(run.uid) if pod.phase is PodPhase.RUNNING and pod.index == index]
     if not live:
         raise Conflict(f"Rank {rank} does not run; {name} is {run.status.phase.value}: {run.status.reason.message}.")
-    given = read_json(cluster.home.pod(run.uid, live[-1].uid) / "pod.json")
-    environ = None if given is None else environment_beside(given, rank)
-    if given is None or environ is None:
+    pod_fields = read_json(cluster.home.pod(run.uid, live[-1].uid) / "pod.json")
+    environ = None if pod_fields is None else environment_beside(pod_fields, rank)
+    if pod_fields is None or environ is None:
         raise Conflict(f"Rank {rank} of {name} has just ended.")
     try:
-        ended = subprocess.run(command, env=environ, cwd=given["workdir"], check=False)
+        ended = subprocess.run(command, env=environ, cwd=pod_fields["workdir"], check=False)
     except OSError as error:
-        message(f"fairlead: {start_failure(command, given['workdir'], error)}.")
+        message(f"fairlead: {start_failure(command, pod_fields['workdir'], error)}.")
         return NOT_FOUND if isinstance(error, FileNotFoundError) else NOT_EXECUTABLE
     return ended.returncode if ended.returncode >= 0 else 128 - ended.returncode
 

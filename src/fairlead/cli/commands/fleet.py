@@ -73,8 +73,8 @@ def submit(name: str, files: tuple[str, ...], overrides: Overrides, json_: bool)
     if json_:
         print(as_json([_run_json(run, journal.fleet()) for run in submitted]))
         return
-    for each in submitted:
-        message(f"Submitted {each.spec.name} to the fleet {name}.")
+    for submission in submitted:
+        message(f"Submitted {submission.spec.name} to the fleet {name}.")
     _tell_unled(journal)
 
 
@@ -86,26 +86,26 @@ def status(name: str | None, json_: bool) -> None:
     from fairlead.control.fleets.journal import names
 
     if name is None:
-        found = names(Home.open())
-        print(as_json(found) if json_ else "\n".join(found) or "There is no fleet here.")
+        fleets = names(Home.open())
+        print(as_json(fleets) if json_ else "\n".join(fleets) or "There is no fleet here.")
         return
     journal = _open(name)
     fleet_, runs, notes = journal.fleet(), journal.runs(), journal.clusters()
     if json_:
         clusters = {
-            each: {"answers": note.trouble is None, "trouble": note.trouble, "since": note.since, "at": note.at}
-            for each, note in notes.items()
+            cluster: {"answers": note.trouble is None, "trouble": note.trouble, "since": note.since, "at": note.at}
+            for cluster, note in notes.items()
         }
         print(as_json({"clusters": clusters, "runs": [_run_json(run, fleet_) for run in runs]}))
         return
     rows: list[tuple[str, ...]] = [("CLUSTER", "PRICE", "STATE")]
-    for each, member in fleet_.clusters.items():
-        note = notes.get(each)
+    for cluster, member in fleet_.clusters.items():
+        note = notes.get(cluster)
         price = f"${member.gpu_price:g} a GPU hour" if member.gpu_price else f"${member.cpu_price:g} a core hour"
         state = "not visited yet" if note is None else "answers"
         if note is not None and note.trouble is not None:
             state = f"unreachable since {describe_time(note.since)}: {note.trouble}"
-        rows.append((each, price if member.is_rented else "own", state))
+        rows.append((cluster, price if member.is_rented else "own", state))
     print(table(rows))
     if runs:
         rows = [("NAME", "PHASE", "CLUSTER", "STEP", "RENT", "REASON")]
@@ -121,12 +121,12 @@ def status(name: str | None, json_: bool) -> None:
 def stop(name: str, runs: tuple[str, ...], json_: bool) -> None:
     """Stop RUNS of the fleet NAME, wherever they are; each saves a checkpoint first."""
     journal = _open(name)
-    stopped = [journal.stop(each, time.time()) for each in runs]
+    stopped = [journal.stop(run, time.time()) for run in runs]
     if json_:
         print(as_json([_run_json(run, journal.fleet()) for run in stopped]))
         return
-    for each in runs:
-        message(f"{each}: stop requested.")
+    for run_name in runs:
+        message(f"{run_name}: stop requested.")
     _tell_unled(journal)
 
 
@@ -136,11 +136,11 @@ def stop(name: str, runs: tuple[str, ...], json_: bool) -> None:
 def events(name: str, json_: bool) -> None:
     """Show what happened to the runs of the fleet NAME, and why, oldest first."""
     journal = _open(name)
-    for each in journal.events():
+    for event in journal.events():
         if json_:
-            print(as_json({"at": each.at, "run": each.run, "said": each.said}))
+            print(as_json({"at": event.at, "run": event.run, "said": event.said}))
         else:
-            print(f"{describe_time(each.at)}  {each.run}  {each.said}")
+            print(f"{describe_time(event.at)}  {event.run}  {event.said}")
 
 
 def _fleet_of(file: str) -> "Fleet":

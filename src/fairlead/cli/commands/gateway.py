@@ -36,16 +36,16 @@ def gateway(proxy: str | None, json_: bool) -> None:
     names = sorted(public_names(cluster.snapshot()).values())
     if proxy is not None and names:
         _await(cluster, proxy)
-    found = told(cluster.home)
-    held = {} if found is None else found["held"]
+    state = told(cluster.home)
+    held = {} if state is None else state["held"]
     ways = {name: held.get(name) for name in names}
     if json_:
         endpoints = {name: {"held": why} for name, why in ways.items()}
         print(as_json({
             "url": gateway_url(cluster.home) if ways else None,
             "chosen": wanted,
-            "running": found is not None,
-            "problem": None if found is None else found["problem"],
+            "running": state is not None,
+            "problem": None if state is None else state["problem"],
             "endpoints": endpoints,
         }))  # fmt: skip
         return
@@ -56,9 +56,9 @@ def gateway(proxy: str | None, json_: bool) -> None:
     if not ways:
         message("There are no endpoints: the gateway starts with the first.")
         return
-    if found is not None and found["problem"] is not None:
-        message(f"haproxy does not work: {found['problem']}")
-    by_proxy = found is not None
+    if state is not None and state["problem"] is not None:
+        message(f"haproxy does not work: {state['problem']}")
+    by_proxy = state is not None
     rows = [(name, "haproxy" if by_proxy and why is None else "gateway", why or "-") for name, why in ways.items()]
     print(table([("ENDPOINT", "REQUESTS BY", "WHY"), *rows]))
 
@@ -67,8 +67,8 @@ def _await(cluster: LocalCluster, proxy: str) -> None:
     """Wait a while for the new gateway, since the old one may have requests to finish."""
     until = time.monotonic() + FOLLOWS_WITHIN_S
     while time.monotonic() < until:
-        found = told(cluster.home)
-        if (found is not None) == (proxy == HAPROXY) and (found is None or found["problem"] is None):
+        state = told(cluster.home)
+        if (state is not None) == (proxy == HAPROXY) and (state is None or state["problem"] is None):
             return
         cluster.nudge()
         time.sleep(0.1)

@@ -9,28 +9,38 @@ from fairlead.cli.show import as_json, json_option, message
 from fairlead.errors import Conflict
 
 TEMPLATES = Path(__file__).parents[1] / "templates"
-KINDS = ("training", "torchrun", "lightning", "huggingface")
-SPEC, PROGRAM = "train.yaml", "train.py"
+_TRAIN = ("train.yaml", "train.py")
+FILES = {
+    "training": _TRAIN,
+    "torchrun": _TRAIN,
+    "lightning": _TRAIN,
+    "huggingface": _TRAIN,
+    "sweep": ("sweep.yaml", "train.py"),
+    "pipeline": ("pipeline.yaml", "steps.py"),
+    "serving": ("serve.yaml", "predictor.py"),
+}
+"""The names of the spec file and the program of each template."""
 
 
 @click.command()
 @click.argument("directory", default=".", type=click.Path(file_okay=False, path_type=Path))
 @click.option(
     "--template",
-    type=click.Choice(KINDS),
+    type=click.Choice(tuple(FILES)),
     default="training",
     show_default=True,
-    help="One rank, several ranks as under torchrun, or a framework's Trainer.",
+    help="One rank, several ranks as under torchrun, a framework's Trainer, a search, steps, or an endpoint.",
 )
 @json_option
 def init(directory: Path, template: str, json_: bool) -> None:
-    """Write a starting train.yaml and train.py into DIRECTORY, by default the current one.
+    """Write a spec file and a program to start from into DIRECTORY, by default the current one.
 
     Nothing is overwritten: exit code 6 if one of the files exists.
     """
+    spec, program = FILES[template]
     texts = {
-        directory / SPEC: (TEMPLATES / f"{template}.yaml").read_text(),
-        directory / PROGRAM: (TEMPLATES / f"{template}.py").read_text(),
+        directory / spec: (TEMPLATES / f"{template}.yaml").read_text(),
+        directory / program: (TEMPLATES / f"{template}.py").read_text(),
     }
     for path in texts:
         if path.is_symlink() or path.exists():
@@ -42,13 +52,13 @@ def init(directory: Path, template: str, json_: bool) -> None:
                 file.write(text)
         except FileExistsError as error:  # just written by another process
             raise _taken(path) from error
-    following = f"fairlead run {shlex.quote(str(directory / SPEC))}"
+    following = f"fairlead run {shlex.quote(str(directory / spec))}"
     if json_:
         print(as_json({"template": template, "files": [str(path) for path in texts], "next": following}))
         return
     for path in texts:
         message(f"Wrote {path}.")
-    message(f"Next: `{following}`; `fairlead plan {shlex.quote(str(directory / SPEC))}` shows first what it would do.")
+    message(f"Next: `{following}`; `fairlead plan {shlex.quote(str(directory / spec))}` shows first what it would do.")
 
 
 def _taken(path: Path) -> Conflict:

@@ -1,6 +1,6 @@
 """``fairlead install``: install Fairlead on a cluster, or print the objects for that."""
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -8,13 +8,16 @@ import click
 
 from fairlead import __version__
 from fairlead.cli.imaging import base_option, platform_option, to_registry
+from fairlead.cli.overlay_options import allow_option
 from fairlead.cli.retaining import keep_options
 from fairlead.cli.show import as_json, json_option, message
+from fairlead.cli.system_namespaces import networks_of, trust_options, trusted
 from fairlead.cli.target import VARIABLES
 from fairlead.cluster.kubernetes.names import SYSTEM_NAMESPACE
 from fairlead.errors import Conflict
 from fairlead.gateway.proxying.programs import PROXIES, PYTHON
-from fairlead.policy.kinds.retention import Retention
+from fairlead.policy.kinds.retention import OF_CLUSTERS, Retention
+from fairlead.specs.overlay_allowance import OverlayAllowance
 from fairlead.state.scheduling_policy import POLICIES
 
 if TYPE_CHECKING:
@@ -29,6 +32,9 @@ policy_option = click.option(
     default="default",
     show_default=True,
     help="Scheduling policy for pending runs; `fairlead simulate` compares them.",
+)
+show_names_option = click.option(
+    "--show-names", is_flag=True, help="Let reasons name runs of other teams, as TEAM/NAME, to members of a team."
 )
 
 
@@ -52,7 +58,7 @@ policy_option = click.option(
 @click.option("--wait", is_flag=True, help="Wait until the operator is ready.")
 @click.option("--timeout", default=120.0, show_default=True, type=click.FloatRange(min=0), help="Seconds for --wait.")
 @click.option("--namespace", default=SYSTEM_NAMESPACE, show_default=True, help="The operator's own namespace.")
-@click.option("--image", metavar="IMAGE", help=f"An image with Fairlead; fairlead:{__version__} by default.")
+@click.option("--image", metavar="IMAGE", help="An image with Fairlead; by default the installed one of this version.")
 @click.option(
     "--image-to",
     metavar="REGISTRY/NAME[:TAG]",
@@ -91,8 +97,16 @@ policy_option = click.option(
 @click.option(
     "--partitions", is_flag=True, help="Let the operator cordon and label nodes, which `partitions` of a Pool needs."
 )
+@click.option(
+    "--only-teams",
+    is_flag=True,
+    help="Let the operator write only in namespaces of Teams and those labelled fairlead.dev/runs=enabled.",
+)
 @policy_option
-@keep_options("--keep-last")
+@show_names_option
+@allow_option
+@keep_options("--keep-last", OF_CLUSTERS)
+@trust_options
 @click.option(
     "--monitoring", is_flag=True, help="Add ServiceMonitor, PrometheusRule and dashboards, for the Prometheus operator."
 )
@@ -122,8 +136,14 @@ def install(
     gateways: int,
     gateway_proxy: str,
     partitions: bool,
+    only_teams: bool,
     policy: str,
+    show_names: bool,
+    allowed: OverlayAllowance,
     keeps: Retention,
+    system_namespaces: tuple[str, ...],
+    prometheus_hosts: tuple[str, ...],
+    cluster_networks: tuple[str, ...],
     monitoring: bool,
     traces: str | None,
     fewer_rules: bool,
@@ -132,9 +152,12 @@ def install(
     """Install or upgrade the CRDs, the roles and the operator on a cluster.
 
     Prints for each object whether it was created, changed or unchanged. Objects that Fairlead did not create are not
-    changed. With --keep or --keep-last the operator deletes finished runs that neither keeps; without them all are
-    kept.
+    changed. The operator deletes finished runs that neither --keep nor --keep-last keeps: without these options, 30
+    days after their end.
     """
+    from fairlead.cluster.kubernetes.api.client import Client
+    from fairlead.cluster.kubernetes.api.config import find_access
+    from fairlead.cluster.kubernetes.client import installation as installing
     from fairlead.cluster.kubernetes.manifests.install import InstallSettings, render_install, traces_port
     from fairlead.cluster.kubernetes.manifests.ledger_storage import read_place
 
@@ -175,6 +198,10 @@ def install(
                 "--image names an image that is there, --image-to one that is built: give one of them."
             )
         image = to_registry(base_image, platform, image_to, dry=dry_run)
+    client: Client | None = None
+    if not only_render and chart is None:
+        client = Client(find_access(context=context))
+        image = image or installing.installed_image(client, namespace, __version__)
     settings = InstallSettings(
         namespace=namespace,
         image=image or f"fairlead:{__version__}",
@@ -184,13 +211,20 @@ def install(
         gateways=gateways,
         gateway_proxy=gateway_proxy,
         partitions=partitions,
+        only_teams=only_teams,
         policy=policy,
+        show_names=show_names,
+        allowed=allowed,
         keeps=keeps,
         fewer_rules=fewer_rules,
         traces=traces,
+        system=trusted(system_namespaces, prometheus_hosts),
+        cluster_networks=networks_of(cluster_networks),
         version=__version__,
         extras=tuple(extras),
     )
+    if image is None and client is None:
+        message(f"The image is {settings.image}, which is on no public registry: name yours with --image.")
     if only_render:
         from fairlead.cluster.kubernetes.manifests.spec_objects import to_yaml
 
@@ -199,17 +233,18 @@ def install(
     if chart is not None:
         _write_chart(chart, settings)
         return
-    from fairlead.cluster.kubernetes.api.client import Client
-    from fairlead.cluster.kubernetes.api.config import find_access
-    from fairlead.cluster.kubernetes.client import installation as installing
+    from fairlead.cluster.kubernetes.client.cluster_networks import cluster_networks as the_clusters_networks
 
-    client = Client(find_access(context=context))
-    done = installing.install(client, settings, dry=dry_run, tell=(lambda _: None) if json_ else show_done)
+    assert client is not None
+    if not cluster_networks:
+        settings = replace(settings, cluster_networks=the_clusters_networks(client))
+    tell = (lambda _: None) if json_ else show_done
+    done = installing.install(client, settings, dry=dry_run, tell=tell, has_image=image is not None)
     if wait and replicas:
         message(f"Waiting for the operator ({timeout:g} s at most)...")
         installing.await_operator(client, namespace, timeout)
     if json_:
-        print(as_json([done_json(each) for each in done]))
+        print(as_json([done_json(change) for change in done]))
     message(_summary(done, client.access.context, settings.replicas, dry=dry_run, ready=wait))
 
 
@@ -237,7 +272,7 @@ def _install_on_karmada(context: str | None, *, dry: bool, json_: bool) -> bool:
             )
     done = install_on_karmada(client, dry=dry, tell=(lambda _: None) if json_ else show_done)
     if json_:
-        print(as_json([done_json(each) for each in done]))
+        print(as_json([done_json(change) for change in done]))
     message(_summary(done, client.access.context, on_karmada=True, dry=dry))
     return True
 
@@ -272,17 +307,17 @@ def _summary(
 ) -> str:
     from fairlead.cluster.kubernetes.api.applying import Outcome
 
-    counts = {outcome: sum(each.outcome is outcome for each in done) for outcome in Outcome}
+    counts = {outcome: sum(change.outcome is outcome for change in done) for outcome in Outcome}
     new, changed = counts[Outcome.CREATED], counts[Outcome.CHANGED]
     if dry:
         return f"{new} objects would be created and {changed} changed in context {context}; nothing was."
     if new == changed == 0:
         return f"Fairlead {__version__} is in context {context} already; nothing was changed."
-    said = f"Fairlead {__version__} is in context {context}: {new} objects created, {changed} changed."
+    summary = f"Fairlead {__version__} is in context {context}: {new} objects created, {changed} changed."
     if on_karmada:
-        return f"{said} Karmada gives runs to its clusters now; each needs Fairlead, by `fairlead install` there."
+        return f"{summary} Karmada gives runs to its clusters now; each needs Fairlead, by `fairlead install` there."
     if not replicas:
-        return f"{said} No operator runs there; start one with `fairlead operator --context {context}`."
+        return f"{summary} No operator runs there; start one with `fairlead operator --context {context}`."
     if ready:
-        return f"{said} The operator is ready."
-    return f"{said} `fairlead doctor --context {context}` tells whether the operator runs."
+        return f"{summary} The operator is ready."
+    return f"{summary} `fairlead doctor --context {context}` tells whether the operator runs."

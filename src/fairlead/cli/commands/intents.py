@@ -9,7 +9,7 @@ from fairlead.cli.families import leaves
 from fairlead.cli.selecting import chosen, names_or_selection
 from fairlead.cli.show import as_json, message, run_json
 from fairlead.cli.target import Target, cluster_options
-from fairlead.cli.troubles import Troubles
+from fairlead.cli.troubles import Reaction, Troubles
 from fairlead.cluster.client import ClusterClient
 from fairlead.cluster.selection import UNFINISHED, Selection
 from fairlead.errors import NotFound
@@ -19,6 +19,7 @@ from fairlead.text.quantities import describe_memory, plural
 
 LOOK_S = 0.5
 NUDGE_S = 1.0
+DETACHED = 130
 
 wait_option = click.option("--no-wait", is_flag=True, help="Do not wait for it to take effect.")
 json_option = click.option("--json", "json_", is_flag=True, help="Print the runs as JSON afterwards.")
@@ -97,7 +98,7 @@ def delete(
         verb="Delete",
         can=lambda _: True,
         asks=True,
-        warn=lambda found: _tell_checkpoints(cluster, found),
+        warn=lambda runs: _tell_checkpoints(cluster, runs),
     )
     for run in runs:
         cluster.set_intent(run.uid, Intent.DELETE)
@@ -140,12 +141,29 @@ def _want(
     cluster: ClusterClient, runs: list[AnyWorkload], intent: Intent, until: Callable[[AnyWorkload], bool] | None
 ) -> None:
     """Set the intent of all runs first, so that they stop in parallel; then wait for each, if requested."""
-    for run in runs:
-        cluster.set_intent(run.uid, intent)
+    changed: list[AnyWorkload] = []
+    try:
+        for run in runs:
+            cluster.set_intent(run.uid, intent)
+            changed.append(run)
+        _wait_for(cluster, runs, until)
+    except KeyboardInterrupt:
+        names = ", ".join(run.spec.name for run in changed) or "no run"
+        left = ", ".join(run.spec.name for run in runs[len(changed) :])
+        message(
+            f"\nInterrupted; {'suspend' if intent is Intent.SUSPEND else 'stop'} was requested for {names}"
+            f"{f', not for {left}' if left else ''}; it goes on without this command."
+        )
+        raise click.exceptions.Exit(DETACHED) from None
+
+
+def _wait_for(cluster: ClusterClient, runs: list[AnyWorkload], until: Callable[[AnyWorkload], bool] | None) -> None:
+    """Wake the loop, and wait for each run, if requested."""
     cluster.nudge()
     troubles = Troubles(cluster)
     for run in runs if until is not None else ():
         now, nudged, is_told = cluster.get(run.uid), time.monotonic(), False
+        reaction = Reaction(cluster, run)
         while until is not None and not until(now):
             if now.status.phase is Phase.STOPPING and not is_told:
                 is_told = True
@@ -154,19 +172,22 @@ def _want(
                 cluster.nudge()
                 nudged = time.monotonic()
             troubles.tell()
+            reaction.look(now)
             cluster.wait(LOOK_S)
             now = cluster.get(run.uid)
         message(f"{run.spec.name} is {now.status.phase.value}: {now.status.reason.message}.")
 
 
 def _wait_until_gone(cluster: ClusterClient, run: AnyWorkload, troubles: Troubles) -> bool:
+    reaction = Reaction(cluster, run)
     while True:
         try:
-            cluster.get(run.uid)
+            now = cluster.get(run.uid)
         except NotFound:
             return True
         cluster.nudge()
         troubles.tell()
+        reaction.look(now)
         cluster.wait(LOOK_S)
 
 

@@ -5,6 +5,7 @@ from typing import Any
 
 import click
 
+from fairlead.cli.retaining import Duration
 from fairlead.cli.show import as_json, describe_time, json_option, message, table
 from fairlead.cli.target import Target, cluster_options
 from fairlead.cluster.client import ClusterClient
@@ -29,16 +30,21 @@ def keys() -> None:
 @keys.command("create")
 @click.argument("name")
 @team_option
+@click.option(
+    "--expires", type=Duration(), help="How long the key is valid, such as 90d; until it is revoked by default."
+)
 @json_option
 @cluster_options
-def create(target: Target, name: str, team: str | None, json_: bool) -> None:
+def create(target: Target, name: str, team: str | None, expires: float | None, json_: bool) -> None:
     """Create the key NAME for a team, and print it."""
     cluster, team = _opened(target, team)
-    for given in (name, team):
-        problem = NAME.problem(given)
+    for value in (name, team):
+        problem = NAME.problem(value)
         if problem is not None:
             raise InvalidArgument(f"{problem}.")
-    text, key = new_key(team, name, time.time())
+    if expires is not None and expires <= 0:
+        raise InvalidArgument("--expires: a key has to be valid for a while; give a duration such as 90d.")
+    text, key = new_key(team, name, time.time(), valid_s=expires)
     cluster.add_access_key(key)
     cluster.nudge()
     if json_:
@@ -53,12 +59,12 @@ def create(target: Target, name: str, team: str | None, json_: bool) -> None:
 @cluster_options
 def list_(target: Target, json_: bool) -> None:
     """List keys by team, on Kubernetes those of the namespace."""
-    found = sorted(target.quietly().access_keys(), key=lambda each: (each.team, each.created_at, each.name))
+    access_keys = sorted(target.quietly().access_keys(), key=lambda key: (key.team, key.created_at, key.name))
     if json_:
-        print(as_json([_json(each) for each in found]))
-    elif found:
-        rows = [(each.team, each.name, describe_time(each.created_at)) for each in found]
-        print(table([("TEAM", "NAME", "CREATED"), *rows]))
+        print(as_json([_json(key) for key in access_keys]))
+    elif access_keys:
+        rows = [(key.team, key.name, describe_time(key.created_at), _expiry(key), _use(key)) for key in access_keys]
+        print(table([("TEAM", "NAME", "CREATED", "EXPIRES", "LAST USED"), *rows]))
     else:
         message("There are no keys; `fairlead keys create NAME` makes one.")
 
@@ -86,4 +92,20 @@ def _opened(target: Target, team: str | None) -> tuple[ClusterClient, str]:
 
 
 def _json(key: AccessKey) -> dict[str, Any]:
-    return {"team": key.team, "name": key.name, "created_at": key.created_at}
+    return {
+        "team": key.team,
+        "name": key.name,
+        "created_at": key.created_at,
+        "expires_at": key.expires_at,
+        "last_used_at": key.last_used_at,
+    }
+
+
+def _expiry(key: AccessKey) -> str:
+    if key.expires_at is None:
+        return "never"
+    return f"{describe_time(key.expires_at)}{' (expired)' if key.expires_at <= time.time() else ''}"
+
+
+def _use(key: AccessKey) -> str:
+    return "-" if key.last_used_at is None else describe_time(key.last_used_at)

@@ -6,6 +6,7 @@ import click
 
 from fairlead.cli.show import as_json, describe_time, json_option
 from fairlead.control.opening import open_local
+from fairlead.control.pipelines.artefacts import Artefacts
 from fairlead.control.pipelines.lineage import Lineage, find, lineage_of
 from fairlead.control.pipelines.submission import store_of
 
@@ -21,33 +22,33 @@ def lineage(artefact: str, json_: bool) -> None:
     ARTEFACT is RUN/STEP.OUTPUT, such as `churn/train.model`, the path of an output, or the beginning of its hash.
     """
     cluster = open_local()
-    found = lineage_of(cluster, find(cluster, artefact))
+    tree = lineage_of(cluster, find(cluster, artefact))
     if json_:
-        print(as_json(found.told()))
+        print(as_json(tree.told()))
         return
-    print("\n".join(_lines(found, "", set())))
-    print(f"{store_of(cluster.home) / found.digest[:2] / found.digest}")
+    print("\n".join(_lines(tree, "", set())))
+    print(f"{Artefacts(store_of(cluster.home)).path(tree.digest)}")
 
 
-def _lines(found: Lineage, indent: str, told: set[tuple[str, str, float]]) -> Iterator[str]:
+def _lines(artefact: Lineage, indent: str, shown_tasks: set[tuple[str, str, float]]) -> Iterator[str]:
     """Yield lines about an artefact and its origins, each task once."""
-    origin = found.origin
+    origin = artefact.origin
     if origin is None:
-        yield f"{indent}{found.name} {found.digest[:12]}: nothing is known of it"
+        yield f"{indent}{artefact.name} {artefact.digest[:12]}: nothing is known of it"
         return
     made = f"{origin.task} of {origin.pipeline}, run {origin.result.run}, {describe_time(origin.result.at)}"
-    is_told = (origin.task, origin.result.run, origin.result.at) in told
-    yield f"{indent}{found.name} {found.digest[:12]}: made by {made}{', as above' if is_told else ''}"
+    is_told = (origin.task, origin.result.run, origin.result.at) in shown_tasks
+    yield f"{indent}{artefact.name} {artefact.digest[:12]}: made by {made}{', as above' if is_told else ''}"
     if is_told:
         return
-    told.add((origin.task, origin.result.run, origin.result.at))
+    shown_tasks.add((origin.task, origin.result.run, origin.result.at))
     command = origin.result.parts.get("command", "").strip().replace("\n", "; ")
     yield f"{indent}  command  {command}"
-    if found.code:
-        named = [f"{path} {digest[:8]}" for path, digest in list(found.code.items())[:MOST_FILES]]
-        more = f" and {len(found.code) - MOST_FILES} more" if len(found.code) > MOST_FILES else ""
+    if artefact.code:
+        named = [f"{path} {digest[:8]}" for path, digest in list(artefact.code.items())[:MOST_FILES]]
+        more = f" and {len(artefact.code) - MOST_FILES} more" if len(artefact.code) > MOST_FILES else ""
         yield f"{indent}  code     {', '.join(named)}{more}"
-    for path, digest in found.inputs.items():
+    for path, digest in artefact.inputs.items():
         yield f"{indent}  input    {path} {digest[:12]}"
-    for each in found.read:
-        yield from _lines(each, indent + "  ", told)
+    for source in artefact.read:
+        yield from _lines(source, indent + "  ", shown_tasks)

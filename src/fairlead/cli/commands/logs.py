@@ -10,7 +10,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 import click
 
@@ -27,6 +27,7 @@ from fairlead.state.snapshot import Workload
 from fairlead.text.quantities import plural
 
 Line = tuple[Workload, LogLine]
+Selected = tuple[Workload, LogQuery]
 
 # Control sequences other than colours: cursor movements and titles, which are dropped, and other control characters,
 # which are escaped.
@@ -44,13 +45,13 @@ class Ranks(click.ParamType[frozenset[int]]):
     name = "ranks"
 
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> frozenset[int]:
-        found: set[int] = set()
+        ranks: set[int] = set()
         for part in str(value).split(","):
             match = re.fullmatch(r"\s*(\d{1,6})(?:-(\d{1,6}))?\s*", part)
             if match is None or int(match[2] or match[1]) < int(match[1]):
                 self.fail(f"{value!r} names no ranks; give one, such as 3, or several, such as 0,3 or 4-7.", param, ctx)
-            found.update(range(int(match[1]), int(match[2] or match[1]) + 1))
-        return frozenset(found)
+            ranks.update(range(int(match[1]), int(match[2] or match[1]) + 1))
+        return frozenset(ranks)
 
 
 class Pattern(click.ParamType[re.Pattern[str]]):
@@ -72,6 +73,9 @@ class Pattern(click.ParamType[re.Pattern[str]]):
 @click.option("-f", "--follow", is_flag=True, help="Follow until NAMES have ended.")
 @click.option("--rank", "ranks", type=Ranks(), multiple=True, help="Only these ranks, such as 3, 0,3 or 4-7.")
 @click.option("--attempt", type=click.IntRange(min=0), help="Only this attempt of the run, from 0.")
+@click.option(
+    "--step", "steps", multiple=True, help="Only this step of a pipeline, or an item of it, such as 'train[2]'."
+)
 @click.option("--since", type=Moment(), help="Only from then on: 10m ago, 2026-01-31T14:05, 14:05:30 or @1769860800.")
 @click.option("--until", type=Moment(), help="Only output until then.")
 @click.option("--grep", "pattern", type=Pattern(), help="Only lines that match this regular expression.")
@@ -85,6 +89,7 @@ def logs(
     follow: bool,
     ranks: tuple[frozenset[int], ...],
     attempt: int | None,
+    steps: tuple[str, ...],
     since: float | None,
     until: float | None,
     pattern: re.Pattern[str] | None,
@@ -94,7 +99,8 @@ def logs(
 ) -> None:
     """Show the output of NAMES, each line with its rank, and with its run when there are several.
 
-    With --json each line is an object. Output that no longer exists is reported in its place.
+    With --json each line is an object. Output that no longer exists is reported in its place. With one --step its lines
+    are shown as its program printed them.
     """
     if since is not None and until is not None and since > until:
         raise click.UsageError("--since is later than --until: no line is in between.")
@@ -107,13 +113,27 @@ def logs(
         tail=tail,
     )
     cluster = target.open()
-    runs = leaves(cluster, find_all(cluster, names))
-    for run in runs:
+    workloads = find_all(cluster, names)
+    if steps:
+        from fairlead.control.pipelines.step_output import runs_of_steps  # here and not above: few runs are pipelines
+
+        selected = [
+            (run, replace(query, prefix=prefix))
+            for workload in workloads
+            for run, prefix in runs_of_steps(cluster, workload, steps)
+        ]
+    else:
+        selected = [(run, query) for run in leaves(cluster, workloads)]
+    for run, query in selected:
         _check(run, query)
-    found: Iterable[Line] = _as_they_come(cluster, runs, query) if follow else _in_order(cluster, runs, query)
+    if steps and not selected:
+        message(f"None of these steps has begun; `fairlead status {names[0]}` shows all.")
+        return
+    runs = [run for run, _ in selected]
+    lines = _as_they_come(cluster, selected) if follow else _in_order(cluster, selected)
     terminal = is_terminal()
     shown = 0
-    for run, line in found:
+    for run, line in lines:
         if json_:
             text = as_json({"run": run.spec.name, **asdict(line)})
         else:
@@ -123,7 +143,7 @@ def logs(
         print(text, flush=follow)
         shown += 1
     if not shown:
-        for run in runs:
+        for run, query in selected:
             state = run.status
             which = "such output" if query != EVERYTHING else "output" if state.phase.is_final else "output yet"
             message(f"{run.spec.name} has no {which}; it is {state.phase.value}: {state.reason.message}")
@@ -170,40 +190,46 @@ def _check(run: Workload, query: LogQuery) -> None:
         raise click.UsageError(f"--attempt {query.attempt}: the newest start of {run.spec.name} is {newest}.")
 
 
-def _in_order(cluster: ClusterClient, runs: list[Workload], query: LogQuery) -> Iterable[Line]:
+def _lines(cluster: ClusterClient, run: Workload, query: LogQuery, *, follow: bool) -> Iterator[Line]:
+    """Yield the selected lines of a run, without what the prefix of a query matches."""
+    for line in cluster.logs(run.uid, query, follow=follow):
+        prefix = None if query.prefix is None else query.prefix.match(line.text)
+        yield run, line if prefix is None else replace(line, text=line.text[prefix.end() :])
+
+
+def _in_order(cluster: ClusterClient, selected: list[Selected]) -> Iterable[Line]:
     """Return the existing lines, merged by time."""
+    if len(selected) == 1:
+        return _lines(cluster, *selected[0], follow=False)
+    lines = heapq.merge(
+        *(_lines(cluster, run, query, follow=False) for run, query in selected), key=lambda item: item[1].at
+    )
+    tail = next((query.tail for _, query in selected), None)
+    return lines if tail is None else deque(lines, maxlen=tail)
 
-    def of(run: Workload) -> Iterator[Line]:
-        return ((run, line) for line in cluster.logs(run.uid, query))
 
-    if len(runs) == 1:
-        return of(runs[0])
-    lines = heapq.merge(*(of(run) for run in runs), key=lambda item: item[1].at)
-    return lines if query.tail is None else deque(lines, maxlen=query.tail)
-
-
-def _as_they_come(cluster: ClusterClient, runs: list[Workload], query: LogQuery) -> Iterator[Line]:
+def _as_they_come(cluster: ClusterClient, selected: list[Selected]) -> Iterator[Line]:
     """Yield existing and new lines until all runs have ended."""
-    if len(runs) == 1:
-        yield from ((runs[0], line) for line in cluster.logs(runs[0].uid, query, follow=True))
+    if len(selected) == 1:
+        yield from _lines(cluster, *selected[0], follow=True)
         return
     lines: queue.SimpleQueue[Line | Exception | None] = queue.SimpleQueue()
 
-    def read(run: Workload) -> None:
+    def read(run: Workload, query: LogQuery) -> None:
         try:
             # A connection of its own: one belongs to one thread.
             own = cluster.another()
-            for line in own.logs(run.uid, query, follow=True):
-                lines.put((run, line))
+            for line in _lines(own, run, query, follow=True):
+                lines.put(line)
             own.close()
         except FairleadError as error:
             lines.put(error)
         else:
             lines.put(None)
 
-    for run in runs:
-        threading.Thread(target=read, args=(run,), daemon=True).start()
-    reading = len(runs)
+    for pair in selected:
+        threading.Thread(target=read, args=pair, daemon=True).start()
+    reading = len(selected)
     while reading:
         item = lines.get()
         if isinstance(item, Exception):

@@ -17,11 +17,6 @@ if TYPE_CHECKING:
 
     from fairlead.control.metrics.readings import Readings
 
-MISSING = (
-    "Metrics need the package prometheus-client, which is not installed. "
-    "Install it with `pip install 'fairlead[serve]'`."
-)
-
 
 @click.group(invoke_without_command=True)
 @click.option("--port", type=click.IntRange(0, 65535), help="Serve them at this port until Ctrl-C; 0 takes a free one.")
@@ -40,10 +35,8 @@ def metrics(ctx: click.Context, port: int | None, host: str) -> None:
         return
     if port is None and ctx.get_parameter_source("host") is not click.core.ParameterSource.DEFAULT:
         raise click.UsageError("--host is for --port.")
-    try:
-        from fairlead.control.metrics.exposition import exposition
-    except ModuleNotFoundError as error:
-        raise Conflict(MISSING) from error
+    from fairlead.control.metrics.exposition import exposition
+
     if port is not None:
         _serve(host, port)
         return

@@ -2,6 +2,7 @@
 
 import math
 import os
+import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,6 +12,7 @@ import click
 
 from fairlead.cli.show import as_json, describe_time, json_option, message, table
 from fairlead.cli.target import Target, cluster_options
+from fairlead.errors import Conflict
 from fairlead.state.models import ModelVersion
 from fairlead.text.quantities import describe_memory
 
@@ -55,8 +57,8 @@ def push(name: str, source: str, metrics: tuple[str, ...], objective: str | None
     from fairlead.control.model_registry import is_configured, register
 
     cluster = target.quietly()
-    given = dict(_metric(each) for each in metrics)
-    version, is_new = _push_at(target)(cluster, name, source, metrics=given, objective=objective)
+    values = dict(_metric(metric) for metric in metrics)
+    version, is_new = _push_at(target)(cluster, name, source, metrics=values, objective=objective)
     registered = None
     if is_configured(os.environ):
         with _content(target, cluster, version) as content:
@@ -71,7 +73,7 @@ def push(name: str, source: str, metrics: tuple[str, ...], objective: str | None
         command = f"fairlead model promote {version} --to production {cluster.named()}".rstrip()
         message(f"`{command}` gives it a stage.")
     else:
-        added = "; the given metrics were added to it" if given else ""
+        added = "; the given metrics were added to it" if values else ""
         message(f"It was there already, with this content from this source{added}.")
 
 
@@ -89,20 +91,21 @@ def list_(name: str | None, json_: bool, target: Target) -> None:
     if name is not None:
         find_version(cluster, ModelReference(name=name, which=LATEST))
     versions = cluster.models(name)
-    best = {each: best_version([v for v in versions if v.name == each]) for each in {v.name for v in versions}}
+    best = {model: best_version([v for v in versions if v.name == model]) for model in {v.name for v in versions}}
     if json_:
-        print(as_json({"models": [{**told(each), "best": best[each.name] == each} for each in versions]}))
+        print(as_json({"models": [{**told(version), "best": best[version.name] == version} for version in versions]}))
         return
     if not versions:
         command = f"fairlead model push NAME RUN {cluster.named()}".rstrip()
         message(f"No model has a version yet. `{command}` makes one of a run's checkpoint.")
         return
     rows: list[tuple[str, ...]] = [("MODEL", "STAGE", "BEST", "METRICS", "FROM", "SIZE", "PUSHED", "CONTENT")]
-    for each in versions:
-        metrics = ", ".join(f"{metric} {value:.6g}" for metric, value in sorted(each.metrics.items()))
+    for version in versions:
+        metrics = ", ".join(f"{metric} {value:.6g}" for metric, value in sorted(version.metrics.items()))
         rows.append((
-            str(each), each.stage or "-", "best" if best[each.name] == each else "-", metrics or "-", origin(each),
-            describe_memory(each.size_bytes), describe_time(each.created_at), each.digest[:DIGITS],
+            str(version), version.stage or "-", "best" if best[version.name] == version else "-", metrics or "-",
+            origin(version), describe_memory(version.size_bytes), describe_time(version.created_at),
+            version.digest[:DIGITS],
         ))  # fmt: skip
     print(table(rows))
 
@@ -128,8 +131,8 @@ def promote(version: str, stage: str, json_: bool, target: Target) -> None:
         with _content(target, cluster, now) as content:
             registered = alias(now, content, stage, os.environ)
     if json_:
-        said = {"before": None if before is None else before.version, "registered": _told_registered(registered)}
-        print(as_json({**told(now), **said}))
+        changes = {"before": None if before is None else before.version, "registered": _told_registered(registered)}
+        print(as_json({**told(now), **changes}))
         return
     print(f"{now} is {stage}")
     if registered is not None:
@@ -158,6 +161,30 @@ def delete(version: str, json_: bool, target: Target) -> None:
         message(f"{gone} is removed. Its content stays at {gone.place}.")
     else:
         message(f"{gone} is removed. `fairlead prune --artefacts` removes its content unless something else needs it.")
+
+
+@model.command()
+@click.argument("version")
+@click.argument("place", type=click.Path(path_type=Path))
+@json_option
+@cluster_options
+def get(version: str, place: Path, json_: bool, target: Target) -> None:
+    """Copy the content of VERSION, such as NAME@best, to PLACE, a new file or directory."""
+    from fairlead.control.models import version_of
+
+    cluster = target.quietly()
+    model_version = version_of(cast("ModelVersions", cluster), version)
+    if place.exists() or place.is_symlink():
+        raise Conflict(f"{place} is there already; give a new name, or remove it.")
+    with _content(target, cluster, model_version) as content:
+        if content.is_dir():
+            shutil.copytree(content, place, symlinks=True)
+        else:
+            shutil.copyfile(content, place)
+    if json_:
+        print(as_json({**told(model_version), "copied_to": str(place)}))
+    else:
+        message(f"Copied {model_version} ({describe_memory(model_version.size_bytes)}) to {place}.")
 
 
 def told(version: ModelVersion) -> dict[str, Any]:
@@ -201,8 +228,12 @@ def _content(target: Target, cluster: Any, version: ModelVersion) -> Iterator[Pa
         yield directory
 
 
-def _told_registered(found: "RegisteredVersion | None") -> dict[str, str] | None:
-    return None if found is None else {"name": found.name, "version": found.version, "address": found.address}
+def _told_registered(registered: "RegisteredVersion | None") -> dict[str, str] | None:
+    return (
+        None
+        if registered is None
+        else {"name": registered.name, "version": registered.version, "address": registered.address}
+    )
 
 
 def origin(version: ModelVersion) -> str:

@@ -7,10 +7,13 @@ import sys
 
 import click
 
-from fairlead.cli.commands.install import policy_option
+from fairlead.cli.commands.install import policy_option, show_names_option
+from fairlead.cli.overlay_options import allow_option
 from fairlead.cli.retaining import keep_options
+from fairlead.cli.system_namespaces import networks_of, trust_options, trusted
 from fairlead.errors import Conflict
-from fairlead.policy.kinds.retention import Retention
+from fairlead.policy.kinds.retention import OF_CLUSTERS, Retention
+from fairlead.specs.overlay_allowance import OverlayAllowance
 
 
 @click.command()
@@ -30,7 +33,10 @@ from fairlead.policy.kinds.retention import Retention
     help="Record usage and costs of runs in a file, or in PostgreSQL at postgresql://USER@HOST/DATABASE.",
 )
 @policy_option
-@keep_options("--keep-last")
+@show_names_option
+@allow_option
+@keep_options("--keep-last", OF_CLUSTERS)
+@trust_options
 @click.option(
     "--per-second", default=200.0, show_default=True, help="Maximum number of requests per second to the API server."
 )
@@ -47,13 +53,19 @@ def operator(
     placeholder_image: str | None,
     ledger: str | None,
     policy: str,
+    show_names: bool,
+    allowed: OverlayAllowance,
     keeps: Retention,
+    system_namespaces: tuple[str, ...],
+    prometheus_hosts: tuple[str, ...],
+    cluster_networks: tuple[str, ...],
     per_second: float,
     log_format: str,
 ) -> None:
     """Run the operator until it gets a signal; several may run, and one of them leads.
 
-    With --keep or --keep-last it deletes finished runs that neither keeps.
+    It deletes finished runs that neither --keep nor --keep-last keeps: without these options, 30 days after their end.
+    Runs that Argo CD, Flux or Helm would create again stay.
     """
     from fairlead.control.termination import hold_signals, stop_on_signals
 
@@ -63,7 +75,8 @@ def operator(
     from fairlead.cluster.kubernetes.client.karmada import is_karmada
     from fairlead.cluster.kubernetes.manifests.pods import PodSettings
     from fairlead.cluster.kubernetes.manifests.runtime_bundle import bundle_name
-    from fairlead.control.operator import Operator, OperatorSettings
+    from fairlead.control.controllers import OperatorSettings
+    from fairlead.control.operator import Operator
     from fairlead.control.span_receiver import receiver_of
 
     pod = os.environ.get("POD_NAME")
@@ -72,7 +85,9 @@ def operator(
     if not port.isdigit():
         raise click.UsageError(f"--listen {listen!r}: give HOST:PORT, such as 0.0.0.0:8080.")
     _log(log_format)
-    client = Client(find_access(context=context), Limits(per_second=per_second, burst=round(10 * per_second)))
+    # What fails is tried again by the loop, whose threads meanwhile do other work.
+    limits = Limits(per_second=per_second, burst=round(10 * per_second), patience_s=8.0)
+    client = Client(find_access(context=context), limits)
     if is_karmada(client):
         raise Conflict(
             f"{client.access.context} is a control plane of Karmada, which gives its runs to the operators of other "
@@ -81,17 +96,25 @@ def operator(
     it = Operator(
         client,
         PodSettings(
-            runtime=bundle_name(), image=image, checkpoint_to=checkpoint_to, placeholder_image=placeholder_image
+            runtime=bundle_name(),
+            image=image,
+            checkpoint_to=checkpoint_to,
+            placeholder_image=placeholder_image,
+            system=trusted(system_namespaces, prometheus_hosts),
         ),
         OperatorSettings(
             namespace=namespace,
             watch_namespace=watch_namespace,
             listen=(host or "0.0.0.0", int(port)),
+            guards_metrics=pod is not None,
             identity=None if pod is None else f"{pod}-{secrets.token_hex(3)}",
             policy=policy,
+            show_names=show_names,
+            allowed=allowed,
             keeps=keeps,
             ledger=ledger or None,
             spans=receiver_of(os.environ),
+            cluster_networks=networks_of(cluster_networks),
         ),
     )
     stop_on_signals(it.stop)

@@ -1,10 +1,11 @@
 """``fairlead plan``: the decision that ``run`` would get, without the run."""
 
+import os
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import click
 
@@ -22,34 +23,35 @@ from fairlead.cli.overrides import Overrides, override_options
 from fairlead.cli.show import as_json, json_option, table
 from fairlead.cli.specfiles import files_type
 from fairlead.cli.target import Target, cluster_options
-from fairlead.cluster.client import ClusterClient
+from fairlead.cluster.client import ClusterClient, Probing
 from fairlead.control.admission import IGNORABLE, Admission, admit, free_name
 from fairlead.control.pipelines.command import UNSEEN, is_pipeline
 from fairlead.control.revisions import Revision, plan_revision
 from fairlead.errors import CannotFit, NameTaken, NotAllowed
 from fairlead.policy.kinds.right_sizing import is_unsized, requests_of
-from fairlead.policy.queue.start_outlook import outlook
+from fairlead.policy.start_outlook import outlook
 from fairlead.specs.formats.differences import differences as of_specs
+from fairlead.specs.formats.secret_values import conceal
 from fairlead.specs.serving import Serving
 from fairlead.specs.training import Training
-from fairlead.specs.workload import WorkloadSpec, renamed
+from fairlead.specs.workload import Kind, WorkloadSpec, renamed
 from fairlead.state.reasons import JUST_SUBMITTED, Code, Reason
 from fairlead.state.snapshot import AnyWorkload, Intent, Phase, Snapshot, Status, Workload, is_leaf, with_requests
 
 if TYPE_CHECKING:
     from fairlead.control.pipelines.preview import Preview
-    from fairlead.specs.keys import Spec
+    from fairlead.specs.sweep import Sweep
 
-CHANGES = 1
+CHANGES = REFUSED = 1
 UNKNOWN = Code.SUBMITTED
 
 
-def _tokens(context: click.Context, option: click.Parameter, given: str | None) -> tuple[int, int]:
-    prompt, comma, answer = (given or "512,256").partition(",")
+def _tokens(context: click.Context, option: click.Parameter, text: str | None) -> tuple[int, int]:
+    prompt, comma, answer = (text or "512,256").partition(",")
     if not (comma and prompt.isascii() and prompt.isdigit() and answer.isascii() and answer.isdigit()):
-        raise click.BadParameter(f"{given!r} is not two numbers with a comma, such as 512,256.")
+        raise click.BadParameter(f"{text!r} is not two numbers with a comma, such as 512,256.")
     if int(prompt) < 1 or int(answer) < 1:
-        raise click.BadParameter(f"{given!r} is not a length; give at least 1,1.")
+        raise click.BadParameter(f"{text!r} is not a length; give at least 1,1.")
     return int(prompt), int(answer)
 
 
@@ -66,6 +68,12 @@ def _tokens(context: click.Context, option: click.Parameter, given: str | None) 
 )
 @click.option(
     "--verify", is_flag=True, help="Trace steps of a Training's program, and count the memory that they allocate."
+)
+@click.option(
+    "--exec/--no-exec",
+    "may_exec",
+    default=None,
+    help="Check commands and places of checkpoints by programs of this machine, or start none [where CI=true: none].",
 )
 @click.option(
     "--tokens",
@@ -88,6 +96,7 @@ def plan(
     diff: bool,
     form: str | None,
     verify: bool,
+    may_exec: bool | None,
     tokens: tuple[int, int],
     served: Path | None,
     json_: bool,
@@ -97,10 +106,10 @@ def plan(
     A FILE of `-` is standard input. For a running endpoint it shows which keys and code differ, and how a new revision
     would take over. For a Pipeline it shows whether each step would run, and why. For a Serving that runs a text server
     with a local Hugging Face model it shows how fast it would answer. --verify runs two steps of a Training's program
-    on this machine with fake tensors, without memory and GPUs.
+    on this machine with fake tensors, without memory and GPUs. Else nothing of FILES is run.
 
-    Exit code 0: no changes, as all runs exist already, or with --diff nothing differs; 1: there are changes; other
-    codes: an error.
+    Exit code 0: `run` would take the files, though they may have to wait, or would change nothing; 1: it would refuse
+    one of them, or with --diff something differs; other codes: an error.
     """
     from fairlead.specs.formats.rendering import render, to_yaml
 
@@ -110,13 +119,21 @@ def plan(
         raise click.UsageError("--verify counts and --diff compares: give one of them.")
     if diff and json_:
         raise click.UsageError("--json tells all, --diff what differs: give one of them.")
+    probing = _probing(may_exec)
+    if verify and probing is Probing.NONE:
+        raise click.UsageError(
+            "--verify runs the program, as --no-exec or CI=true forbids: leave it out, or add --exec."
+        )
     cluster = target.open()
-    asked = asked_of(files, None, overrides)
+    requests = asked_of(files, None, overrides)
     try:
-        wanted = [admit(cluster, each.spec, each.directory, ignore=frozenset(ignore)) for each in asked]
+        wanted = [
+            admit(cluster, request.spec, request.directory, ignore=frozenset(ignore), probing=probing)
+            for request in requests
+        ]
     except CannotFit:
         # What it needs is worth knowing before GPUs are bought for it.
-        for request in asked if not json_ and not diff else ():
+        for request in requests if not json_ and not diff else ():
             _print_splits(cluster, request)
             _print_text(request.spec, request, tokens, served)
             if verify:
@@ -125,45 +142,49 @@ def plan(
     if diff:
         from fairlead.cli.plan_differences import difference_of
 
-        found = [difference_of(cluster, each) for each in wanted]
-        print("\n\n".join(each.shown(form or "text") for each in found))
-        return CHANGES if any(each.rows for each in found) else 0
+        differences = [difference_of(cluster, admission) for admission in wanted]
+        print("\n\n".join(difference.shown(form or "text") for difference in differences))
+        return CHANGES if any(difference.rows for difference in differences) else 0
 
     def has_steps(spec: WorkloadSpec) -> bool:
         """Return whether what each step would do can be told here."""
         return is_pipeline(spec) and not cluster.has_containers
 
     now = time.time()
-    going = [_under_way(cluster, each, now) for each in wanted]
-    new = [_named(cluster, each) for each, there in zip(wanted, going, strict=True) if there is None]
-    outcomes = _decide(cluster, [each.spec for each in new])
+    going = [_under_way(cluster, admission, now) for admission in wanted]
+    new = [_named(cluster, admission) for admission, revision in zip(wanted, going, strict=True) if revision is None]
+    outcomes = _decide(cluster, [admission.spec for admission in new])
     coming = iter(zip(new, outcomes, strict=True))
-    for request, each, there in zip(asked, wanted, going, strict=True):
-        run = None if there is None else there.run
-        admitted, (status, starts_at) = (each, (run.status, None)) if run is not None else next(coming)
+    for request, admission, revision in zip(requests, wanted, going, strict=True):
+        run = None if revision is None else revision.run
+        admitted, (status, starts_at) = (admission, (run.status, None)) if run is not None else next(coming)
         spec = admitted.spec
         new_run = spec if run is None and isinstance(spec, Training) else None
         expected = None if new_run is None else expectation(cluster, new_run)
         costs = () if new_run is None else cost_forecasts(cluster, new_run)
         takes = None if new_run is None else new_run_forecast(cluster, new_run)
         if json_:
-            change = "submit" if there is None else "revise" if there.differences else "none"
+            change = "submit" if revision is None else "revise" if revision.differences else "none"
             phase = None if status.reason.code is UNKNOWN else status.phase.value
-            said = {"phase": phase, "reason": asdict(status.reason), "chosen": list(admitted.notes)}
+            fields = {"phase": phase, "reason": asdict(status.reason), "chosen": list(admitted.notes)}
             waits = status.phase is Phase.PENDING
             print(
                 as_json(
                     {
                         "name": spec.name,
                         "change": change,
-                        **({} if there is None or not there.differences else {"revision": _revision_json(there)}),
-                        **said,
+                        **(
+                            {}
+                            if revision is None or not revision.differences
+                            else {"revision": _revision_json(revision)}
+                        ),
+                        **fields,
                         "starts_at": starts_at if waits else None,
                         **({} if status.requests is None else {"requests": asdict(status.requests)}),
                         **({} if expected is None else {"expected": asdict(expected)}),
                         "costs": [asdict(cost) for cost in costs],
                         "forecast": None if takes is None else asdict(takes),
-                        "spec": render(_shown(spec)),
+                        "spec": conceal(render(_shown(spec))),
                         **_splits_json(cluster, spec, request),
                         **_text_json(spec, request, tokens, served),
                         **(_traces_json(spec, request) if verify else {}),
@@ -172,7 +193,7 @@ def plan(
                 )
             )
             continue
-        print(to_yaml(_shown(spec), form="short"))
+        print(to_yaml(_shown(spec), form="short", shows_secrets=False))
         for note in () if is_pipeline(spec) else admitted.notes:  # they are of the driver, which nobody has written
             print(f"chosen: {note}")
         if status.requests is not None:
@@ -181,19 +202,19 @@ def plan(
         _print_text(spec, request, tokens, served)
         if verify:
             _print_traces(spec, request)
-        if there is not None and there.differences:
-            print("\n".join(_describe_revision(there)))
-        elif there is not None:
+        if revision is not None and revision.differences:
+            print("\n".join(_describe_revision(revision)))
+        elif revision is not None:
             print(f"{spec.name}: nothing to do: it is {status.phase.value}: {status.reason.message}")
-            follow = f"`fairlead attach {cluster.named(there.run)}` follows it"
-            again = "would change nothing" if there.is_standing else "would refuse a second one of that name"
+            follow = f"`fairlead attach {cluster.named(revision.run)}` follows it"
+            again = "would change nothing" if revision.is_standing else "would refuse a second one of that name"
             print(f"{spec.name}: {follow}; `fairlead run` {again}")
         else:
             if is_pipeline(spec) and not has_steps(spec):
                 print(f"{spec.name}: {UNSEEN}")
             if has_steps(spec):
                 steps = _steps(spec)
-                print(table([("STEP", "WOULD", "WHY"), *((each.task, each.foreseen, each.why) for each in steps)]))
+                print(table([("STEP", "WOULD", "WHY"), *((step.task, step.foreseen, step.why) for step in steps)]))
             print("\n".join(describe_outcome(spec.name, status, starts_at)))
             if expected is not None:
                 print(f"{spec.name}: {describe_expectation(expected)}")
@@ -201,13 +222,25 @@ def plan(
                 print(f"{spec.name}: takes {describe_length(takes)}")
             for cost in costs:
                 print(f"{spec.name}: {describe_forecast(cost)}")
-    return CHANGES if new or any(there is not None and there.differences for there in going) else 0
+    return REFUSED if any(status.phase is Phase.FAILED for status, _ in outcomes) else 0
+
+
+def _probing(may_exec: bool | None) -> Probing:
+    """Return the programs that may be started: by default none in CI, where the author of a spec may be anybody."""
+    if may_exec is None:
+        may_exec = os.environ.get("CI", "").lower() not in ("true", "1")
+    return Probing.INSTALLED if may_exec else Probing.NONE
 
 
 def _describe_revision(revision: Revision) -> list[str]:
     """Tell what `run` would make of a workload that stays, in sentences and a table of what differs."""
     name, outlook = revision.run.spec.name, revision.outlook
-    rows = table([("KEY", "WAS", "IS"), *((each.key, each.old, each.new) for each in revision.differences)])
+    rows = table(
+        [
+            ("KEY", "WAS", "IS"),
+            *((difference.key, difference.old, difference.new) for difference in revision.differences),
+        ]
+    )
     if outlook is None:
         return [f"{name}: `fairlead run` would give it this spec, by which it continues from then", rows]
     from fairlead.cli.plan_differences import describe_revision
@@ -218,7 +251,7 @@ def _describe_revision(revision: Revision) -> list[str]:
 def _revision_json(revision: Revision) -> dict[str, object]:
     return {
         **({} if revision.outlook is None else asdict(revision.outlook)),
-        "differences": [asdict(each) for each in revision.differences],
+        "differences": [asdict(difference) for difference in revision.differences],
     }
 
 
@@ -281,13 +314,12 @@ def _working_directory(request: Asked) -> Path:
     return request.directory / Path(own or ".").expanduser()
 
 
-def _shown(spec: WorkloadSpec) -> "Spec | WorkloadSpec":
-    """Return the spec that a person asked for: of a pipeline's run, the pipeline."""
+def _shown(spec: WorkloadSpec) -> WorkloadSpec:
     if not is_pipeline(spec):
         return spec
-    from fairlead.control.pipelines.submission import pipeline_of
+    from fairlead.control.pipelines.submission import shown_spec
 
-    return pipeline_of(spec) or spec
+    return shown_spec(spec)
 
 
 def _steps(spec: WorkloadSpec) -> "tuple[Preview, ...]":
@@ -305,34 +337,46 @@ def _under_way(cluster: ClusterClient, admitted: Admission[WorkloadSpec], now: f
     spec = admitted.spec
     going = cluster.unfinished(spec.team)
     run = next((run for run in going if (run.spec.team, run.spec.name) == (spec.team, spec.name)), None)
-    if run is None:
+    if run is None or isinstance(spec, Training):
         return None
     revision = plan_revision(cluster, run, admitted, now)
     if revision is not None:
         return revision
-    if is_leaf(run) and isinstance(spec, Training):
-        # Others may put labels on a run that is under way.
-        labels = run.spec.labels if spec.labels.items() <= run.spec.labels.items() else spec.labels
-        differences = [str(each) for each in of_specs(run.spec, replace(spec, labels=labels))]
-    else:
-        differences = [] if run.spec == spec else [f"it is a {type(run.spec).__name__} with other keys"]
-    if admitted.directory is not None and is_leaf(run) and not cluster.has_files_of(run, admitted.directory):
-        differences.append(f"the files of `workdir` (they have changed in {admitted.directory})")
-    if not differences:
+    if run.spec == spec:
         return Revision(run=run)
     raise NameTaken(
-        f"{spec.name} is {run.status.phase.value} with another spec: {', '.join(differences)}. "
-        f"`fairlead suspend {spec.name}`, then `fairlead resume {spec.name}` with the file gives it this one; or give "
-        "the file another `name`."
+        f"{spec.name} is {run.status.phase.value}, a {type(run.spec).__name__} with other keys. Stop it first with "
+        f"`fairlead stop {spec.name}`, or give the file another `name`."
     )
 
 
 def _named(cluster: ClusterClient, admitted: Admission[WorkloadSpec]) -> Admission[WorkloadSpec]:
-    name = free_name(cluster, admitted.spec)
+    if admitted.spec.kind == Kind.SWEEP:
+        space = cast("Sweep", admitted.spec).space
+        understood = (f"parameters.{parameter.name}: {parameter.describe()}" for parameter in space)
+        admitted = replace(admitted, notes=(*admitted.notes, *understood))
+    name = free_name(cluster, admitted.spec, beside_unfinished=True)
     if name == admitted.spec.name:
         return admitted
-    note = f"name: {name} (a finished run is named {admitted.spec.name})"
+    note = f"name: {name} ({_taken_by(cluster, admitted)})"
     return replace(admitted, spec=renamed(admitted.spec, name), notes=(*admitted.notes, note))
+
+
+def _taken_by(cluster: ClusterClient, admitted: Admission[WorkloadSpec]) -> str:
+    """Describe the run that has the name of a spec, and if it is unfinished, how its spec and files differ."""
+    spec = admitted.spec
+    run = next((run for run in cluster.unfinished(spec.team) if run.spec.name == spec.name), None)
+    if run is None:
+        return f"another run is named {spec.name}"
+    state = f"{spec.name} is {run.status.phase.value}"
+    if not (is_leaf(run) and isinstance(spec, Training)):
+        return state
+    # Others may put labels on a run that is under way.
+    labels = run.spec.labels if spec.labels.items() <= run.spec.labels.items() else spec.labels
+    differences = [str(difference) for difference in of_specs(run.spec, replace(spec, labels=labels))]
+    if admitted.directory is not None and not cluster.has_files_of(run, admitted.directory):
+        differences.append(f"the files of `workdir` (they have changed in {admitted.directory})")
+    return f"{state} with another spec: {', '.join(differences)}" if differences else f"{state} with the same spec"
 
 
 def _decide(cluster: ClusterClient, specs: list[WorkloadSpec]) -> list[tuple[Status, float | None]]:
@@ -352,20 +396,20 @@ def _decide(cluster: ClusterClient, specs: list[WorkloadSpec]) -> list[tuple[Sta
     )
 
 
-def decide_on(cluster: ClusterClient, asked: Sequence[AnyWorkload], now: float) -> list[tuple[Status, float | None]]:
+def decide_on(cluster: ClusterClient, runs: Sequence[AnyWorkload], now: float) -> list[tuple[Status, float | None]]:
     """Decide as the loop would on runs that wait, in place of those of their uids, and tell when they would start."""
     try:
         snapshot = cluster.snapshot()
     except NotAllowed as error:
-        return [(_fresh(str(error), now), None)] * len(asked)
-    asked = [_sized(run, snapshot) for run in asked]
-    uids = {run.uid for run in asked}
+        return [(_fresh(str(error), now), None)] * len(runs)
+    runs = [_sized(run, snapshot) for run in runs]
+    uids = {run.uid for run in runs}
     others = (run for run in snapshot.workloads if run.uid not in uids)
-    parents = (run for run in asked if not is_leaf(run))
-    snapshot = replace(snapshot, workloads=(*others, *filter(is_leaf, asked)), parents=(*snapshot.parents, *parents))
-    told = outlook(snapshot, now)
-    starts = {each.run.uid: each.start for each in told.queue}
-    return [(told.statuses.get(run.uid, run.status), starts.get(run.uid)) for run in asked]
+    parents = (run for run in runs if not is_leaf(run))
+    snapshot = replace(snapshot, workloads=(*others, *filter(is_leaf, runs)), parents=(*snapshot.parents, *parents))
+    schedule = outlook(snapshot, now)
+    starts = {expected.run.uid: expected.start for expected in schedule.queue}
+    return [(schedule.statuses.get(run.uid, run.status), starts.get(run.uid)) for run in runs]
 
 
 def _sized(run: AnyWorkload, snapshot: Snapshot) -> AnyWorkload:
@@ -381,10 +425,10 @@ def describe_outcome(name: str, status: Status, starts_at: float | None) -> list
     if status.reason.code is UNKNOWN:
         return [f"{name}: its start cannot be predicted: {status.reason.message}"]
     verb = "it would start at once" if status.phase in (Phase.STARTING, Phase.RUNNING) else "it would wait"
-    told = [f"{name}: {verb}: {status.reason.message}"]
+    sentences = [f"{name}: {verb}: {status.reason.message}"]
     if status.phase is Phase.PENDING and starts_at is not None:
-        told.append(f"{name}: it would start {describe_start(starts_at)}")
-    return told
+        sentences.append(f"{name}: it would start {describe_start(starts_at)}")
+    return sentences
 
 
 def _fresh(message: str, now: float) -> Status:

@@ -27,7 +27,7 @@ class PortPair(click.ParamType[tuple[int, int]]):
             return value
         local, colon, remote = value.partition(":")
         pair = (local or "0", remote) if colon else (local, local)
-        if not all(each.isascii() and each.isdigit() and int(each) <= MOST_PORT for each in pair) or int(pair[1]) == 0:
+        if not all(port.isascii() and port.isdigit() and int(port) <= MOST_PORT for port in pair) or int(pair[1]) == 0:
             self.fail(f"{value!r}: give LOCAL:REMOTE, such as 8080:80, or one port for both.", param, ctx)
         return int(pair[0]), int(pair[1])
 
@@ -75,7 +75,7 @@ def port_forward(name: str, ports: tuple[tuple[int, int], ...], rank: int, targe
             connection, _ = listener.accept()
             threading.Thread(target=join, args=(connection, remote), daemon=True).start()
 
-    threads = [threading.Thread(target=serve, args=each, daemon=True) for each in listeners]
+    threads = [threading.Thread(target=serve, args=listener, daemon=True) for listener in listeners]
     for thread in threads:
         thread.start()
     for thread in threads:

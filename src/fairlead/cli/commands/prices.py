@@ -52,8 +52,8 @@ def set_(
 ) -> None:
     """Set the price per hour of a node of POOL: DOLLARS, or that of an instance type or of an owned node."""
     cluster = open_local()
-    given = [dollars is not None, ends, instance is not None, owned["purchase"] is not None]
-    if sum(given) != 1:
+    ways = [dollars is not None, ends, instance is not None, owned["purchase"] is not None]
+    if sum(ways) != 1:
         raise click.UsageError("give one of DOLLARS, --instance, --purchase and --none.")
     if instance is None and (spot or region is not None):
         raise click.UsageError("--spot and --region are for --instance.")
@@ -84,7 +84,14 @@ def set_(
         print(as_json(_json(price)))
     else:
         costs = "is not billed" if rate is None else f"costs {_dollars(rate)} an hour"
-        message(f"{pool} {costs} from {describe_time(at)} on ({source}). `fairlead cost` shows what that comes to.")
+        later = min(
+            (entry.from_ms for entry in cluster.prices() if entry.node == pool and entry.from_ms > price.from_ms),
+            default=None,
+        )
+        until = "on" if later is None else f"until {describe_time(later / 1000)}, from when another price is set"
+        message(
+            f"{pool} {costs} from {describe_time(at)} {until} ({source}). `fairlead cost` shows what that comes to."
+        )
 
 
 @prices.command("list")
@@ -95,19 +102,21 @@ def list_(instances_: bool, json_: bool) -> None:
     cluster = open_local()
     if instances_:
         text = _catalogue(cluster)
-        found = read_catalogue(text)
+        instances = read_catalogue(text)
         if json_:
-            print(as_json([_instance_json(each) for each in found]))
+            print(as_json([_instance_json(instance) for instance in instances]))
             return
         head = ("TYPE", "REGION", "GPUS", "ON DEMAND", "SPOT")
-        print(table([head, *map(_instance_row, found)]))
+        print(table([head, *map(_instance_row, instances)]))
         message(source_of(text))
         return
     known = cluster.prices()
     if json_:
-        print(as_json([_json(each) for each in known]))
+        print(as_json([_json(price) for price in known]))
     elif known:
-        rows = [(each.node, describe_time(each.from_ms / 1000), _dollars(each.rate), each.source) for each in known]
+        rows = [
+            (price.node, describe_time(price.from_ms / 1000), _dollars(price.rate), price.source) for price in known
+        ]
         print(table([("POOL", "FROM", "AN HOUR", "WHY"), *rows]))
     else:
         message("No price is set; `fairlead prices set localhost 2.50` sets one.")
@@ -124,16 +133,18 @@ def update(file: Path, json_: bool) -> None:
     cluster = open_local()
     text = file.read_text(encoding="utf-8")
     try:
-        found = read_catalogue(text)
+        instances = read_catalogue(text)
     except ValueError as error:
         raise click.UsageError(f"{file}: {error}.") from error
     new = cluster.home.catalogue.with_suffix(".new")
     new.write_text(text, encoding="utf-8")
     new.replace(cluster.home.catalogue)
     if json_:
-        print(as_json({"instances": len(found)}))
+        print(as_json({"instances": len(instances)}))
     else:
-        message(f"The catalogue has {plural(len(found), 'row')} now; `fairlead prices list --instances` lists them.")
+        message(
+            f"The catalogue has {plural(len(instances), 'row')} now; `fairlead prices list --instances` lists them."
+        )
 
 
 def _catalogue(cluster: LocalCluster) -> str:
@@ -145,19 +156,19 @@ def _catalogue(cluster: LocalCluster) -> str:
 
 def _rate_of(cluster: LocalCluster, type_: str, region: str | None, *, spot: bool) -> tuple[int, str]:
     """Return the cheapest price of an instance type and its source."""
-    found = [
-        (rate, each)
-        for each in read_catalogue(_catalogue(cluster))
-        if each.type == type_ and region in (None, each.region)
-        if (rate := each.spot_price if spot else each.price) is not None
+    offers = [
+        (rate, instance)
+        for instance in read_catalogue(_catalogue(cluster))
+        if instance.type == type_ and region in (None, instance.region)
+        if (rate := instance.spot_price if spot else instance.price) is not None
     ]
-    if not found:
+    if not offers:
         kind, where = "spot" if spot else "on-demand", "" if region is None else f" in {region}"
         raise click.UsageError(
             f"the catalogue has no {kind} price of {type_!r}{where}; "
             "`fairlead prices list --instances` lists what it has, and `fairlead prices update FILE` replaces it."
         )
-    rate, best = min(found, key=lambda each: (each[0], each[1].region, each[1].zone))
+    rate, best = min(offers, key=lambda offer: (offer[0], offer[1].region, offer[1].zone))
     return rate, f"{type_}, {'spot' if spot else 'on demand'}, {best.zone or best.region or 'any region'}"
 
 
@@ -165,21 +176,27 @@ def _json(price: Price) -> dict[str, Any]:
     return {"pool": price.node, "from": price.from_ms / 1000, "microusd_per_hour": price.rate, "source": price.source}
 
 
-def _instance_json(each: Instance) -> dict[str, Any]:
+def _instance_json(instance: Instance) -> dict[str, Any]:
     return {
-        "type": each.type,
-        "region": each.region,
-        "zone": each.zone,
-        "gpu": each.gpu,
-        "num_gpus": each.num_gpus,
-        "microusd_per_hour": each.price,
-        "spot_microusd_per_hour": each.spot_price,
+        "type": instance.type,
+        "region": instance.region,
+        "zone": instance.zone,
+        "gpu": instance.gpu,
+        "num_gpus": instance.num_gpus,
+        "microusd_per_hour": instance.price,
+        "spot_microusd_per_hour": instance.spot_price,
     }
 
 
-def _instance_row(each: Instance) -> tuple[str, ...]:
-    gpus = f"{each.num_gpus} x {each.gpu}" if each.gpu else "-"
-    return each.type, each.zone or each.region, gpus, _dollars(each.price), _dollars(each.spot_price)
+def _instance_row(instance: Instance) -> tuple[str, ...]:
+    gpus = f"{instance.num_gpus} x {instance.gpu}" if instance.gpu else "-"
+    return (
+        instance.type,
+        instance.zone or instance.region,
+        gpus,
+        _dollars(instance.price),
+        _dollars(instance.spot_price),
+    )
 
 
 def _dollars(rate: int | None) -> str:

@@ -74,7 +74,9 @@ def prune(
         _show(runs, spaces)
     if runs and not dry_run:
         size = f", {describe_memory(total)}" if total else ""
-        confirm(f"Remove {plural(len(runs), 'run')} with their logs and own checkpoints{size}?", yes=yes, told=False)
+        confirm(
+            f"Remove {plural(len(runs), 'run')} with their logs and own checkpoints{size}?", yes=yes, announce=False
+        )
         runs = _remove(cluster, runs)
         total = _total(runs, spaces)
     collected = _collect(keeps, runs, dry_run=dry_run) if artefacts else None
@@ -99,19 +101,18 @@ def prune(
 def _remove_costs(
     cluster: ClusterClient, older_s: float, namespace: str | None, *, dry_run: bool, yes: bool, json_: bool
 ) -> None:
-    # Here and not above: few clusters record costs.
-    from fairlead.cluster.kubernetes.client.published_costs import days_before, remove_days
-    from fairlead.cluster.kubernetes.client.user_client import UserClient
-
-    if not isinstance(cluster, UserClient):
+    published = cluster.published_costs
+    if published is None:
         raise click.UsageError("--costs is for a cluster; the costs of this machine are in its database.")
-    found = days_before(cluster.client, namespace, time.time() - older_s)
-    said = f"{plural(len(found), 'object')} with costs of days" + (f", from {found[0][1][-10:]} on" if found else "")
-    if found and not dry_run:
-        confirm(f"Remove {said}?", yes=yes, told=False)
-    num = len(found) if dry_run else remove_days(cluster.client, found)
+    objects = published.cost_days(namespace, time.time() - older_s)
+    description = f"{plural(len(objects), 'object')} with costs of days" + (
+        f", from {objects[0][1][-10:]} on" if objects else ""
+    )
+    if objects and not dry_run:
+        confirm(f"Remove {description}?", yes=yes, announce=False)
+    num = len(objects) if dry_run else published.remove_cost_days(objects)
     if json_:
-        print(as_json({"costs": [{"namespace": of, "name": name} for of, name in found], "removed": not dry_run}))
+        print(as_json({"costs": [{"namespace": of, "name": name} for of, name in objects], "removed": not dry_run}))
     else:
         message(f"{plural(num, 'object')} with costs of days {'would be removed' if dry_run else 'removed'}.")
 

@@ -8,7 +8,7 @@ from fairlead.cli.show import message
 from fairlead.cli.specfiles import files_type, load, refuse_twice
 from fairlead.specs.keys import Spec
 from fairlead.specs.training import Training
-from fairlead.specs.workload import WorkloadSpec
+from fairlead.specs.workload import Kind, WorkloadSpec
 
 if TYPE_CHECKING:
     from fairlead.cluster.kubernetes.devices import DeviceResource
@@ -41,9 +41,9 @@ def render(files: tuple[str, ...], pods: bool) -> int:
             )
         if pods and isinstance(spec, Training):
             objects += _created(spec)
-        if pods and type(spec).__name__ == "Serving" and getattr(spec, "engine", None) is not None:
+        if pods and spec.kind == Kind.SERVING and getattr(spec, "engine", None) is not None:
             objects.append(_served(cast("Serving", spec)))
-        if pods and type(spec).__name__ == "Sweep" and getattr(spec, "engine", None) is not None:
+        if pods and spec.kind == Kind.SWEEP and getattr(spec, "engine", None) is not None:
             objects.append(_searched(cast("Sweep", spec)))
     print(to_yaml(objects), end="")
     return 0
@@ -55,7 +55,7 @@ def _as_object(spec: Spec) -> "Spec | WorkloadSpec":
     Raises:
         Conflict: A cluster cannot run it.
     """
-    if type(spec).__name__ != "Pipeline":
+    if spec.kind != Kind.PIPELINE:
         return spec
     # Here and not above: few files hold pipelines.
     from fairlead.cluster.local.home import Home
@@ -74,6 +74,7 @@ def _created(spec: Training) -> list[dict[str, Any]]:
     from fairlead.cluster.kubernetes.devices import WHOLE, DeviceResource
     from fairlead.cluster.kubernetes.manifests.network_policies import render_run_policy
     from fairlead.cluster.kubernetes.manifests.pods import PodSettings, render_pod
+    from fairlead.cluster.kubernetes.manifests.run_keys import render_key
     from fairlead.cluster.kubernetes.manifests.runtime_bundle import bundle_name
     from fairlead.cluster.kubernetes.manifests.services import render_service
     from fairlead.policy.kinds.defaults import complete
@@ -84,17 +85,20 @@ def _created(spec: Training) -> list[dict[str, Any]]:
     spec = complete(spec, ()).spec
     status = Status(phase=Phase.PENDING, reason=JUST_SUBMITTED, since=0.0)
     workload = Workload(uid=NO_UID, spec=spec, intent=Intent.RUN, status=status, version=1, created_at=0.0)
-    grant = Grant(cpu_milli=spec.resources.cpu_milli or 0, memory_bytes=spec.resources.memory_bytes or 0)
+    grant = Grant(cpu_milli=spec.resources.pod_cpu_milli, memory_bytes=spec.resources.pod_memory_bytes)
     gpu = spec.resources.gpu
     device = None if gpu is None else DeviceResource(name=WHOLE[0], count=gpu.num_devices)
     settings = PodSettings(runtime=bundle_name())
+    beside = [render_service(workload), render_run_policy(workload)]
+    if spec.has_rendezvous:
+        beside.append(render_key(workload, 0, LATER))
     if spec.engine is not None:
-        return [render_service(workload), render_run_policy(workload), *_handed(workload, settings, device)]
+        return [*beside, *_handed(workload, settings, device)]
     pods = [
         render_pod(workload, CreatePod(attempt=0, index=index, node=LATER, grant=grant), settings, device=device)
         for index in range(spec.nodes)
     ]
-    return [render_service(workload), render_run_policy(workload), *pods]
+    return [*beside, *pods]
 
 
 def _served(spec: "Serving") -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 import time
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import click
 
@@ -14,12 +14,13 @@ from fairlead.cli.target import Target, cluster_options
 from fairlead.cluster.client import ClusterClient
 from fairlead.cluster.selection import UNFINISHED, Selection
 from fairlead.control.admission import IGNORABLE
-from fairlead.control.pipelines.command import is_driver
+from fairlead.control.pipelines.command import is_driver, is_pipeline
 from fairlead.errors import Conflict
 from fairlead.policy.kinds.lifecycle import check_intent
+from fairlead.specs.sweep import Sweep
 from fairlead.specs.training import Training
 from fairlead.state.reasons import Code, Reason
-from fairlead.state.snapshot import AnyWorkload, Intent, Phase
+from fairlead.state.snapshot import AnyWorkload, Intent, Phase, Workload
 
 if TYPE_CHECKING:
     from fairlead.control.updates import Update
@@ -56,15 +57,22 @@ def resume(
 
     With a spec file after NAMES, each run gets the spec of its name in the file, on Kubernetes also the current files
     of `workdir`. The changes are shown. Checkpoints, logs and history stay. A run that has pods must be suspended
-    first.
+    first. Of a sweep `trials`, `parallel`, `stop` and `max_failed` can change, at any time: a finished one continues
+    with more trials, chosen by those that it has had.
     """
     files = tuple(name for name in names if is_spec_file(name))
     names = tuple(name for name in names if not is_spec_file(name))
     if len(files) > 1:
         raise click.UsageError("give one spec file.")
     refuse_twice(files)
-    given = _read(settings)
-    specs = {spec.name: spec for file in files for spec in workloads(file) if isinstance(spec, Training)}
+    new_settings = _read(settings)
+    in_files = [spec for file in files for spec in workloads(file)]
+    for spec in in_files:
+        if is_pipeline(spec):
+            from fairlead.control.updates import refuse_pipeline
+
+            refuse_pipeline(spec)
+    specs = {spec.name: spec for spec in in_files if isinstance(spec, Training | Sweep)}
     if ignore and not specs:
         raise click.UsageError("--ignore is about the fields of a FILE.")
     cluster = target.open(is_to_submit=not dry_run)
@@ -73,11 +81,15 @@ def resume(
     can = _can_be_resumed if selection.phases else _waits_for_resume
     yes = yes or dry_run
     runs = chosen(cluster, names, selection, everything=everything, yes=yes, verb="Resume", can=can)
-    is_new = bool(specs or given)
+    is_new = bool(specs or new_settings)
     # All are checked before any is changed, so that an error in one changes none.
-    updates = [_planned(cluster, run, specs, files, given, ignore) for run in runs] if is_new else []
+    updates = [_planned(cluster, run, specs, files, new_settings, ignore) for run in runs] if is_new else []
     for run in runs:
-        check_intent(run, Intent.RUN)
+        is_checked = isinstance(run.spec, Sweep) and any(
+            update.run is run and not update.is_empty for update in updates
+        )
+        if not is_checked:
+            check_intent(run, Intent.RUN)
         _refuse_lone_driver(cluster, run)
     if dry_run:
         _tell_dry(cluster, runs, updates, json_=json_)
@@ -87,9 +99,18 @@ def resume(
         cluster.set_intent(run.uid, Intent.RUN)
     cluster.nudge()
     for run in runs:
-        message(f"{run.spec.name} continues. Follow it with `fairlead attach {cluster.named(run)}`.")
+        message(
+            f"{run.spec.name} continues{_kept(run, is_new)}. Follow it with `fairlead attach {cluster.named(run)}`."
+        )
     if json_:
         print(as_json([run_json(cluster.get(run.uid)) for run in runs]))
+
+
+def _kept(run: AnyWorkload, is_new: bool) -> str:
+    """Say that an edited file of a failed run does not count by itself."""
+    if is_new or run.status.phase is not Phase.FAILED or not isinstance(run.spec, Training) or is_driver(run.spec):
+        return ""
+    return " with the spec that it had (give its FILE to change it)"
 
 
 def _refuse_lone_driver(cluster: ClusterClient, run: AnyWorkload) -> None:
@@ -136,22 +157,27 @@ def _carry_out(cluster: ClusterClient, updates: "list[Update]") -> None:
 def _planned(
     cluster: ClusterClient,
     run: AnyWorkload,
-    specs: dict[str, Training],
+    specs: "dict[str, Training | Sweep]",
     files: tuple[str, ...],
-    given: "list[Setting]",
+    new_settings: "list[Setting]",
     ignore: tuple[str, ...],
 ) -> "Update":
-    from fairlead.control.updates import plan_update
+    from fairlead.control.updates import plan_sweep_update, plan_update
     from fairlead.policy.kinds.table import leaf
 
     spec = _of_run(specs, run.spec.name, files[0]) if specs else None
     # A relative directory is relative to the file, or else to the current directory.
-    is_moved = any(setting.path[0] == "workdir" for setting in given)
+    is_moved = any(setting.path[0] == "workdir" for setting in new_settings)
     directory = directory_of(files[0] if files else "-") if files or is_moved else None
-    return plan_update(cluster, leaf(run), given, spec=spec, directory=directory, ignore=frozenset(ignore))
+    if isinstance(run.spec, Sweep) and (spec is None or isinstance(spec, Sweep)):
+        sweep = cast("Workload[Sweep]", run)
+        return plan_sweep_update(cluster, sweep, new_settings, spec=spec, directory=directory)
+    if isinstance(spec, Sweep):
+        raise Conflict(f"{run.spec.name} is a {type(run.spec).__name__}, and {files[0]} has a Sweep of that name.")
+    return plan_update(cluster, leaf(run), new_settings, spec=spec, directory=directory, ignore=frozenset(ignore))
 
 
-def _of_run(specs: dict[str, Training], name: str, file: str) -> Training:
+def _of_run(specs: "dict[str, Training | Sweep]", name: str, file: str) -> "Training | Sweep":
     """Return the spec of a run in a file; a single spec also matches a run with a number appended to its name."""
     if name in specs:
         return specs[name]
@@ -175,8 +201,8 @@ def _tell(update: "Update") -> None:
 
 
 def _lines(update: "Update") -> list[str]:
-    told = [str(difference) for difference in update.differences]
-    return told if update.new_files is None else [*told, f"files of workdir: as they are now in {update.new_files}"]
+    lines = [str(difference) for difference in update.differences]
+    return lines if update.new_files is None else [*lines, f"files of workdir: as they are now in {update.new_files}"]
 
 
 def _tell_dry(cluster: ClusterClient, runs: list[AnyWorkload], updates: "list[Update]", *, json_: bool) -> None:
@@ -193,14 +219,14 @@ def _tell_dry(cluster: ClusterClient, runs: list[AnyWorkload], updates: "list[Up
         for run in after
     ]
     outcomes = decide_on(cluster, waiting, now)
-    told = []
+    rows = []
     for run, update, (status, starts_at) in zip(runs, plans, outcomes, strict=True):
         if json_:
             changes = () if update is None else update.differences
-            told.append(
+            rows.append(
                 {
                     "name": run.spec.name,
-                    "changes": [{"key": each.key, "old": each.old, "new": each.new} for each in changes],
+                    "changes": [{"key": change.key, "old": change.old, "new": change.new} for change in changes],
                     "phase": status.phase.value,
                     "reason": status.reason.message,
                     "starts_at": starts_at if status.phase is Phase.PENDING else None,
@@ -213,4 +239,4 @@ def _tell_dry(cluster: ClusterClient, runs: list[AnyWorkload], updates: "list[Up
             print(f"chosen: {note}")
         print("\n".join(describe_outcome(run.spec.name, status, starts_at)))
     if json_:
-        print(as_json(told))
+        print(as_json(rows))

@@ -22,9 +22,9 @@ def rollback(target: Target, name: str, to: str | None, no_wait: bool, json_: bo
     serving = to_endpoint(find(cluster, name))
     detail = detail_of(serving)
     served = [
-        each
-        for each in detail.revisions
-        if each.ready_at is not None and each.failed is None and each.number != detail.asked
+        revision
+        for revision in detail.revisions
+        if revision.ready_at is not None and revision.failed is None and revision.number != detail.asked
     ]
     revision = _chosen(serving.spec.name, served, to)
     changed = cluster.launch(spec_of(revision))
@@ -40,9 +40,9 @@ def _chosen(name: str, served: list[Revision], to: str | None) -> Revision:
     if not served:
         raise Conflict(f"{name} has no other revision that served; `fairlead status {name} --json` lists them.")
     if to is None:
-        return max(served, key=lambda each: (each.created_at, each.number))
-    found = next((each for each in served if each.name == to), None)
-    if found is None:
-        names = ", ".join(each.name for each in served)
+        return max(served, key=lambda revision: (revision.created_at, revision.number))
+    target = next((revision for revision in served if revision.name == to), None)
+    if target is None:
+        names = ", ".join(revision.name for revision in served)
         raise Conflict(f"{name} has no other revision {to} that served; these did: {names}.")
-    return found
+    return target

@@ -1,9 +1,11 @@
 """``fairlead run``: submit and follow runs."""
 
 import os
+import re
 import shlex
 import time
 from dataclasses import field, replace
+from itertools import pairwise
 from pathlib import Path
 
 import click
@@ -20,10 +22,11 @@ from fairlead.errors import Conflict, FairleadError, NameTaken, NotFound
 from fairlead.frozen import dataclass
 from fairlead.specs.constraints import BrokenRules
 from fairlead.specs.training import Training
-from fairlead.specs.workload import WorkloadSpec, renamed
+from fairlead.specs.workload import Kind, WorkloadSpec, renamed
 from fairlead.state.snapshot import AnyWorkload, Phase
 
 DETACHED = 130
+SCRIPT = re.compile(r"(?!-)[^;\n]*\.(py|sh|R|jl|pl|rb|js|lua|ipynb)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,18 +57,18 @@ class _Submission:
         doubt, left = "", self.wanted[len(self.submitted) :]
         try:
             # The interruption may have come between a submission and its response.
-            found = self._there(self.cluster, left[0].spec) if left else None
+            last_run = self._there(self.cluster, left[0].spec) if left else None
         except FairleadError:
             doubt = f" Whether {left[0].spec.name} was submitted is not known; `fairlead status` tells."
-            found, left = None, left[1:]
-        runs = self.submitted if found is None else [*self.submitted, found]
-        missing = [each.spec.name for each in left[len(runs) - len(self.submitted) :]]
+            last_run, left = None, left[1:]
+        runs = self.submitted if last_run is None else [*self.submitted, last_run]
+        missing = [request.spec.name for request in left[len(runs) - len(self.submitted) :]]
         if not runs:
             return f"Interrupted; {'no other run' if doubt else 'nothing'} was submitted.{doubt}"
         names, again = ", ".join(run.spec.name for run in runs), self.cluster.named(*runs)
         lacking = f"; not submitted: {', '.join(missing)}" if missing else ""
-        told = f"Interrupted; submitted: {names}{lacking}.{doubt}"
-        return f"{told} `fairlead attach {again}` follows, `fairlead stop {again}` stops."
+        text = f"Interrupted; submitted: {names}{lacking}.{doubt}"
+        return f"{text} `fairlead attach {again}` follows, `fairlead stop {again}` stops."
 
     def _there(self, cluster: ClusterClient, spec: WorkloadSpec) -> AnyWorkload | None:
         own = cluster.another()
@@ -84,6 +87,13 @@ class _Submission:
 @click.argument("files", nargs=-1, type=files_type)
 @click.option("--name", help="Name of the run instead of the file's.")
 @override_options
+@click.option(
+    "--env-file",
+    "env_files",
+    multiple=True,
+    type=click.Path(path_type=Path),
+    help="File of NAME=VALUE lines for the program on this machine, such as secrets; not part of the spec.",
+)
 @click.option("--ignore", multiple=True, type=click.Choice(IGNORABLE), help="Ignore this field on this cluster.")
 @click.option("-d", "--detach", is_flag=True, help="Submit and return.")
 @click.option("--json", "json_", is_flag=True, help="As `attach --json`; with --detach, the submitted runs as JSON.")
@@ -93,6 +103,7 @@ def run(
     files: tuple[str, ...],
     name: str | None,
     overrides: Overrides,
+    env_files: tuple[Path, ...],
     ignore: tuple[str, ...],
     detach: bool,
     json_: bool,
@@ -105,6 +116,15 @@ def run(
     A FILE of `-` is standard input, with paths relative to the current directory.
     """
     submission = _Submission()
+    if env_files:
+        from fairlead.cli.env_file import read_env_files  # here and not above: few runs have such a file
+
+        if target.is_kubernetes:
+            raise click.UsageError(
+                "--env-file is for runs on this machine; on Kubernetes put the values into a Secret and name it in "
+                "`kubernetes:`, see docs/kubernetes.md."
+            )
+        os.environ.update(read_env_files(env_files))  # which the run gets, as it gets those of the shell
     try:
         return _run(target, asked_of(files, name, overrides), submission, ignore=ignore, detach=detach, json_=json_)
     except KeyboardInterrupt:
@@ -113,16 +133,25 @@ def run(
 
 
 def _run(
-    target: Target, asked: list[Asked], submission: "_Submission", *, ignore: tuple[str, ...], detach: bool, json_: bool
+    target: Target,
+    requests: list[Asked],
+    submission: "_Submission",
+    *,
+    ignore: tuple[str, ...],
+    detach: bool,
+    json_: bool,
 ) -> int:
     cluster = submission.cluster = target.open(is_to_submit=True)
     # All are admitted before any is submitted, so that an error in one submits none.
-    admitted = [admit(cluster, each.spec, each.directory, ignore=frozenset(ignore)) for each in asked]
+    admitted = [admit(cluster, request.spec, request.directory, ignore=frozenset(ignore)) for request in requests]
     _refuse_taken(cluster, [wanted.spec for wanted in admitted])
     submission.wanted, submitted = admitted, submission.submitted
     for wanted in admitted:
         if wanted.taken is not None and not json_:
             message(wanted.taken)
+        for note in wanted.notes if not json_ else ():
+            if note.startswith("run: "):  # what the plan says of the command, which few look at first
+                message(note)
         before = _before(cluster, wanted.spec)
         workload = submit(cluster, wanted)
         submitted.append(workload)
@@ -130,7 +159,7 @@ def _run(
             what = "Changed" if before.spec != workload.spec else "Nothing has changed of"
             message(f"{what} {workload.spec.name}{cluster.where(workload)}.")
         elif not json_:
-            renamed = "" if workload.spec.name == wanted.spec.name else f" (a finished run is named {wanted.spec.name})"
+            renamed = "" if workload.spec.name == wanted.spec.name else f" (another run is named {wanted.spec.name})"
             message(f"Submitted {workload.spec.name}{cluster.where(workload)}{renamed}.")
             _tell_checkpoints(cluster, wanted.spec, workload)
             if is_pipeline(wanted.spec):
@@ -139,8 +168,8 @@ def _run(
         if json_:
             print(as_json([run_json(workload) for workload in submitted]))
         return 0
-    endpoints = [each for each in submitted if _is_endpoint(each.spec)]
-    others = [each for each in submitted if not _is_endpoint(each.spec)]
+    endpoints = [run for run in submitted if _is_endpoint(run.spec)]
+    others = [run for run in submitted if not _is_endpoint(run.spec)]
     code = 0
     if endpoints:
         from fairlead.cli.endpoints import await_ready  # here, since few runs are endpoints, which never end
@@ -148,7 +177,7 @@ def _run(
         code = await_ready(cluster, endpoints, json_=json_)
     if not others:
         if json_:
-            print(as_json([run_json(cluster.get(each.uid)) for each in endpoints]))
+            print(as_json([run_json(cluster.get(run.uid)) for run in endpoints]))
         return code
     from fairlead.cli.follow import follow  # here, since neither `plan` nor `run -d` follows anything
 
@@ -156,13 +185,13 @@ def _run(
 
 
 def _is_endpoint(spec: WorkloadSpec) -> bool:
-    return type(spec).__name__ == "Serving"
+    return spec.kind == Kind.SERVING
 
 
 def _before(cluster: ClusterClient, spec: WorkloadSpec) -> AnyWorkload | None:
     """Return the endpoint of a spec's name before its change; None without one."""
     going = cluster.unfinished(spec.team) if _is_endpoint(spec) else ()
-    return next((each for each in going if each.spec.name == spec.name and _is_endpoint(each.spec)), None)
+    return next((run for run in going if run.spec.name == spec.name and _is_endpoint(run.spec)), None)
 
 
 def _tell_triggers(spec: WorkloadSpec) -> None:
@@ -174,33 +203,36 @@ def _tell_triggers(spec: WorkloadSpec) -> None:
         message("It runs once now; `fairlead apply` lets it run by itself.")
 
 
-def _tell_checkpoints(cluster: ClusterClient, asked: WorkloadSpec, workload: AnyWorkload) -> None:
+def _tell_checkpoints(cluster: ClusterClient, spec: WorkloadSpec, workload: AnyWorkload) -> None:
     """Print a hint if an earlier run of the name has checkpoints and the new one starts from scratch."""
-    if not isinstance(asked, Training) or workload.spec.name == asked.name or asked.checkpoint.origin is not None:
+    if not isinstance(spec, Training) or workload.spec.name == spec.name or spec.checkpoint.origin is not None:
         return
     try:
-        before = cluster.find(asked.name, workload.spec.team)
+        before = cluster.find(spec.name, workload.spec.team)
     except (NotFound, Conflict):  # just deleted
         return
     step = None if before.progress is None else before.progress.checkpoint_step
     if step is None:
         return
-    again = f"`--set checkpoint.from={asked.name}` starts from it"
+    again = f"`--set checkpoint.from={spec.name}` starts from it"
     if before.status.phase is not Phase.SUCCEEDED:
         again = f"`fairlead resume {cluster.named(before)}` continues that run, {again}"
-    message(f"{workload.spec.name} starts at step 0; {asked.name} has a checkpoint of step {step}: {again}.")
+    message(f"{workload.spec.name} starts at step 0; {spec.name} has a checkpoint of step {step}: {again}.")
 
 
 def _refuse_taken(cluster: ClusterClient, specs: list[WorkloadSpec]) -> None:
-    """Refuse all specs if one has the name of an unfinished run; a single one is refused when it is submitted."""
-    if len(specs) < 2:
+    """Refuse all specs if one, not a Training, has the name of an unfinished run; a single one is refused when it is
+    submitted."""
+    num = len(specs)
+    if num < 2:
         return
+    specs = [spec for spec in specs if not isinstance(spec, Training)]
     going = (run for team in {spec.team for spec in specs} for run in cluster.unfinished(team))
     taken = {(run.spec.team, run.spec.name) for run in going}
     names = [spec.name for spec in specs if (spec.team, spec.name) in taken and _before(cluster, spec) is None]
     if names:
         raise NameTaken(
-            f"{', '.join(names)}: not finished under that name, so that none of the {len(specs)} runs was submitted. "
+            f"{', '.join(names)}: not finished under that name, so that none of the {num} runs was submitted. "
             f"Stop it first (`fairlead stop {' '.join(names)}`), or choose another name."
         )
 
@@ -214,26 +246,28 @@ def asked_of(files: tuple[str, ...], name: str | None, overrides: Overrides) -> 
         if strange:
             raise click.UsageError(f"{strange[0]!r} does not end like a spec file: {', '.join(ENDINGS)}.")
         refuse_twice(files)
-        asked = [
+        requests = [
             Asked(spec=spec, directory=directory_of(file))
             for file in files
             for spec in workloads(file, overrides.of_pipeline)
         ]
-        asked = [replace(each, spec=_overridden(each.spec, overrides)) for each in asked]
-        names = [(each.spec.team, each.spec.name) for each in asked]
+        requests = [replace(request, spec=_overridden(request.spec, overrides)) for request in requests]
+        names = [(request.spec.team, request.spec.name) for request in requests]
         twice = next((name for team, name in names if names.count((team, name)) > 1), None)
         if twice is not None:
             raise click.UsageError(f"several of these runs are named {twice!r}; give each its own name.")
     else:
-        asked = [Asked(spec=overrides.of(_command(files)), directory=Path.cwd())]
+        requests = [Asked(spec=overrides.of(_command(files)), directory=Path.cwd())]
     if name is not None:
-        if len(asked) != 1:
-            raise click.UsageError(f"--name names one run; these are {len(asked)}.")
+        if any(setting.partition("=")[0].strip() == "name" for setting in overrides.settings):
+            raise click.UsageError("--set name and --name say the same key: give one of them.")
+        if len(requests) != 1:
+            raise click.UsageError(f"--name names one run; these are {len(requests)}.")
         try:
-            asked = [replace(asked[0], spec=renamed(asked[0].spec, name))]
+            requests = [replace(requests[0], spec=renamed(requests[0].spec, name))]
         except BrokenRules as error:
             raise click.UsageError(f"--name: {error.problems[0][1]}") from error
-    return asked
+    return requests
 
 
 def _overridden(spec: WorkloadSpec, overrides: Overrides) -> WorkloadSpec:
@@ -247,8 +281,21 @@ def _command(words: tuple[str, ...]) -> Training:
     program = words[0]
     if program.endswith(".py") and os.path.isfile(program) and not os.access(program, os.X_OK):
         raise click.UsageError(f"{program} is not executable; give `fairlead run -- python {shlex.join(words)}`.")
-    script = next((word for word in words[1:] if not word.startswith("-")), program)
+    if len(words) == 1 and os.path.isdir(program):
+        specs = sorted(path.name for path in Path(program).iterdir() if is_spec_file(path.name))
+        hint = f"; its spec files: {', '.join(specs[:5])}" if specs else ", without a spec file in it"
+        raise click.UsageError(f"{program} is a directory, no command{hint}.")
     try:
-        return Training(name=name_from(Path(script).stem) or "run", run=shlex.join(words))
+        return Training(name=name_from(_named_after(words)) or "run", run=shlex.join(words))
     except BrokenRules as error:
         raise click.UsageError(f"the command: {error}") from error
+
+
+def _named_after(words: tuple[str, ...]) -> str:
+    """Return what a command is named after: its first script, or else its module (`-m`), or else its program."""
+    for before, word in pairwise(("", *words)):
+        if before == "-m":
+            return word.rpartition(".")[2]
+        if SCRIPT.fullmatch(word):
+            return Path(word).stem
+    return Path(words[0]).name

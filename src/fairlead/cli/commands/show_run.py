@@ -11,8 +11,11 @@ from fairlead.cli.names import RunName, find
 from fairlead.cli.show import as_json, describe_time, json_option, message
 from fairlead.cli.target import Target, cluster_options
 from fairlead.cluster.kept_code import KeptCode, file_differences, package_differences
+from fairlead.control.pipelines.submission import shown_spec
 from fairlead.errors import Conflict
+from fairlead.runtime.paths import UnsafeName, below
 from fairlead.specs.formats.rendering import render, render_short, to_yaml
+from fairlead.specs.formats.secret_values import conceal
 from fairlead.specs.workload import WorkloadSpec
 from fairlead.text.quantities import describe_memory, plural
 
@@ -34,19 +37,19 @@ def show(target: Target, name: str, code_: bool, other: str | None, export: Path
         raise click.UsageError("--diff shows two runs, --code and --export one: give one of them.")
     cluster = target.open()
     run = find(cluster, name)
-    code = cluster.code(run.uid)
+    code, spec = cluster.code(run.uid), shown_spec(run.spec)
     if other is not None:
         second = find(cluster, other)
-        differences = _differences((run.spec, code), (second.spec, cluster.code(second.uid)))
+        differences = _differences((spec, code), (shown_spec(second.spec), cluster.code(second.uid)))
         print(as_json(differences) if json_ else _say_differences(differences, run.spec.name, second.spec.name))
         return
     if export is not None:
         number = _write(code, export)
         message(f"Wrote {plural(number, 'file')} of {run.spec.name} to {export}.")
     if json_:
-        print(as_json({"name": run.spec.name, "uid": run.uid, "spec": render(run.spec), "code": code.told()}))
+        print(as_json({"name": run.spec.name, "uid": run.uid, "spec": conceal(render(spec)), "code": code.told()}))
         return
-    print(to_yaml(run.spec, form="short"))
+    print(to_yaml(spec, form="short", shows_secrets=False))
     print("\n".join([*_say_code(code), *_say_environment(code), *(_say_files(code) if code_ else [])]))
 
 
@@ -98,12 +101,13 @@ def _say_files(code: KeptCode) -> list[str]:
 
 def _differences(old: tuple[WorkloadSpec, KeptCode], new: tuple[WorkloadSpec, KeptCode]) -> dict[str, Any]:
     (before, first), (after, second) = old, new
-    given = [render_short(spec) for spec in (before, after)]
-    keys = [key for key in {**given[0], **given[1]} if given[0].get(key) != given[1].get(key)]
+    rendered = [render_short(spec) for spec in (before, after)]
+    keys = [key for key in {**rendered[0], **rendered[1]} if rendered[0].get(key) != rendered[1].get(key)]
     commits = [None if code.git is None else code.git["commit"] for code in (first, second)]
     unknown = [spec.name for spec, code in (old, new) if code.files is None]
+    hidden = [conceal(fields, every=True) for fields in rendered]
     return {
-        "spec": {key: [given[0].get(key), given[1].get(key)] for key in keys},
+        "spec": {key: [fields.get(key) for fields in hidden] for key in keys},
         "commit": commits if commits[0] != commits[1] else None,
         "packages": package_differences(first, second),
         "files": None if unknown else list(file_differences(first, second)),
@@ -111,12 +115,12 @@ def _differences(old: tuple[WorkloadSpec, KeptCode], new: tuple[WorkloadSpec, Ke
     }
 
 
-def _say_differences(found: dict[str, Any], first: str, second: str) -> str:
-    lines = [f"{key}: {_or_none(old)} -> {_or_none(new)}" for key, (old, new) in found["spec"].items()]
-    if found["commit"] is not None:
-        lines.append(f"commit: {_or_none(found['commit'][0])} -> {_or_none(found['commit'][1])}")
-    lines += [f"package {each}" for each in found["packages"]]
-    lines += found["files"] if found["files"] is not None else [f"files: {found['why']}"]
+def _say_differences(differences: dict[str, Any], first: str, second: str) -> str:
+    lines = [f"{key}: {_or_none(old)} -> {_or_none(new)}" for key, (old, new) in differences["spec"].items()]
+    if differences["commit"] is not None:
+        lines.append(f"commit: {_or_none(differences['commit'][0])} -> {_or_none(differences['commit'][1])}")
+    lines += [f"package {package}" for package in differences["packages"]]
+    lines += differences["files"] if differences["files"] is not None else [f"files: {differences['why']}"]
     return "\n".join(lines) or f"{first} and {second} do not differ."
 
 
@@ -129,7 +133,10 @@ def _write(code: KeptCode, directory: Path) -> int:
         content = code.read(file.path)
         if content is None:
             raise Conflict(f"{file.path} cannot be read any more from what was kept.")
-        place = directory / file.path
+        try:
+            place = below(directory, file.path)
+        except UnsafeName as error:
+            raise Conflict(f"The stored code of the run is not written: {error}.") from error
         place.parent.mkdir(parents=True, exist_ok=True)
         place.write_bytes(content)
         place.chmod(0o755 if file.executable else 0o644)

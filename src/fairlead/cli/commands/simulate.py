@@ -103,15 +103,15 @@ def simulate(
         arrivals = expected(arrivals, expect)
     misfits = never_fits(arrivals, pools)
     if misfits:
-        told = [f"{reason.message} {reason.remedy or ''}".rstrip() for reason in misfits[:5]]
-        if len(misfits) > len(told):
-            told.append(f"{len(misfits) - len(told)} more of other sizes fit nowhere either.")
-        told.append(
+        lines = [f"{reason.message} {reason.remedy or ''}".rstrip() for reason in misfits[:5]]
+        if len(misfits) > len(lines):
+            lines.append(f"{len(misfits) - len(lines)} more of other sizes fit nowhere either.")
+        lines.append(
             "Its nodes are not here now: --save the history and add them to its cluster file."
             if from_cluster
             else "Or add a pool that holds it to the cluster file, or leave it out of the trace."
         )
-        raise CannotFit("\n".join(told))
+        raise CannotFit("\n".join(lines))
     names = tuple(dict.fromkeys(policies)) or ("default",)
     outcomes = [(name, _replay(name, arrivals, pools, teams, world)) for name in names]
     results = [(name, outcome, summary(outcome)) for name, outcome in outcomes]

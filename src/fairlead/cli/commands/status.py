@@ -2,7 +2,7 @@
 
 import time
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import click
 
@@ -25,13 +25,15 @@ from fairlead.cli.show import (
 from fairlead.cli.suggestions import suggest
 from fairlead.cli.target import Target, cluster_options
 from fairlead.cluster.client import ClusterClient
+from fairlead.cluster.listing import Listing, PagedClient
 from fairlead.cluster.output import describe_dropped
 from fairlead.cluster.port import EventRecord
 from fairlead.cluster.selection import FINISHED, Selection
 from fairlead.control.pipelines.command import is_pipeline
-from fairlead.policy.kinds.lifecycle import active_until
 from fairlead.policy.kinds.progress import describe_progress, progress_of, warning_of
 from fairlead.specs.training import Training
+from fairlead.specs.workload import Kind, WorkloadSpec
+from fairlead.state.run_times import active_until
 from fairlead.state.snapshot import AnyWorkload, Phase, Pod, PodPhase, Progress, RankExit, Workload, is_leaf
 from fairlead.text.money import describe_microusd
 from fairlead.text.quantities import (
@@ -49,17 +51,19 @@ if TYPE_CHECKING:
     from fairlead.policy.selection.slowdowns import Company
 
 RECENT = 15
+# The rows of a table that nobody asked to be longer.
+MOST_ROWS = 200
 NEWEST_EVENTS = 5
 
 
 @click.command()
 @click.argument("name", required=False, type=RunName())
 @selection_options()
-@click.option("--all", "everything", is_flag=True, help="All runs, not only unfinished and recent ones.")
+@click.option("--all", "everything", is_flag=True, help="All runs and children, not only unfinished and recent runs.")
 @click.option(
     "--limit",
     type=click.IntRange(min=1),
-    help=f"Maximum number of runs; all unfinished and {RECENT} others by default.",
+    help=f"Maximum number of runs; unfinished ones and {RECENT} others by default, a table with at most {MOST_ROWS}.",
 )
 @click.option("--watch", "-w", "watches", is_flag=True, help="Watch for changes until Ctrl-C.")
 @json_option
@@ -74,6 +78,8 @@ def status(
     json_: bool,
 ) -> None:
     """List unfinished and recent runs, or show the state of NAME with its reasons.
+
+    Children, such as trials and replicas, are listed with `status PARENT`, --all, --phase or --label.
 
     With --watch the listing is updated in place on a terminal; elsewhere each change is printed as a line, with --json
     as an object.
@@ -102,8 +108,9 @@ def status(
     if json_:
         print(as_json([run_json(run) for run in runs]))
     elif runs:
-        print(table(run_rows(runs)))
-        if is_cut:
+        most = len(runs) if everything or limit is not None else MOST_ROWS
+        print(table(run_rows(runs[:most])))
+        if is_cut or len(runs) > most:
             message("There are more: --all lists them, --limit, --phase and --label choose.")
     elif selection != Selection():
         message(f"No run with {selection}.")
@@ -114,12 +121,21 @@ def status(
 def _listed(
     cluster: ClusterClient, selection: Selection, *, everything: bool, limit: int | None
 ) -> tuple[list[AnyWorkload], bool]:
-    """Return matching runs, unfinished ones oldest first, then others newest first; and whether some were cut off."""
+    """Return matching runs, unfinished ones oldest first, then others newest first; and whether some were cut off.
+
+    With neither ``everything`` nor a selection, children are left out, which ``status PARENT`` lists.
+    """
     going = [run for run in cluster.unfinished() if selection.matches(run)]
     over = (selection.phases or FINISHED) & FINISHED
+    top_only = not everything and selection == Selection()
+    if top_only:
+        uids = {run.uid for run in going}
+        going = [run for run in going if run.parent not in uids]
     most = None if everything else max(0, limit - len(going)) if limit is not None else RECENT
     past: tuple[AnyWorkload, ...] = ()
-    if over:
+    if top_only and most is not None:
+        past = cast(PagedClient, cluster).page(Listing(is_over=True, top_only=True, limit=most + 1))
+    elif over:
         wanted = Selection(phases=over, labels=selection.labels)
         past = cluster.select(wanted, limit=None if most is None else most + 1)
     runs = [*going, *past[:most]][:limit]
@@ -128,13 +144,15 @@ def _listed(
 
 def _parent_json(cluster: ClusterClient, parent: AnyWorkload) -> dict[str, Any]:
     from fairlead.specs.formats.rendering import render
+    from fairlead.specs.formats.secret_values import conceal
 
     children = [run_json(child) for child in cluster.children(parent.uid)]
     where = {} if cluster.has_containers else {"directory": cluster.kept_at(parent)}
     steps = {"steps": steps_json(cluster, parent)} if is_pipeline(parent.spec) else {}
     return {
+        "name": parent.spec.name,
+        "spec": conceal(render(_shown(parent.spec))),  # before the state, as in Kubernetes
         **run_json(parent),
-        "spec": render(parent.spec),
         **steps,
         "children": children,
         **where,
@@ -142,8 +160,16 @@ def _parent_json(cluster: ClusterClient, parent: AnyWorkload) -> dict[str, Any]:
     }
 
 
+def _shown(spec: WorkloadSpec) -> WorkloadSpec:
+    if not is_pipeline(spec):
+        return spec
+    from fairlead.control.pipelines.submission import shown_spec  # here and not above: few runs are pipelines
+
+    return shown_spec(spec)
+
+
 def _endpoint(cluster: ClusterClient, parent: AnyWorkload) -> dict[str, Any]:
-    if type(parent.spec).__name__ != "Serving":
+    if parent.spec.kind != Kind.SERVING:
         return {}
     from fairlead.cli.endpoints import endpoint_json  # here and not above: few runs are endpoints
 
@@ -153,11 +179,11 @@ def _endpoint(cluster: ClusterClient, parent: AnyWorkload) -> dict[str, Any]:
 def _full_parent(cluster: ClusterClient, parent: AnyWorkload) -> str:
     spec, state = parent.spec, parent.status
     children = cluster.children(parent.uid)
-    events = [event for each in with_descendants(cluster, parent) for event in cluster.events(each.uid)]
+    events = [event for workload in with_descendants(cluster, parent) for event in cluster.events(workload.uid)]
     events.sort(key=lambda event: event.id)
     facts = [("kind", type(spec).__name__), *_common_facts(parent)]
     facts += [("submitted", describe_time(parent.created_at)), ("progress", progress_of(parent))]
-    if type(spec).__name__ == "Serving":
+    if spec.kind == Kind.SERVING:
         from fairlead.cli.endpoints import endpoint_facts  # here and not above: few runs are endpoints
 
         facts += endpoint_facts(cluster, parent)
@@ -175,28 +201,30 @@ def _full_parent(cluster: ClusterClient, parent: AnyWorkload) -> str:
 
 def _full_json(cluster: ClusterClient, workload: Workload) -> dict[str, Any]:
     from fairlead.specs.formats.rendering import render
+    from fairlead.specs.formats.secret_values import conceal
 
     pods = [_pod_json(pod) for pod in cluster.pods(workload.uid)]
-    told = {"spec": render(workload.spec), "pods": pods, "starts_at": latest_start(cluster, workload)}
-    told["cost_microusd"] = spent_microusd = cluster.cost_of(workload)
+    spec = conceal(render(_shown(workload.spec)))
+    fields: dict[str, Any] = {"pods": pods, "starts_at": latest_start(cluster, workload)}
+    fields["cost_microusd"] = spent_microusd = cluster.cost_of(workload)
     ahead = run_forecast(cluster, workload, spent_microusd)
-    told["forecast"] = None if ahead is None else asdict(ahead)
+    fields["forecast"] = None if ahead is None else asdict(ahead)
     spent = cluster.goodput_of(workload)
-    told["goodput"] = None if spent is None else asdict(spent)
+    fields["goodput"] = None if spent is None else asdict(spent)
     shared = _company(cluster, workload)
     if shared is not None:
-        told["shares"] = asdict(shared)
-    told["dropped_output"] = [asdict(each) for each in cluster.dropped_output(workload)]
+        fields["shares"] = asdict(shared)
+    fields["dropped_output"] = [asdict(drop) for drop in cluster.dropped_output(workload)]
     if is_pipeline(workload.spec):
-        told["steps"] = steps_json(cluster, workload)
+        fields["steps"] = steps_json(cluster, workload)
     where = {} if cluster.has_containers else {"directory": cluster.kept_at(workload)}
-    return {**run_json(workload), **told, **where}
+    return {"name": workload.spec.name, "spec": spec, **run_json(workload), **fields, **where}
 
 
 def _pod_json(pod: Pod) -> dict[str, Any]:
     """Return a pod as a JSON object, in which ``uid`` is that of the run, as everywhere."""
-    told = asdict(pod)
-    return {"pod_uid": told.pop("uid"), "uid": told.pop("workload_uid"), **told}
+    fields = asdict(pod)
+    return {"pod_uid": fields.pop("uid"), "uid": fields.pop("workload_uid"), **fields}
 
 
 def _full(cluster: ClusterClient, workload: Workload) -> str:
@@ -220,8 +248,8 @@ def _facts(cluster: ClusterClient, workload: Workload, starts_at: float | None) 
         ("pipeline", describe_steps(workload)) if is_pipeline(spec) else ("run", spec.run.strip().replace("\n", "; "))
     )
     facts = [what, *_common_facts(workload)]
-    each = describe_resources(spec.resources)
-    facts.append(("ranks", f"{_size(workload)} with {each}; attempt {state.attempt}"))
+    resources = describe_resources(spec.resources)
+    facts.append(("ranks", f"{_size(workload)} with {resources}; attempt {state.attempt}"))
     if state.requests is not None:
         facts.append(("asks for", state.requests.why))
     if state.used is not None:
@@ -295,23 +323,23 @@ def _shares(company: "Company") -> str:
     """Describe with which runs a run shares its GPUs, and its slowdown."""
     if not company.beside:
         return "its GPUs with no run now; others may join it"
-    said = f"its GPUs with {', '.join(company.beside)}"
+    text = f"its GPUs with {', '.join(company.beside)}"
     if company.speed is None:
-        return said
+        return text
     how = "as such runs report" if company.is_measured else "is expected"
-    return f"{said}; {company.speed:.0%} of its speed alone, {how}"
+    return f"{text}; {company.speed:.0%} of its speed alone, {how}"
 
 
 def _budgets(cluster: ClusterClient, workload: Workload) -> list[tuple[str, str]]:
     """Describe the budgets that a run is charged to; on Kubernetes, its Team and `fairlead cost` show them instead."""
     # Here and not above: few teams have budgets.
-    from fairlead.cluster.local.cluster import LocalCluster
     from fairlead.control.budget_balances import balances
 
-    if workload.status.phase.is_final or not isinstance(cluster, LocalCluster) or not cluster.home.teams.exists():
+    machine = cluster.machine
+    if workload.status.phase.is_final or machine is None or not machine.home.teams.exists():
         return []
-    found = balances(cluster, time.time()) if cluster.prices() else []
-    return [("budget", str(each)) for each in found if each.account.charges(workload.spec)]
+    budgets = balances(cluster, time.time()) if machine.prices() else []
+    return [("budget", str(budget)) for budget in budgets if budget.account.charges(workload.spec)]
 
 
 def _cost(amount: int, ahead: "RunForecast | None", phase: Phase) -> str:

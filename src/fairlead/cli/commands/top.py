@@ -28,15 +28,15 @@ def top(name: str | None, watches: bool, target: Target, json_: bool) -> None:
     if watches:
         _watch(target, name, json_=json_)
         return
-    found = _on_kubernetes(target, name) if target.is_kubernetes else _here(target, name)
+    usage = _on_kubernetes(target, name) if target.is_kubernetes else _here(target, name)
     if json_:
-        print(as_json(asdict(found)))
-    elif found.pods:
+        print(as_json(asdict(usage)))
+    elif usage.pods:
         head = ("RUN", "POD", "PHASE", "NODE", "CPU", "MEMORY", "GPU", "GPU MEMORY")
-        print(table([head, *(_row(pod) for pod in found.pods)]))
+        print(table([head, *(_row(pod) for pod in usage.pods)]))
     else:
         message("Nothing runs now." if name is None else f"{name} has no pod that runs now.")
-    for why in found.missing:
+    for why in usage.missing:
         message(f"{why[:1].upper()}{why[1:]}.")
 
 

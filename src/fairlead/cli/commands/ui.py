@@ -51,10 +51,10 @@ def ui(target: Target, port: int | None, sign_in: bool, listen: str | None, json
     else:
         target.open().close()
     if listen is not None:
-        host, _, given = listen.rpartition(":")
-        if not sign_in or not host or not given.isdigit() or int(given) > 65535:
+        host, _, port_text = listen.rpartition(":")
+        if not sign_in or not host or not port_text.isdigit() or int(port_text) > 65535:
             raise click.UsageError(f"--listen {listen!r}: give HOST:PORT, such as 0.0.0.0:8080, and --sign-in with it.")
-        port = int(given)
+        port = int(port_text)
     listening = listen_on(PORT if port is None else port, host)
     address = f"http://{host}:{listening.getsockname()[1]}/"
 

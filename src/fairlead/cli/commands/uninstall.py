@@ -52,7 +52,7 @@ def uninstall(
     extras = [*monitoring_objects(place, gateways=True), *render_storage(address, place)]
     report = take_away(client, place, with_runs=with_runs, tell=tell, timeout_s=timeout, extras=extras)
     if json_:
-        print(as_json({"objects": [done_json(each) for each in report.done], "left": report.left}))
+        print(as_json({"objects": [done_json(change) for change in report.done], "left": report.left}))
     for remark in report.left:
         message(remark)
     if not report.done:

@@ -1,5 +1,6 @@
 """Parses the metrics of DCGM's exporter: Prometheus' text format, one line for each metric of each device."""
 
+import math
 import re
 from collections.abc import Iterable, Iterator, Mapping
 
@@ -37,26 +38,28 @@ class Sample:
 
 
 def samples(exposition: str) -> Iterator[Sample]:
-    """Yield the lines of Prometheus' text format that have labels; other lines are skipped."""
+    """Yield the lines of Prometheus' text format that have labels and a finite value; other lines are skipped."""
     for line in exposition.splitlines():
-        found = _SAMPLE.match(line)
-        if found is None:
+        match = _SAMPLE.match(line)
+        if match is None:
             continue
         try:
-            value = float(found[3])
+            value = float(match[3])
         except ValueError:
             continue
-        yield Sample(name=found[1], labels=dict(_LABEL.findall(found[2])), value=value)
+        if not math.isfinite(value):
+            continue  # Prometheus' mark of a value that is not known
+        yield Sample(name=match[1], labels=dict(_LABEL.findall(match[2])), value=value)
 
 
-def devices_of(found: Iterable[Sample]) -> dict[str, GpuUsage]:
+def devices_of(readings: Iterable[Sample]) -> dict[str, GpuUsage]:
     """Return devices and parts of devices by UUID; a part's key ends with its instance number."""
     values: dict[tuple[str, str], dict[str, float]] = {}
-    for sample in found:
+    for sample in readings:
         key = device_name(sample.labels), model_of(sample.labels)
         if "UUID" in sample.labels:
             values.setdefault(key, {})[sample.name] = sample.value
-    return {name: usage_of(name, model, each) for (name, model), each in values.items()}
+    return {name: usage_of(name, model, metrics) for (name, model), metrics in values.items()}
 
 
 def device_name(labels: Mapping[str, str]) -> str:

@@ -1,6 +1,8 @@
 """Reads how a node offers its GPUs: whole devices, MIG slices or time slices; maps grants to resources.
 
 A device of placement is named ``RESOURCE#NUMBER``, so that a grant contains the resource to request from the node.
+
+See decision 117.
 """
 
 import re
@@ -93,8 +95,8 @@ def _size(name: str, labels: Mapping[str, str], model: str, memory_bytes: int) -
         known = partitionable(model, memory_bytes)
         return int(sliced[1]) * WHOLE_MILLI // (known.compute if known else MIG_SLICES), int(sliced[2]) * GB
     if name in (SHARED, WHOLE[0]):
-        told = labels.get(REPLICAS, "")
+        replicas = labels.get(REPLICAS, "")
         # If the number of time slices is unknown, a device is shared by at least two.
-        num = int(told) if told.isdigit() and int(told) > 0 else 2 if name == SHARED else 1
+        num = int(replicas) if replicas.isdigit() and int(replicas) > 0 else 2 if name == SHARED else 1
         return max(1, WHOLE_MILLI // num), memory_bytes // num
     return WHOLE_MILLI, memory_bytes

@@ -2,12 +2,18 @@
 
 import re
 from collections.abc import Mapping
+from typing import Any
 
+from fairlead.specs.engines import Engine
 from fairlead.specs.gang import GangSpec
 from fairlead.specs.overlay import RANKS
+from fairlead.specs.serving import Replica
 from fairlead.specs.training import MANAGED_BY as MANAGED_BY
 from fairlead.state.snapshot import AnyWorkload, Workload
 
+NAME, INSTANCE, COMPONENT, PART_OF = (
+    f"app.kubernetes.io/{suffix}" for suffix in ("name", "instance", "component", "part-of")
+)
 DOMAIN = "fairlead.dev"
 MANAGER = "fairlead"
 RUN, RUN_UID = f"{DOMAIN}/run", f"{DOMAIN}/run-uid"
@@ -16,6 +22,8 @@ ATTEMPT, INDEX = f"{DOMAIN}/attempt", f"{DOMAIN}/index"
 REPLACEMENT = f"{DOMAIN}/replacement"
 # On pods that an engine created: the engine, and the index of the first pod of the same template.
 ENGINE, INDEX_BASE = f"{DOMAIN}/engine", f"{DOMAIN}/index-base"
+# Names by the recommended label, of runs and of endpoints.
+RUN_NAME, ENDPOINT_NAME = "fairlead-run", "fairlead-endpoint"
 # On the pods of replicas: the endpoint's name.
 SERVICE = f"{DOMAIN}/service"
 # On objects that an engine creates for an endpoint: the endpoint and the revision.
@@ -30,6 +38,20 @@ _CONTAINERS = {
     "pytorchjob": "pytorch", "tfjob": "tensorflow", "xgboostjob": "xgboost", "mpijob": "mpi",
     "kubeflow-trainer": "node",
 }  # fmt: skip
+# The kinds whose objects create an engine's pods. Their names are that of the engine's object, or begin with it and a
+# hyphen; KubeRay shortens long ones from the left, so that nothing is known of the name of a RayCluster.
+_POD_MAKERS: Mapping[str, tuple[tuple[str, str], ...]] = {
+    "jobset": (("batch", "Job"),),
+    "kueue": (("batch", "Job"),),
+    "pytorchjob": (("kubeflow.org", "PyTorchJob"),),
+    "tfjob": (("kubeflow.org", "TFJob"),),
+    "xgboostjob": (("kubeflow.org", "XGBoostJob"),),
+    "mpijob": (("kubeflow.org", "MPIJob"), ("batch", "Job")),
+    "kubeflow-trainer": (("batch", "Job"),),
+    "rayjob": (("ray.io", "RayCluster"),),
+    "volcano": (("batch.volcano.sh", "Job"),),
+}
+_SHORTENED = frozenset({"RayCluster"})
 TEAM, CONTENT = f"{DOMAIN}/team", f"{DOMAIN}/content"
 ROOM_FOR = f"{DOMAIN}/room-for"
 FAMILY = f"{DOMAIN}/family"
@@ -47,11 +69,22 @@ SYSTEM_NAMESPACE, LEASE = "fairlead-system", "fairlead-operator"
 # The gateways of endpoints, in a separate namespace, and the object that has their routes.
 GATEWAY = GATEWAY_NAMESPACE = "fairlead-gateway"
 ROUTES, DEMAND = "fairlead-routes", "demand"
+# The contents of ConfigMaps there, by their label: a team's part of the routes, and a gateway's demand.
+TEAM_ROUTES = "routes"
 # In a team's namespace: hashes of the keys with which the team may call endpoints.
 ACCESS_KEYS = "fairlead-access-keys"
+# Its annotation: when a key was last used, in Unix seconds by its hash.
+KEY_USES = "fairlead.dev/key-uses"
 MODELS = "fairlead-models"
 # On the Lease: the policy with which the leader starts pending runs.
 POLICY = f"{DOMAIN}/policy"
+# On the Lease: the namespace whose runs alone the leader acts on; empty for all.
+WATCHES = f"{DOMAIN}/watches"
+# On the Lease: what teams have had beyond their shares, which the next leader goes on from.
+DEBTS = f"{DOMAIN}/team-debts"
+TROUBLE = (
+    f"{DOMAIN}/trouble"  # of the operator's Lease: what keeps the operator from seeing the cluster; empty for nothing
+)
 # The ConfigMap with the status of the Cluster Autoscaler.
 AUTOSCALER_STATUS = "cluster-autoscaler-status"
 
@@ -66,12 +99,17 @@ def host_name(spec: GangSpec, attempt: int, index: int) -> str:
 
     A replacement has the name of the pod that was lost.
     """
-    return f"{spec.name}-{attempt}-{index}"
+    return pod_name_of(spec.name, attempt, index)
 
 
 def pod_name(spec: GangSpec, attempt: int, index: int, replacement: int = 0) -> str:
     """Return the name of a pod's object, which no other pod has or had; no run's name makes it another's."""
-    return host_name(spec, attempt, index) + (f"r{replacement}" if replacement else "")
+    return pod_name_of(spec.name, attempt, index, replacement)
+
+
+def pod_name_of(run: str, attempt: int, index: int, replacement: int = 0) -> str:
+    """Return the name of a pod's object by the name of its run."""
+    return f"{run}-{attempt}-{index}" + (f"r{replacement}" if replacement else "")
 
 
 def container_of(engine: str | None) -> str:
@@ -83,7 +121,7 @@ def index_in_gang(labels: Mapping[str, str]) -> int:
     """Return a pod's index from its labels: Fairlead's, or the engine's index within its template."""
     if INDEX in labels:
         return _whole(labels[INDEX])
-    number = next((labels[each] for each in (JOB_INDEX, REPLICA_INDEX, TASK_INDEX) if each in labels), None)
+    number = next((labels[label] for label in (JOB_INDEX, REPLICA_INDEX, TASK_INDEX) if label in labels), None)
     return _whole(labels.get(INDEX_BASE)) + _whole(number)
 
 
@@ -96,12 +134,50 @@ def engine_object_name(spec: GangSpec, attempt: int) -> str:
 
     It has at most 57 characters; an engine appends to it for the names of pods.
     """
-    return f"{spec.name}-{attempt}"
+    return engine_object_name_of(spec.name, attempt)
+
+
+def engine_object_name_of(run: str, attempt: int) -> str:
+    """Return the name of the engine's object for an attempt by the name of its run."""
+    return f"{run}-{attempt}"
 
 
 def placeholder_name(spec: GangSpec, index: int) -> str:
     """Return a placeholder's name, which no pod of a gang has, as those end in two numbers."""
-    return f"{spec.name}-room-{index}"
+    return placeholder_name_of(spec.name, index)
+
+
+def placeholder_name_of(run: str, index: int) -> str:
+    """Return a placeholder's name by the name of its run or Pool."""
+    return f"{run}-room-{index}"
+
+
+def controller_of(metadata: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the reference to the controller of an object; an empty one if it has none.
+
+    Anybody who may write an object may write any reference into it: it is a claim, which the name and the namespace of
+    the object have to bear out.
+    """
+    return next((reference for reference in metadata.get("ownerReferences") or () if reference.get("controller")), {})
+
+
+def group_of(owner: Mapping[str, Any]) -> str:
+    """Return the API group of an owner reference; empty for the core group."""
+    group, slash, _ = str(owner.get("apiVersion") or "").partition("/")
+    return group if slash else ""
+
+
+def is_pod_maker(owner: Mapping[str, Any], engine: str, run: str, attempt: int) -> bool:
+    """Return whether an engine's pod of an attempt may have this controller, by its kind and name."""
+    kind, name, expected = owner.get("kind"), str(owner.get("name") or ""), f"{run}-{attempt}"
+    if (group_of(owner), kind) not in _POD_MAKERS.get(engine, ()):
+        return False
+    return kind in _SHORTENED or name == expected or name.startswith(f"{expected}-")
+
+
+def standby_name(pool: str) -> str:
+    """Return the name that the placeholders of a Pool begin with, as those of a run do with that of the run."""
+    return f"pool-{pool}"[:50].rstrip("-")
 
 
 def service_name(workload: Workload) -> str:
@@ -112,9 +188,47 @@ def service_name(workload: Workload) -> str:
     return f"ft-{workload.spec.name}-{workload.uid[:6]}"
 
 
+def key_name(workload: Workload, attempt: int) -> str:
+    """Return the name of the Secret with a run's key.
+
+    All attempts share one, except where MultiKueue may send each to another cluster, in which it goes with its Job.
+    """
+    name = service_name(workload)
+    return f"{name}-{attempt}" if getattr(workload.spec, "engine", None) == Engine.KUEUE else name
+
+
+def is_alone(spec: GangSpec) -> bool:
+    """Return whether a run never has a second pod, so that its pod needs no name by which others find it."""
+    return spec.engine is None and spec.nodes == 1 and spec.most_nodes in (None, 1)
+
+
+def recommended_labels(name: str, instance: str, component: str) -> dict[str, str]:
+    """Return the labels that Kubernetes recommends, by which dashboards and policies of clusters select.
+
+    Fairlead trusts none of them, since everybody may write them. Objects of teams without an owner get none: Argo CD
+    can take one whose ``instance`` is the name of an application for a part of that application, and prune it.
+    """
+    return {NAME: name, INSTANCE: instance, COMPONENT: component, PART_OF: MANAGER, MANAGED_BY: MANAGER}
+
+
+def recommended_for(spec: GangSpec) -> dict[str, str]:
+    """Return the recommended labels of a run; replicas of an endpoint have the endpoint as their instance."""
+    if isinstance(spec, Replica):
+        return recommended_labels(ENDPOINT_NAME, spec.service, "replica")
+    return recommended_labels(RUN_NAME, spec.name, RANKS)
+
+
 def run_labels(workload: Workload) -> dict[str, str]:
     """Return the labels of all objects that belong to a run."""
-    return {MANAGED_BY: MANAGER, RUN: workload.spec.name, RUN_UID: workload.uid}
+    own = {MANAGED_BY: MANAGER, RUN: workload.spec.name, RUN_UID: workload.uid}
+    # Engines give pods and Services these labels themselves; KubeRay's Services select pods by its own ones.
+    return own if workload.spec.engine is not None else {**recommended_for(workload.spec), **own}
+
+
+def pod_labels(workload: Workload) -> dict[str, str]:
+    """Return the labels of a run's pods: those of the user too, who may replace recommended ones."""
+    own = run_labels(workload)
+    return {**own, **workload.spec.labels, **{key: own[key] for key in (MANAGED_BY, RUN, RUN_UID)}}
 
 
 def owner(workload: AnyWorkload) -> dict[str, object]:

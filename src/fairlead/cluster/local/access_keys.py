@@ -8,7 +8,7 @@ from pathlib import Path
 
 from fairlead.cluster.local.json_records import read_records, write_records
 from fairlead.errors import Conflict, NotFound
-from fairlead.state.access_keys import AccessKey
+from fairlead.state.access_keys import AccessKey, too_many
 
 Keys = tuple[AccessKey, ...]
 
@@ -26,15 +26,17 @@ def add_key(path: Path, key: AccessKey) -> None:
     """Add a key.
 
     Raises:
-        Conflict: The team already has a key of that name.
+        Conflict: The team already has a key of that name, or as many as it may have.
     """
 
     def with_it(keys: Keys) -> Keys:
-        if any((each.team, each.name) == (key.team, key.name) for each in keys):
+        if any((other.team, other.name) == (key.team, key.name) for other in keys):
             raise Conflict(
                 f"Team {key.team} has a key {key.name}. Give another name, or "
                 f"`fairlead keys revoke {key.name} --team {key.team}` first."
             )
+        if (refusal := too_many(key.team, keys)) is not None:
+            raise Conflict(refusal)
         return (*keys, key)
 
     _change(path, with_it)
@@ -48,9 +50,9 @@ def remove_key(path: Path, team: str, name: str) -> None:
     """
 
     def without(keys: Keys) -> Keys:
-        left = tuple(each for each in keys if (each.team, each.name) != (team, name))
+        left = tuple(key for key in keys if (key.team, key.name) != (team, name))
         if len(left) == len(keys):
-            names = ", ".join(each.name for each in keys if each.team == team) or "none"
+            names = ", ".join(key.name for key in keys if key.team == team) or "none"
             raise NotFound(f"Team {team} has no key {name}; it has: {names}.")
         return left
 

@@ -9,30 +9,47 @@ import os
 import shutil
 import signal
 import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from fairlead.cluster import contract
+from fairlead.cluster.isolation import Isolation
 from fairlead.cluster.local import limits
 from fairlead.cluster.local.code.environments import Environments
 from fairlead.cluster.local.code.keeping import CodeStore
-from fairlead.cluster.local.code.trees import Settled
+from fairlead.cluster.local.code.trees import Tree
 from fairlead.cluster.local.home import Home
 from fairlead.cluster.local.launchers import Launchers
-from fairlead.cluster.local.pod_files import NewEvents, read_events, read_exits, read_progress, read_series, read_usage
+from fairlead.cluster.local.pod_files import (
+    MOST_PID,
+    NewEvents,
+    read_events,
+    read_exits,
+    read_own_times,
+    read_progress,
+    read_series,
+    read_usage,
+)
 from fairlead.cluster.local.pod_spec import PodEnvironment, render
 from fairlead.cluster.local.ports import port_for
 from fairlead.cluster.local.probes import Probes
 from fairlead.cluster.local.store import Observation, Store
-from fairlead.cluster.local.tables import PodRow
-from fairlead.errors import NotFound
+from fairlead.cluster.local.tables import PodRow, UnreadableWorkload
+from fairlead.errors import ClusterError, NotFound
+from fairlead.policy.health.gang_times import GangTimes
 from fairlead.policy.kinds.failures import hung
+from fairlead.runtime import run_key
 from fairlead.runtime.leftovers import kill_leftovers
-from fairlead.runtime.podfiles import held, is_locked, read_json, write_json
+from fairlead.runtime.podfiles import NO_FILE, held, is_locked, read_json, write_json
 from fairlead.state.plan import Event
+from fairlead.state.pod_uids import pod_uid
 from fairlead.state.reasons import Code, Reason
+from fairlead.state.slow_ranks import SlowRankReport
 from fairlead.state.snapshot import Node, Pod, PodPhase, Progress, Workload, is_replica
+from fairlead.untrusted_json import moment, text, whole
 
 log = logging.getLogger(__name__)
 
@@ -57,18 +74,30 @@ class _Attempt:
 
 
 class Agent:
-    """Manages the pods of this machine."""
+    """Manages the pods of this machine.
+
+    Attributes:
+        isolation: Keeps failures at one pod from the others.
+        unreadable: Why runs could not be observed at the last look, by uid.
+    """
 
     def __init__(self, home: Home, store: Store, node: Node) -> None:
+        self.isolation = Isolation()
+        self.unreadable: dict[str, str] = {}
         self._home = home
         self._store = store
         self._node = node
         self._code = CodeStore(home)
+        # The trees of live pods, and the pods in each.
+        self._trees: dict[str, str | None] = {}
+        self._in_trees: dict[str, set[str]] = {}
         self._environments = Environments(home, self._code.objects, node)
         self._launchers = Launchers(home)
         self._probes = Probes(home)
         self._attempts: dict[str, _Attempt] = {}
         self._progress: dict[str, Progress] = {}
+        # By the uid of the first pod of an attempt.
+        self._gang_times: dict[str, GangTimes] = {}
         self._limits = limits.enforcement()
         self._library = _library(home)
 
@@ -80,24 +109,47 @@ class Agent:
         """Record the state of every live pod; return the number of live pods."""
         rows = self._store.live_pods()
         self._probes.keep({row.pod.uid for row in rows})
+        self._find_trees(rows)
+        unreadable: dict[str, str] = {}
         for row in rows:
-            seen = self._look(row)
-            if seen is not None:
-                self._store.observe(seen, now)
-                if seen.progress is not None:
-                    self._progress[seen.row.pod.uid] = seen.progress
-                if seen.row.pod.phase.is_final:
-                    self._tidy(seen.row.pod)
+            pod = row.pod
+            try:
+                self._observe(row, now)
+            except Exception as error:
+                is_of_disk = isinstance(error, OSError) and error.errno not in NO_FILE
+                if is_of_disk or (isinstance(error, ClusterError) and error.concerns_all):
+                    raise
+                # Whatever a program put into its pod's files, the pods of others are observed.
+                unreadable[pod.workload_uid] = self.isolation.note(f"pod {pod.uid}", error)
+            else:
+                if self.isolation.failing:
+                    self.isolation.settle(f"pod {pod.uid}")
+        self.unreadable = unreadable
+        with self._isolated("links to new files"):
+            self._code.sync(key for key, pods in self._in_trees.items() if pods)
         return len(rows)
+
+    def _observe(self, row: PodRow, now: float) -> None:
+        """Record the state of one live pod."""
+        seen = self._look(row)
+        if seen is not None:
+            if seen.row.pod.phase.is_final:
+                self._leave_tree(seen.row.pod, now)  # first, so that a finished run's files are where they belong
+            self._store.observe(seen, now)
+            if seen.progress is not None:
+                self._progress[seen.row.pod.uid] = seen.progress
+            if seen.row.pod.phase.is_final:
+                self._tidy(seen.row.pod)
 
     def act(self, now: float) -> None:
         """Start the pods that are to start and stop those that have a stop notice."""
         for row in self._store.live_pods():
             try:
-                if row.pod.terminating_since is not None:
-                    self._stop(row, now)
-                elif row.pod.phase is PodPhase.CREATED:
-                    self._start(row, now)
+                with self.isolation.of(f"start or stop of pod {row.pod.uid}"):
+                    if row.pod.terminating_since is not None:
+                        self._stop(row, now)
+                    elif row.pod.phase is PodPhase.CREATED:
+                        self._start(row, now)
             except OSError as error:
                 # A full disk or a missing directory affects one pod only; the others continue, and the next pass
                 # retries.
@@ -106,6 +158,10 @@ class Agent:
         active = self._store.active_uids()
         self._launchers.reap(active)
         self._home.free_memory(active)
+        with self._isolated("files of finished runs"):
+            in_use = {key for key, pods in self._in_trees.items() if pods}
+            for owner, tree, left in self._code.close(active, in_use):
+                self._note_left(owner, tree, left, now)
 
     def close(self) -> None:
         """Stop the warm launchers; pods live on under their shims."""
@@ -114,18 +170,17 @@ class Agent:
         self._probes.close()
 
     def sweep(self) -> None:
-        """Remove files of forgotten runs and settle trees whose end was missed; called when a supervisor starts."""
+        """Remove files of forgotten runs; called when a supervisor starts."""
         runs, now = self._home.path / "runs", time.time()
         for directory in runs.iterdir() if runs.is_dir() else ():
-            if (directory / "code").is_dir():
-                for attempt in {pod.attempt for pod in self._store.pods(directory.name)}:
-                    self._settle(directory.name, attempt, now)
             if now - directory.stat().st_mtime < SWEEP_AGE_S:
                 continue
             try:
                 self._store.get(directory.name)
+            except UnreadableWorkload:
+                continue  # its files stay for the version that reads it
             except NotFound:
-                self._code.settle(directory.name)
+                self._code.forget(directory.name)
                 shutil.rmtree(directory, ignore_errors=True)
         self._code.prune()
 
@@ -147,11 +202,14 @@ class Agent:
                 log.warning("pod %s lost its shim; %d leftover processes killed", pod.uid, killed)
                 return self._seen(row, replace(pod, phase=PodPhase.LOST, ready=False, message=MESSAGE_LOST), path)
         if ended is not None:
-            return self._seen(row, _finished(pod, ended, read_json(path / "started.json")), path)
+            started = read_json(path / "started.json")
+            if started is not None:
+                pod = replace(pod, started_at=_started_at(path, started))
+            return self._seen(row, _finished(pod, ended), path)
         if pod.phase is not PodPhase.RUNNING:
             started = read_json(path / "started.json")
             if started is not None:
-                pod = replace(pod, phase=PodPhase.RUNNING, started_at=float(started["at"]))
+                pod = replace(pod, phase=PodPhase.RUNNING, started_at=_started_at(path, started))
             elif pod.phase is PodPhase.CREATED and (path / "claimed.json").exists():
                 pod = replace(pod, phase=PodPhase.STARTING)
         return self._seen(row, self._probed(pod), path)
@@ -174,6 +232,8 @@ class Agent:
         progress, active_at = read_progress(path)
         if active_at is not None and active_at - (pod.active_at or 0.0) >= ACTIVE_STEP_S:
             pod = replace(pod, active_at=active_at)
+        if pod.index == 0 and progress is not None:
+            progress = replace(progress, slow_rank=self._slow_rank(pod, path))
         if pod.index != 0 or progress == self._progress.get(pod.uid):
             progress = None
         events: NewEvents = read_events(path, row.event_offsets)
@@ -182,6 +242,18 @@ class Agent:
             return None
         seen = replace(row, pod=pod, event_offsets=series.offsets)
         return Observation(row=seen, progress=progress, events=events.events, points=series.points)
+
+    def _slow_rank(self, first: Pod, path: Path) -> SlowRankReport | None:
+        """Return the rank of a gang that is slow by the newest reports; None without one."""
+        reports = read_own_times(path)
+        if not reports:
+            return None
+        gang = self._store.get(first.workload_uid).gang
+        for index in range(1, gang.nodes):
+            uid = pod_uid(first.workload_uid, first.attempt, index)
+            reports |= read_own_times(self._home.pod(first.workload_uid, uid))
+        times = self._gang_times.setdefault(first.uid, GangTimes(gang.world_size))
+        return times.observe(reports)
 
     def _start(self, row: PodRow, now: float) -> None:
         pod = row.pod
@@ -204,6 +276,8 @@ class Agent:
             gone = f"its kept environment is gone; submit {workload.spec.name} again from the shell it is to run in"
             self._cancel(row, path, now, gone)
             return
+        if workload.spec.has_rendezvous:
+            run_key.create(self._home.run_key(workload.uid))
         spec = self._prepare(workload, pod, environ, now)
         # No process outlives a power cut, so that the file need not be durable.
         write_json(path / "pod.json", spec, durably=False)
@@ -217,8 +291,8 @@ class Agent:
             self._environments.record(workload.uid, pod.attempt, spec, now)
 
     def _prepare(self, workload: Workload, pod: Pod, environ: dict[str, Any], now: float) -> dict[str, Any]:
-        workdir = workload.spec.workdir or ""
-        place = self._code.place(workload, pod, lambda at: self._store.was_running(workdir, at))
+        place = self._code.place(workload.uid, self._owner(workload), pod, workload.spec)
+        self._trees.pop(pod.uid, None)
         if place.said is not None:
             reason = Reason(code=Code.CODE_EDITED, message=place.said)
             self._store.note(workload.uid, Event(type="CodeEdited", reason=reason), now)
@@ -255,11 +329,11 @@ class Agent:
                 write_json(path / "stop.json", notice)
             finally:
                 # On a full disk the shim uses the grace period that it was started with.
-                _signal(int(claimed["pid"]), signal.SIGTERM)
+                _signal(claimed.get("pid"), signal.SIGTERM)
             memory.notified = (since, deadline)
         elif now > deadline + KILL_SLACK_S:
             log.error("pod %s did not end; its shim and all processes are killed", pod.uid)
-            _signal(int(claimed["pid"]), signal.SIGKILL)
+            _signal(claimed.get("pid"), signal.SIGKILL)
             kill_leftovers(pod.uid)
 
     def _cancel(self, row: PodRow, path: Path, now: float, why: str) -> None:
@@ -284,35 +358,89 @@ class Agent:
             limits.remove(self._limits.parent / pod.uid)
         self._attempts.pop(pod.uid, None)
         self._progress.pop(pod.uid, None)
-        if (self._home.run(pod.workload_uid) / "code").is_dir():
-            self._settle(pod.workload_uid, pod.attempt, time.time())
+        self._gang_times.pop(pod.uid, None)
+        self._trees.pop(pod.uid, None)
 
-    def _settle(self, uid: str, attempt: int, now: float) -> None:
-        """Move what an attempt wrote in its own tree to the working directory, once all of its pods are final."""
-        if all(pod.phase.is_final for pod in self._store.pods(uid) if pod.attempt == attempt):
-            for settled, tree in self._code.settle(uid, attempt):
-                if settled.left:
-                    reason = Reason(code=Code.CODE_EDITED, message=_say_left(settled, tree, attempt))
-                    self._store.note(uid, Event(type="FilesLeft", reason=reason), now)
+    @contextmanager
+    def _isolated(self, name: str) -> Iterator[None]:
+        """Work on files in the block: a failure, also one of the disk, is logged once and keeps nothing else up."""
+        try:
+            with self.isolation.of(name):
+                yield
+        except OSError as error:
+            self.isolation.note(name, error)
+
+    def _find_trees(self, rows: Sequence[PodRow]) -> None:
+        """Find the trees in which live pods work."""
+        self._in_trees = {}
+        for row in rows:
+            uid = row.pod.uid
+            if uid not in self._trees:
+                try:
+                    run = self._store.get(row.pod.workload_uid)
+                    self._trees[uid] = self._code.tree_of(run.uid, self._owner(run), run.spec)
+                except (
+                    NotFound,
+                    UnreadableWorkload,
+                    OSError,
+                    ValueError,
+                ):  # what is wrong with its files is told where they are needed
+                    continue
+            if (key := self._trees[uid]) is not None:
+                self._in_trees.setdefault(key, set()).add(uid)
+
+    def _owner(self, run: Workload) -> str:
+        """Return the outermost parent of a run; its own uid without one."""
+        uid, parent = run.uid, run.parent
+        while parent is not None:
+            try:
+                uid, parent = parent, self._store.get(parent).parent
+            except (NotFound, UnreadableWorkload):
+                break
+        return uid
+
+    def _leave_tree(self, pod: Pod, now: float) -> None:
+        """Move what programs wrote in a tree to the working directory, once no pod works there any more."""
+        key = self._trees.get(pod.uid)
+        pods = self._in_trees.get(key or "")
+        if key is None or pods is None:
+            return
+        pods.discard(pod.uid)
+        if pods:
+            return
+        with self._isolated(f"files of pod {pod.uid}"):
+            settled = self._code.settle(key)
+            if settled is not None:
+                self._note_left(pod.workload_uid, *settled, now)
+
+    def _note_left(self, uid: str, tree: Tree, left: tuple[str, ...], now: float) -> None:
+        if left:
+            reason = Reason(code=Code.CODE_EDITED, message=_say_left(left, tree))
+            self._store.note(uid, Event(type="FilesLeft", reason=reason), now)
 
 
-def _say_left(settled: Settled, tree: Path, attempt: int) -> str:
-    which = ", ".join(settled.left[:3]) + (f" and {len(settled.left) - 3} more" * (len(settled.left) > 3))
+def _say_left(left: tuple[str, ...], tree: Tree) -> str:
+    which = ", ".join(left[:3]) + (f" and {len(left) - 3} more" * (len(left) > 3))
     return (
-        f"attempt {attempt} wrote {which}, which {settled.workdir} has another content of or no room for; "
-        f"it stays in {tree} until the run is deleted"
+        f"the run wrote {which}, which {tree.workdir} has another content of or no room for; "
+        f"it stays in {tree.cwd} until the run is deleted"
     )
 
 
-def _finished(pod: Pod, ended: dict[str, Any], started: dict[str, Any] | None) -> Pod:
+def _started_at(path: Path, started: dict[str, Any]) -> float:
+    """Return when a pod was started: as its file tells, or if the program damaged that, when the file was written."""
+    at = moment(started.get("at"))
+    return (path / "started.json").stat().st_mtime if at is None else at
+
+
+def _finished(pod: Pod, ended: dict[str, Any]) -> Pod:
     exits = read_exits(ended)
     well = not ended.get("setup_failed") and bool(exits) and all(exit_.ok for exit_ in exits)
     return replace(
         pod,
         phase=PodPhase.SUCCEEDED if well else PodPhase.FAILED,
-        started_at=pod.started_at if started is None else float(started["at"]),
         exits=exits,
-        message=ended.get("message"),
+        message=text(ended.get("message")),
         ready=False,
         usage=read_usage(ended),
     )
@@ -336,14 +464,22 @@ def _shim_has_ended(path: Path) -> bool:
     made = read_json(path / "shim.json")
     if made is None:
         return False
+    pid = whole(made.get("pid"))
+    if pid is None or not 1 < pid < MOST_PID:
+        return False
     try:
-        os.kill(int(made["pid"]), 0)
+        os.kill(pid, 0)
     except (ProcessLookupError, PermissionError):  # PermissionError: the process id was reused by another user
         return True
     return False
 
 
-def _signal(pid: int, number: signal.Signals) -> None:
+def _signal(claimed: object, number: signal.Signals) -> None:
+    """Signal the process that a pod's claim names; a program may have damaged it, and 0 and -1 are many processes."""
+    pid = whole(claimed)
+    if pid is None or not 1 < pid < MOST_PID:
+        log.warning("a claim names %r, which is no process", claimed)
+        return
     try:
         os.kill(pid, number)
     except ProcessLookupError:

@@ -1,6 +1,7 @@
 """The local cluster behind the port, as the loop and the clients see it. Only the supervisor also runs an agent."""
 
 import contextlib
+import math
 import os
 import shutil
 import time
@@ -11,9 +12,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from fairlead.cluster.client import OwnCheckpoints, Prepared
+from fairlead.cluster.client import OwnCheckpoints, Prepared, Probing
 from fairlead.cluster.local.disk_errors import explained
 from fairlead.cluster.local.home import LEFTOVERS, Home
+from fairlead.cluster.local.last_good import InForce, in_force, is_news
 from fairlead.cluster.local.logs import dropped_output, read_logs
 from fairlead.cluster.local.policy_file import read_rules
 from fairlead.cluster.local.room import release_reserve, trouble
@@ -24,8 +26,12 @@ from fairlead.cluster.output import EVERYTHING, Dropped, LogQuery, Watermark
 from fairlead.cluster.port import MOST_COMPLETED, EventRecord, LogLine, Spec
 from fairlead.cluster.selection import Selection
 from fairlead.errors import ClusterError, Conflict, InvalidSpec, NoRoom, NotFound
+from fairlead.runtime import shell_limits
 from fairlead.runtime.podfiles import is_locked, read_json, write_json
+from fairlead.specs.constraints import PATH, quote
 from fairlead.specs.training import Training
+from fairlead.specs.workload import Kind
+from fairlead.state.scheduling_policy import DEFAULT, SchedulingPolicy
 from fairlead.state.snapshot import (
     AnyWorkload,
     Grant,
@@ -94,7 +100,8 @@ class LocalCluster:
         self._tried_at: float | None = None
         self._prometheus: PrometheusReader | None = None
         self._node: Node | None = None
-        self._teams_read: tuple[tuple[int, int], tuple[Team, ...]] | None = None
+        self._unreadable: Mapping[str, str] = {}
+        self._teams_read: tuple[tuple[int, int], InForce[tuple[Team, ...]]] | None = None
         self._seen = self.store.change_counter()
         self._meter: UtilizationMeter | None = None
 
@@ -107,6 +114,10 @@ class LocalCluster:
         if self._meter is not None:
             self._meter.close()
         self.store.close()
+
+    def observed(self, unreadable: Mapping[str, str]) -> None:
+        """Take the runs that could not be observed, by uid: the next snapshot has them."""
+        self._unreadable = unreadable
 
     def measure(self, num_live: int, now: float) -> None:
         """Measure how busy runs keep what they hold, if that is due; called by the loop only.
@@ -129,8 +140,16 @@ class LocalCluster:
         """Return the runs with their measured idleness."""
         if self._meter is None:
             return runs
-        found = [(run, self._meter.idle_of(run)) for run in runs]
-        return tuple(run if idle is None else replace(run, idle=idle) for run, idle in found)
+        measured = [(run, self._meter.idle_of(run)) for run in runs]
+        return tuple(run if idle is None else replace(run, idle=idle) for run, idle in measured)
+
+    @property
+    def machine(self) -> "LocalCluster":
+        return self
+
+    @property
+    def published_costs(self) -> None:
+        return None
 
     def another(self) -> "LocalCluster":
         return LocalCluster(self.home)
@@ -162,15 +181,9 @@ class LocalCluster:
     def snapshot(self) -> Snapshot:
         active, pods, ended = self.store.active()
         runs = self._with_idleness(tuple(filter(is_leaf, active)))
-        parents = tuple(each for each in active if not is_leaf(each)) if len(runs) < len(active) else ()
+        parents = tuple(run for run in active if not is_leaf(run)) if len(runs) < len(active) else ()
         waits = any(run.status.phase in (Phase.PENDING, Phase.RESTARTING) for run in runs)
-        try:
-            teams = self.teams()
-        except ClusterError:
-            # Nothing is started on a partly read file; running pods are managed all the same.
-            if waits or not self._is_loops:
-                raise
-            teams = ()
+        teams = self.teams()
         seen = Snapshot(
             nodes=(self._priced_node(),),
             workloads=runs,
@@ -178,6 +191,7 @@ class LocalCluster:
             spending=self._spending(runs, teams),
             parents=parents,
             ended=ended,
+            unreadable=self._unreadable,
         )
         if seen.spending is not None:
             seen = replace(seen, teams=teams)
@@ -189,24 +203,32 @@ class LocalCluster:
             seen,
             teams=teams,
             completed=self.store.completed(MOST_COMPLETED),
-            rules=read_rules(self.home.policy),
+            rules=self.rules(),
+            debts={} if self._is_loops else self._debts(),
         )
+
+    def _debts(self) -> Mapping[str, float]:
+        """Return the debts of teams as the supervisor wrote them last."""
+        # Imported here because listing runs does not need it.
+        from fairlead.cluster.local.debt_file import read_debts
+
+        return read_debts(self.home.debts).counted()
 
     def _demand(self, seen: Snapshot) -> "Mapping[str, Demand]":
         """Read the gateway's demand for existing endpoints, by uid."""
-        if not seen.parents or not any(type(each.spec).__name__ == "Serving" for each in seen.parents):
+        if not seen.parents or not any(parent.spec.kind == Kind.SERVING for parent in seen.parents):
             return {}
         # Imported here because listing runs needs neither.
         from fairlead.cluster.local.endpoints import demand_here
         from fairlead.policy.serving.routes import public_names
 
         names = public_names(seen)
-        found = demand_here(self.home, names.values())
-        return {uid: found[name] for uid, name in names.items() if name in found}
+        demand = demand_here(self.home, names.values())
+        return {uid: demand[name] for uid, name in names.items() if name in demand}
 
     def _measurements(self, seen: Snapshot) -> "Mapping[str, Measurement]":
         """Return the answers to the queries by which endpoints scale; only the loop sends them."""
-        if not self._is_loops or not any(type(each.spec).__name__ == "Serving" for each in seen.parents):
+        if not self._is_loops or not any(parent.spec.kind == Kind.SERVING for parent in seen.parents):
             return {}
         if self._prometheus is None:
             from fairlead.cluster.prometheus import PrometheusReader  # here because few clusters have endpoints
@@ -215,15 +237,45 @@ class LocalCluster:
         return self._prometheus.look(seen, time.time())
 
     def teams(self) -> "tuple[Team, ...]":
-        """Return the teams of the file, read again after a change."""
+        """Return the teams of the file, or of its last good version while it has a mistake."""
+        return self._teams().value
+
+    def _teams(self) -> "InForce[tuple[Team, ...]]":
+        """Return the teams in force; the file is read again after a change."""
         try:
-            found = self.home.teams.stat()
-        except FileNotFoundError:
-            return ()
-        version = found.st_mtime_ns, found.st_size
+            status = self.home.teams.stat()
+            version = status.st_mtime_ns, status.st_size
+        except OSError:
+            version = 0, -1
         if self._teams_read is None or self._teams_read[0] != version:
-            self._teams_read = version, read_teams(self.home.teams)
+            teams: InForce[tuple[Team, ...]] = in_force(
+                self.home,
+                self.home.teams,
+                read_teams,
+                (),
+                what="no team is described, as before there was the file",
+                is_loop=self._is_loops,
+            )
+            self._teams_read = version, teams
         return self._teams_read[1]
+
+    def file_problems(self) -> list[str]:
+        """Return the mistakes in files that an administrator writes, each with what stays in force meanwhile."""
+        # What the loop has read is good, and reading specs takes a command longer than all else.
+        files: list[InForce[Any]] = []
+        if is_news(self.home, self.home.teams):
+            files.append(self._teams())
+        if is_news(self.home, self.home.policy):
+            files.append(self._rules())
+        return [file.problem for file in files if file.problem is not None]
+
+    def rules(self) -> SchedulingPolicy:
+        """Return the policy of the file, or of its last good version while it has a mistake."""
+        return self._rules().value
+
+    def _rules(self) -> "InForce[SchedulingPolicy]":
+        what = "the policy `default` holds"
+        return in_force(self.home, self.home.policy, read_rules, DEFAULT, what=what, is_loop=self._is_loops)
 
     def _spending(self, workloads: tuple[Workload, ...], teams: "tuple[Team, ...]") -> Spending | None:
         """Return spending if a run or a budget has a limit; None without a limit or a price."""
@@ -240,8 +292,7 @@ class LocalCluster:
 
     def tell_budgets(self) -> None:
         """Notify the unfinished runs of each budget once a month when 50%, 80% and 100% of it is spent."""
-        with suppress(ClusterError):  # the snapshot reports it as soon as a run is pending
-            self._tell_budgets([team for team in self.teams() if team.has_budgets])
+        self._tell_budgets([team for team in self.teams() if team.has_budgets])
 
     def _tell_budgets(self, teams: "list[Team]") -> None:
         if not teams:
@@ -296,7 +347,7 @@ class LocalCluster:
 
         parent, new = change.workload_uid, list[str]()
         specs = {child_uid(parent, order.name): order.spec for order in change.submit}
-        resumed = {each.uid for each in change.children if each.intent is Intent.RUN}
+        resumed = {child.uid for child in change.children if child.intent is Intent.RUN}
         specs |= {run.uid: run.spec for run in self.store.those(sorted(resumed)) if run.status.phase.is_final}
         for uid, spec in specs.items():
             if not self.store.has(uid):
@@ -323,8 +374,8 @@ class LocalCluster:
             self.home.run(uid).rename(self.home.leftovers(uid))
 
     def _remove(self, uid: str) -> None:
+        self._code().forget(uid)
         for left in (self.home.leftovers(uid), self.home.run(uid)):
-            self._code().settle_in(left)
             shutil.rmtree(left, ignore_errors=True)
 
     def forget(self, workloads: Sequence[AnyWorkload]) -> tuple[bool, ...]:
@@ -358,26 +409,28 @@ class LocalCluster:
         """Return the spec unchanged: any team may be named here."""
         return spec
 
-    def prepare(self, spec: Training, directory: Path | None) -> Prepared:
+    def prepare(self, spec: Training, directory: Path | None, *, probing: Probing = Probing.ANY) -> Prepared:
         """Return the spec with an absolute working directory, which is used in place.
 
         Raises:
             InvalidSpec: The directory does not exist, or the command cannot start in it.
         """
         # Imported here because only submissions need it.
-        from fairlead.cluster.local.code.snapshots import no_project
         from fairlead.cluster.preflight import command_problem, place_problem, workdir_problem
 
         base = Path.home() if directory is None else directory.absolute()
         workdir = Path(os.path.normpath(base if spec.workdir is None else base / Path(spec.workdir).expanduser()))
         if (problem := workdir_problem(workdir)) is not None:
             raise InvalidSpec((f"{spec.name}: workdir: {problem}. Correct `workdir`, or make the directory first.",))
-        if (problem := command_problem(spec, workdir, os.environ)) is not None:
+        if PATH.problem(str(workdir)) is not None:
+            problem = f"the path {quote(str(workdir))} is not one line of UTF-8 text, as a spec needs"
+            raise InvalidSpec((f"{spec.name}: workdir: {problem}. Rename the directory.",))
+        if (problem := command_problem(spec, workdir, os.environ, probing)) is not None:
             raise InvalidSpec((f"{spec.name}: run: {problem}.",))
-        if (problem := place_problem(spec, workdir, os.environ)) is not None:
+        if (problem := place_problem(spec, workdir, os.environ, probing)) is not None:
             raise InvalidSpec((f"{spec.name}: checkpoint.to: {problem}.",))
         spec = self._with_model(replace(spec, workdir=str(workdir)), base)
-        problem = no_project(workdir) if spec.snapshot else None
+        problem = self._code().problem(spec)
         notes = () if problem is None else (f"snapshot: the code is not kept, and edits reach the run: {problem}",)
         return Prepared(spec=spec if directory is None else self._with_origin(spec, workdir), notes=notes)
 
@@ -397,46 +450,46 @@ class LocalCluster:
 
     def _with_origin(self, spec: Training, workdir: Path) -> Training:
         """Return the spec with ``checkpoint.from`` resolved to a place, which must hold a checkpoint."""
-        given = spec.checkpoint.origin
-        if given is None:
+        origin = spec.checkpoint.origin
+        if origin is None:
             return spec
         # Imported here because few runs need it.
         from fairlead.cluster.local.pod_spec import checkpoint_place
         from fairlead.cluster.origins import is_run_name, refuse_empty
         from fairlead.specs.model_reference import read_reference
 
-        if read_reference(given) is not None:
+        if read_reference(origin) is not None:
             return replace(spec, checkpoint=replace(spec.checkpoint, origin=self._place_of_model(spec)))
-        run = self.find(given, spec.team) if is_run_name(given) else None
+        run = self.find(origin, spec.team) if is_run_name(origin) else None
         if run is not None:
             place = checkpoint_place(self.home, run)
         else:
-            place = given if "://" in given else os.path.normpath(workdir / Path(given).expanduser())
+            place = origin if "://" in origin else os.path.normpath(workdir / Path(origin).expanduser())
         refuse_empty(spec, place, run)
         return replace(spec, checkpoint=replace(spec.checkpoint, origin=place))
 
     def _place_of_model(self, spec: Training) -> str:
         from fairlead.cluster.local.models import resolve  # imported here because few runs need it
 
-        given = spec.checkpoint.origin or ""
+        origin = spec.checkpoint.origin or ""
         try:
-            found = resolve(self, given, spec.team)
+            model = resolve(self, origin, spec.team)
         except (NotFound, Conflict) as error:
             raise type(error)(f"{spec.name}: checkpoint.from: {error}") from error
-        if found.place is None:
+        if model.place is None:
             raise Conflict(
-                f"{spec.name}: checkpoint.from: {found.said} is a {found.content.value}, not a checkpoint. "
+                f"{spec.name}: checkpoint.from: {model.said} is a {model.content.value}, not a checkpoint. "
                 "Push a run's checkpoint, or read the model in the program."
             )
-        return str(found.place)
+        return str(model.place)
 
     def models(self, name: str | None = None) -> "tuple[ModelVersion, ...]":
         """Return the versions of models pushed here, of one name or of all, by name and number."""
         return self.store.models(name)
 
-    def add_model(self, given: "ModelVersion") -> "tuple[ModelVersion, bool]":
+    def add_model(self, version: "ModelVersion") -> "tuple[ModelVersion, bool]":
         """Store a new version, whose content already exists, or update the same one that is there."""
-        return self.store.add_model(given)
+        return self.store.add_model(version)
 
     def remove_model(self, version: "ModelVersion") -> None:
         """Remove a version of a model; its content is removed together with unreferenced outputs.
@@ -459,24 +512,24 @@ class LocalCluster:
 
     def _revised(self, spec: Spec, environ: Mapping[str, str] | None) -> Workload[Spec] | None:
         """Replace the spec of an existing endpoint of that name; return None without one."""
-        if type(spec).__name__ != "Serving":
+        if spec.kind != Kind.SERVING:
             return None
-        found = self.store.named(spec.name, spec.team)
-        if found is None or found.status.phase.is_final:
+        endpoint = self.store.named(spec.name, spec.team)
+        if endpoint is None or endpoint.status.phase.is_final:
             return None
-        revised = self.revised(found, spec)
+        revised = self.revised(endpoint, spec)
         if revised is None:
             return None
         # Also for the same code: files other than sources, such as a table, may have changed.
-        kept = self._keep_code(found.uid, spec)
-        if found.spec == revised:
-            return found
-        self._keep_environment(found.uid, environ)
-        return self.store.revise(found.uid, kept, time.time())
+        new_spec = self._keep_code(endpoint.uid, spec)
+        if endpoint.spec == revised:
+            return endpoint
+        self._keep_environment(endpoint.uid, environ)
+        return self.store.revise(endpoint.uid, new_spec, time.time())
 
     def revised(self, workload: AnyWorkload, spec: Spec, *, directory: Path | None = None) -> Spec | None:
         """Return the spec that ``launch`` gives an existing endpoint; None for any other workload."""
-        if type(spec).__name__ != "Serving" or type(workload.spec) is not type(spec):
+        if spec.kind != Kind.SERVING or type(workload.spec) is not type(spec):
             return None
         serving = cast("Serving", spec)
         if serving.code and self._code().keeps(workload.uid, serving.code):
@@ -513,8 +566,10 @@ class LocalCluster:
     def access_keys(self) -> "tuple[AccessKey, ...]":
         """Return the access keys of all teams."""
         from fairlead.cluster.local.access_keys import read_keys  # here because only endpoints have keys
+        from fairlead.gateway.demand import read_key_uses
+        from fairlead.state.access_keys import with_uses
 
-        return read_keys(self.home.access_keys)
+        return with_uses(read_keys(self.home.access_keys), read_key_uses(self.home.serving / "demand.json"))
 
     def add_access_key(self, key: "AccessKey") -> None:
         """Add a key.
@@ -536,7 +591,7 @@ class LocalCluster:
 
         remove_key(self.home.access_keys, team, name)
 
-    def change(self, workload: Workload, spec: Training, *, directory: Path | None = None) -> Workload:
+    def change(self, workload: Workload[Spec], spec: Spec, *, directory: Path | None = None) -> Workload[Spec]:
         return self.update(workload.uid, spec, version=workload.version)
 
     def has_files_of(self, workload: Workload, directory: Path) -> bool:
@@ -548,13 +603,16 @@ class LocalCluster:
 
         Raises:
             NameTaken: An unfinished workload of that team has the name.
+            NotAllowed: Its team has as many workloads as it may have.
         """
+        team = next((team for team in self.teams() if team.name == spec.team), None)
         # Eleven hex digits: unique among millions, and short enough to read aloud.
         uid = uuid.uuid4().hex[:11]
         try:
             # Files first: a supervisor may start the run as soon as its row exists.
             self._keep_environment(uid, environ)
-            return self.store.submit(uid, self._keep_code(uid, spec), time.time())
+            most = math.inf if team is None else team.max_objects
+            return self.store.submit(uid, self._keep_code(uid, spec), time.time(), max_objects=most)
         except BaseException:
             shutil.rmtree(self.home.run(uid), ignore_errors=True)
             raise
@@ -564,7 +622,7 @@ class LocalCluster:
         # Imported here because listing runs does not need it.
         from fairlead.policy.kinds.table import runs_of
 
-        is_endpoint = type(spec).__name__ == "Serving"
+        is_endpoint = spec.kind == Kind.SERVING
         if is_endpoint and (had := getattr(spec, "code", "")) and self._code().keep_again(uid, had):
             return spec
 
@@ -597,18 +655,16 @@ class LocalCluster:
                 self._remove_files(uid)
         return self.store.set_intent(uid, intent)
 
-    def update(self, uid: str, spec: Training, *, version: int) -> Workload:
-        from fairlead.policy.kinds.table import leaf  # imported here because listing runs does not need it
+    def update(self, uid: str, spec: Spec, *, version: int) -> Workload[Spec]:
+        from fairlead.policy.kinds.table import runs_of  # imported here because listing runs does not need it
 
-        before = leaf(self.store.get(uid)).spec
+        def programs(spec: "WorkloadSpec") -> list[tuple[object, ...]]:
+            return [(run.run, run.setup, run.workdir, run.snapshot) for run in runs_of(spec)]
+
+        before = self.store.get(uid).spec
         updated = self.store.update(uid, spec, version, time.time())
-        if (before.run, before.setup, before.workdir, before.snapshot) != (
-            spec.run,
-            spec.setup,
-            spec.workdir,
-            spec.snapshot,
-        ):
-            self._code().keep(uid, spec, time.time())
+        if programs(before) != programs(spec):
+            self._keep_code(uid, spec)
         return updated
 
     def workloads(self, *, limit: int | None = None) -> tuple[Workload[Any], ...]:
@@ -638,10 +694,10 @@ class LocalCluster:
         if len(same) > 1:
             names = ", ".join(f"{run.spec.team}/{name}" for run in same)
             raise Conflict(f"{len(same)} unfinished runs are named {name!r}; say which one: {names}.")
-        found = self.store.named(name, team)
-        if found is None:
+        workload = self.store.named(name, team)
+        if workload is None:
             raise unknown(name, self.store.names())
-        return found
+        return workload
 
     def get(self, uid: str) -> Workload[Any]:
         return self.store.get(uid)
@@ -722,8 +778,13 @@ class LocalCluster:
         return self.node().name
 
     def costs(self, by: "Grouping", *, since: float, until: float, daily: bool = False) -> "Statement[Payer]":
-        """Return the bill of this machine within a window, divided among payers; for each day if ``daily``."""
-        return self.store.cost(by, since=since, until=until, now=time.time(), daily=daily)
+        """Return the bill of this machine within a window, divided among payers; for each day if ``daily``.
+
+        Nothing is billed before the first run: a price from the past tells nothing about who used the machine by then.
+        """
+        now, first = time.time(), self.store.first_known()
+        since = max(since, now if first is None else first)
+        return self.store.cost(by, since=since, until=max(since, until), now=now, daily=daily)
 
     def holders(self) -> "dict[str, Holder]":
         """Return charged runs by uid, deleted ones included."""
@@ -766,9 +827,9 @@ class LocalCluster:
             return None
         place, steps, num_bytes = self.home.run(workload.uid) / "checkpoints", [], 0
         for directory, _, files in os.walk(place):
-            found = STEP_NAME.fullmatch(os.path.basename(directory))
-            if found is not None and MANIFEST in files:
-                steps.append(int(found[1]))
+            match = STEP_NAME.fullmatch(os.path.basename(directory))
+            if match is not None and MANIFEST in files:
+                steps.append(int(match[1]))
             for file in files:
                 with contextlib.suppress(OSError):  # a checkpoint that is just being replaced by a newer one
                     num_bytes += os.lstat(os.path.join(directory, file)).st_size
@@ -778,19 +839,21 @@ class LocalCluster:
         return str(self.home.run(workload.uid))
 
     def unattended(self) -> str | None:
-        """Return a warning if the supervisor's process is stopped by a signal; clients start one where none runs."""
+        """Return a warning if the supervisor's process is stopped by a signal, or a file of the administrator has a
+        mistake; clients start a supervisor where none runs."""
+        warnings = self.file_problems()
         pid = self.supervisor_pid()
-        if pid is None or not _is_stopped(pid):
-            return None
-        return (
-            f"The supervisor, process {pid}, is stopped by a signal: ranks continue, but nothing starts, restarts or "
-            f"is recorded. Continue it with `kill -CONT {pid}`."
-        )
+        if pid is not None and _is_stopped(pid):
+            warnings.append(
+                f"The supervisor, process {pid}, is stopped by a signal: ranks continue, but nothing starts, restarts "
+                f"or is recorded. Continue it with `kill -CONT {pid}`."
+            )
+        return "\n".join(warnings) or None
 
     def trouble(self) -> str | None:
         """Return the reason why nothing can be recorded: the state directory is full or not writable; or None."""
-        found = self._found_trouble()
-        return None if found is None else str(found)
+        problem = self._found_trouble()
+        return None if problem is None else str(problem)
 
     def supervisor_alive(self) -> bool:
         """Return whether a supervisor holds its lock."""
@@ -832,9 +895,9 @@ class LocalCluster:
     def nudge(self) -> None:
         """Wake the supervisor, or start one when there is work and none runs. Returns at once."""
         if not self.supervisor_alive():
-            found = self._found_trouble()
+            problem = self._found_trouble()
             # A supervisor waits out a full disk; on any other trouble it could only exit.
-            if (found is None or isinstance(found, NoRoom)) and (self.store.has_work() or self.home.has_triggers):
+            if (problem is None or isinstance(problem, NoRoom)) and (self.store.has_work() or self.home.has_triggers):
                 # Imported here, as below, because listing runs neither starts nor wakes a supervisor.
                 from fairlead.cluster.local.supervision import start_supervisor
 
@@ -868,7 +931,7 @@ class LocalCluster:
     def _keep_environment(self, uid: str, environ: Mapping[str, str] | None) -> None:
         try:
             self.home.run(uid).mkdir(mode=0o700, parents=True, exist_ok=True)
-            write_json(self.home.environment(uid), dict(os.environ if environ is None else environ))
+            write_json(self.home.environment(uid), dict(shell_limits.environment() if environ is None else environ))
         except OSError as error:
             raise explained(self.home.path, error) from error
 
@@ -892,7 +955,7 @@ class LocalCluster:
         is_over = self.store.get(uid).status.phase.is_final and all(pod.phase.is_final for pod in self.store.pods(uid))
         own = self.home.run(uid)
         if is_over:
-            self._code().settle(uid)
+            self._code().forget(uid)
         shutil.rmtree(own if is_over else own / "checkpoints", ignore_errors=True)
 
 

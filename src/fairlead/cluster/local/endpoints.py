@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from fairlead.cluster.local.home import Home
 from fairlead.cluster.local.ports import port_for
 from fairlead.errors import ClusterError
+from fairlead.runtime.peer_users import is_own
 from fairlead.runtime.podfiles import is_locked, read_json, take_lock, write_json
 from fairlead.state.access_keys import AccessKey
 from fairlead.state.snapshot import Snapshot
@@ -39,6 +40,7 @@ HAND_ON_S = 0.5
 # A gateway that ran this long resets the delay.
 STEADY_S = 30.0
 LOCK = "gateway.lock"
+_OF_HOSTS = frozenset("abcdefghijklmnopqrstuvwxyz0123456789.-_")
 
 
 class Endpoints:
@@ -83,12 +85,12 @@ class Endpoints:
         urls = {
             uid: f"http://127.0.0.1:{port_for(self._home, pod.workload_uid, pod.attempt)}" for uid, pod in pods.items()
         }
-        found = {**routes(snapshot, places_here(snapshot), urls, self._keys()), "wake": os.fspath(self._home.socket)}
-        if found != self._written:
+        table = {**routes(snapshot, places_here(snapshot), urls, self._keys()), "wake": os.fspath(self._home.socket)}
+        if table != self._written:
             self._home.serving.mkdir(mode=0o700, exist_ok=True)
-            write_json(self._home.serving / "routes.json", found)
-            self._written = found
-        if found["services"]:
+            write_json(self._home.serving / "routes.json", table)
+            self._written = table
+        if table["services"]:
             self._watch()
         else:
             self._stop()
@@ -168,6 +170,8 @@ class Endpoints:
             return subprocess.Popen(
                 [
                     sys.executable,
+                    "-X",
+                    "utf8",  # whatever the locale of the shell
                     "-m",
                     "fairlead.gateway",
                     "--directory",
@@ -179,6 +183,8 @@ class Endpoints:
                     "--standby",
                     "--lock-fd",
                     str(lock),
+                    *(f"--allow-host={name}" for name in _hosts()),
+                    *(f"--trusted-proxy={network}" for network in _trusted()),
                     *self._options(),
                 ],
                 stdin=subprocess.DEVNULL,
@@ -205,18 +211,22 @@ class Endpoints:
 
 def gateway_url(home: Home) -> str | None:
     """Return the URL of the gateway; None before the first one was started."""
-    found = read_json(home.serving / "port.json")
-    return None if found is None else f"http://127.0.0.1:{found['port']}"
+    record = read_json(home.serving / "port.json")
+    return None if record is None else f"http://127.0.0.1:{record['port']}"
 
 
 def demand_here(home: Home, names: Iterable[str]) -> "dict[str, Demand]":
     """Read the demand for endpoints, by public name; empty where no gateway counts requests."""
-    found = read_json(home.serving / "demand.json")
-    if found is None or not isinstance(found.get("services"), dict):
+    report = read_json(home.serving / "demand.json")
+    if report is None or not isinstance(report.get("services"), dict):
         return {}
     from fairlead.state.demand import read_demand  # here and not above: a supervisor without endpoints needs none
 
-    return read_demand(found, "local", names)
+    try:
+        return read_demand(report, "local", names)
+    except ValueError as error:
+        log.warning("%s cannot be read: %s", home.serving / "demand.json", error)
+        return {}
 
 
 def _handed_on(path: Path) -> socket.socket | None:
@@ -228,11 +238,11 @@ def _handed_on(path: Path) -> socket.socket | None:
     wanted = os.environ.get("FAIRLEAD_GATEWAY_PORT", "")
     try:
         first = _port(wanted) if wanted else 0
-        if path.stat().st_uid != os.getuid():
-            return None
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as asking:
             asking.settimeout(HAND_ON_S)
             asking.connect(os.fspath(path))
+            if not is_own(asking):
+                return None
             _, (number, *_), _, _ = socket.recv_fds(asking, 16, 1)
     except (ClusterError, OSError, ValueError):
         return None  # retried at the next pass
@@ -247,11 +257,11 @@ def _listen(directory: Path) -> socket.socket:
     """Open the listening socket, on the previous port if that is free."""
     path = directory / "port.json"
     known = read_json(path)
-    given = os.environ.get("FAIRLEAD_GATEWAY_PORT", "")
-    first = _port(given) if given else FIRST_PORT
+    setting = os.environ.get("FAIRLEAD_GATEWAY_PORT", "")
+    first = _port(setting) if setting else FIRST_PORT
     ports = range(first, min(first + NUM_PORTS, HIGHEST_PORT + 1))
     had = [] if known is None else [int(known["port"])]
-    if given:
+    if setting:
         # A configured port outweighs the previous one.
         had = [port for port in had if port in ports]
     for port in (*had, *ports):
@@ -273,7 +283,39 @@ def _listen(directory: Path) -> socket.socket:
     raise ClusterError(f"No free port for the gateway from {ports[0]} to {ports[-1]}; end what holds them.")
 
 
-def _port(given: str) -> int:
-    if given.isascii() and given.isdigit() and 1 <= int(given) <= HIGHEST_PORT:
-        return int(given)
-    raise ClusterError(f"FAIRLEAD_GATEWAY_PORT has to be a port, from 1 to {HIGHEST_PORT}; it is {given!r}.")
+def _hosts() -> list[str]:
+    """Return the hosts besides this machine's own that lead to the gateway.
+
+    Raises:
+        ClusterError: One is no host name.
+    """
+    names = [name.strip().lower() for name in os.environ.get("FAIRLEAD_GATEWAY_HOSTS", "").split(",") if name.strip()]
+    for name in names:
+        if not set(name) <= _OF_HOSTS:
+            raise ClusterError(
+                f"FAIRLEAD_GATEWAY_HOSTS has to be host names without ports, separated by commas; one is {name!r}."
+            )
+    return names
+
+
+def _trusted() -> list[str]:
+    """Return the networks of proxies in front of the gateway.
+
+    Raises:
+        ClusterError: One is no network.
+    """
+    from ipaddress import ip_network  # here and not above: few name one
+
+    setting = os.environ.get("FAIRLEAD_GATEWAY_TRUSTED_PROXIES", "")
+    try:
+        return [str(ip_network(network.strip())) for network in setting.split(",") if network.strip()]
+    except ValueError as error:
+        raise ClusterError(
+            f"FAIRLEAD_GATEWAY_TRUSTED_PROXIES has to be networks such as 10.0.0.0/8, separated by commas: {error}."
+        ) from None
+
+
+def _port(text: str) -> int:
+    if text.isascii() and text.isdigit() and 1 <= int(text) <= HIGHEST_PORT:
+        return int(text)
+    raise ClusterError(f"FAIRLEAD_GATEWAY_PORT has to be a port, from 1 to {HIGHEST_PORT}; it is {text!r}.")

@@ -50,13 +50,13 @@ def haproxy_program() -> Path:
     """
     if sys.platform != "linux":
         raise ClusterError("haproxy is used on Linux only; the gateway passes requests on by itself here.")
-    found = find_haproxy()
-    if found is None:
+    program = find_haproxy()
+    if program is None:
         raise ClusterError(
             "haproxy is not installed: `apt-get install haproxy` brings it, from version 2.6 on; "
             "or `fairlead gateway --proxy python` does without."
         )
-    return found
+    return program
 
 
 def told(home: Home) -> dict[str, Any] | None:
@@ -64,7 +64,7 @@ def told(home: Home) -> dict[str, Any] | None:
 
     A report of a gateway that no longer runs is ignored.
     """
-    found, demand = read_json(home.serving / "proxy.json"), read_json(home.serving / "demand.json")
-    if found is None or demand is None or found.get("pid") != demand.get("pid"):
+    report, demand = read_json(home.serving / "proxy.json"), read_json(home.serving / "demand.json")
+    if report is None or demand is None or report.get("pid") != demand.get("pid"):
         return None
-    return found
+    return report

@@ -3,12 +3,14 @@
 import contextlib
 import os
 import shutil
+import sys
 import zlib
 from collections.abc import Collection
 from pathlib import Path
 
 from fairlead.errors import ClusterError
 from fairlead.frozen import dataclass
+from fairlead.runtime.paths import below
 
 # A Unix socket's path may have 107 bytes on Linux and 103 on macOS.
 MAX_SOCKET_PATH = 100
@@ -34,8 +36,9 @@ class Home:
         path = (_default() if path is None else path).absolute()
         try:
             path.mkdir(mode=0o700, parents=True, exist_ok=True)
-            if path.stat().st_mode & 0o077:
-                path.chmod(0o700)
+            status = path.stat()
+            if status.st_uid != os.geteuid() or status.st_mode & 0o077:
+                _take_over(path, status)
         except OSError as error:
             # Imported here because errors are rare.
             from fairlead.cluster.local.disk_errors import explained
@@ -63,9 +66,29 @@ class Home:
         return self.path / "teams.yaml"
 
     @property
+    def notifications(self) -> Path:
+        """Optional file of destinations of notifications."""
+        return self.path / "notifications.yaml"
+
+    @property
+    def notices(self) -> Path:
+        """Notices that are not sent yet, and the last event that was looked at."""
+        return self.path / "notices.json"
+
+    @property
+    def last_good(self) -> Path:
+        """Return the directory with the last good versions of the optional files."""
+        return self.path / "last-good"
+
+    @property
     def policy(self) -> Path:
         """Return the path of the optional file that names a policy."""
         return self.path / "policy"
+
+    @property
+    def debts(self) -> Path:
+        """Return the path of the file with the debts of teams."""
+        return self.path / "team-debts.json"
 
     @property
     def keep(self) -> Path:
@@ -99,7 +122,12 @@ class Home:
 
     def artefact(self, digest: str) -> Path:
         """Return the path of the content of that hash, existing or not."""
-        return self.artefacts / digest[:2] / digest
+        return below(self.artefacts, digest[:2], digest)
+
+    @property
+    def data(self) -> Path:
+        """Return the directory of manifests, bundles and copies of data, which all runs share."""
+        return self.path / "data"
 
     @property
     def triggers(self) -> Path:
@@ -160,11 +188,9 @@ class Home:
             return inside
         # Imported here because it is seldom needed, and a tenth of what every command would load.
         import hashlib
-        import tempfile
 
         digest = hashlib.sha256(os.fsencode(self.path)).hexdigest()[:16]
-        middle = "" if name == "supervisor" else f"{name}-"
-        return Path(tempfile.gettempdir()) / f"fairlead-{middle}{os.getuid()}-{digest}.sock"
+        return _socket_directory() / f"fairlead-{name}-{digest}.sock"
 
     @property
     def runs(self) -> Path:
@@ -217,6 +243,10 @@ class Home:
         """Return the path of the record of a run's stored code, at its submission and each resumption."""
         return self.run(workload_uid) / "code.json"
 
+    def run_key(self, workload_uid: str) -> Path:
+        """Return the path of the secret by which the ranks of a run know each other."""
+        return self.run(workload_uid) / "key"
+
     def environments(self, workload_uid: str) -> Path:
         """Return the path of the environments of the newest attempts: machine, GPUs, Python."""
         return self.run(workload_uid) / "ran.json"
@@ -226,10 +256,57 @@ class Home:
         return self.run(workload_uid) / "environment.json"
 
 
+def _socket_directory() -> Path:
+    """Return a directory for sockets with a short path, which only this user can enter.
+
+    Raises:
+        ClusterError: There is none, for example because another user has made the one in the temporary directory.
+    """
+    import tempfile
+
+    from fairlead.runtime.private_directory import make_private
+
+    runtime = os.environ.get("XDG_RUNTIME_DIR", "")
+    own = Path(tempfile.gettempdir(), f"fairlead-{os.getuid()}")
+    for path in (Path(runtime), own) if os.path.isabs(runtime) else (own,):
+        try:
+            make_private(path)
+        except OSError as error:
+            problem = error
+        else:
+            return path
+    raise ClusterError(f"{own} cannot hold sockets ({problem.strerror}); set FAIRLEAD_HOME to a shorter path.")
+
+
+def _take_over(path: Path, status: os.stat_result) -> None:
+    """Make an existing directory private, if it is this user's and holds nothing of others.
+
+    Raises:
+        ClusterError: It belongs to another user, or has files that are not Fairlead's and that others may read now.
+    """
+    if status.st_uid != os.geteuid():
+        raise ClusterError(
+            f"{path} belongs to another user, and the state directory must be yours; set FAIRLEAD_HOME to a directory "
+            "of yours."
+        )
+    if not (path / "fairlead.db").exists() and any(path.iterdir()):
+        raise ClusterError(
+            f"{path} is open to other users and has files already; the state directory is for you alone, so give "
+            f"another, such as FAIRLEAD_HOME={path / 'fairlead'}, or run `chmod 700 {path}`."
+        )
+    path.chmod(0o700)
+    print(f"fairlead: {path} was open to other users; from now on only you can enter it", file=sys.stderr)
+
+
 def _default() -> Path:
-    given = os.environ.get("FAIRLEAD_HOME")
-    if given:
-        return Path(given)
+    directory = os.environ.get("FAIRLEAD_HOME")
+    if directory:
+        if not os.path.isabs(directory):
+            raise ClusterError(
+                f"FAIRLEAD_HOME is {directory!r}, which is another directory for each working directory; give an "
+                f"absolute path, such as {os.path.abspath(directory)}."
+            )
+        return Path(directory)
     state = os.environ.get("XDG_STATE_HOME")
     if state:
         return Path(state) / "fairlead"

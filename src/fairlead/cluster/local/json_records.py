@@ -25,16 +25,16 @@ def read_records(path: Path, name: str, record: type[Record], remedy: str) -> tu
         ClusterError: The file cannot be read; a partly read file must not be used.
     """
     try:
-        found = read_json(path)
-        if found is None:
+        content = read_json(path)
+        if content is None:
             if path.exists():
                 raise ValueError("it is not JSON")
             return ()
-        return tuple(record(**each) for each in found[name])
+        return tuple(record(**entry) for entry in content[name])
     except (KeyError, TypeError, ValueError) as error:
         raise ClusterError(f"{path} cannot be read: {error}. {remedy}") from error
 
 
 def write_records(path: Path, name: str, records: Iterable[Record]) -> None:
     """Replace all records of the file."""
-    write_json(path, {"version": 1, name: [asdict(each) for each in records]})
+    write_json(path, {"version": 1, name: [asdict(record) for record in records]})

@@ -13,6 +13,7 @@ from typing import Any
 
 import fairlead.runtime
 from fairlead.cluster.local.home import Home
+from fairlead.runtime import utf8_mode
 from fairlead.runtime.forking import is_of_pod
 from fairlead.runtime.launching import Fork, plan_launch
 from fairlead.runtime.preloading import find_preload
@@ -61,16 +62,17 @@ class Launchers:
     def start(self, workload: Workload, spec: dict[str, Any], pod_dir: Path) -> bool:
         """Start a pod through a launcher; False when that failed."""
         why = None
-        if workload.spec.may_fork and workload.spec.setup is None:
+        # A launcher becomes the program, in the encoding of its environment; the paths of pods are UTF-8.
+        if workload.spec.may_fork and workload.spec.setup is None and utf8_mode.is_chosen_by(spec["env"]):
             plan = plan_launch(spec["command"], "auto", spec["env"])
             if isinstance(plan, Fork):
                 predictor = spec["env"].get("FAIRLEAD_PREDICTOR", "")
-                found = find_preload(plan.script, plan.module, spec["workdir"], predictor)
-                program = (found.modules, *_program(spec))
-                if found.modules or (found.is_bare and self._repeats(workload, program)):
+                preload = find_preload(plan.script, plan.module, spec["workdir"], predictor)
+                program = (preload.modules, *_program(spec))
+                if preload.modules or (preload.is_bare and self._repeats(workload, program)):
                     argv = (plan.interpreter, *plan.flags)
                     return self._start_warm(workload, argv, program, spec, pod_dir)
-                why = found.why
+                why = preload.why
         return self._start_shim(workload.uid, why, pod_dir)
 
     def has_ended(self, workload_uid: str) -> bool:
@@ -108,17 +110,17 @@ class Launchers:
         self._cold = [process for process in self._cold if process.poll() is None]
         self._last = {uid: process for uid, process in self._last.items() if uid in unfinished}
         self._newest = {family: newest for family, newest in self._newest.items() if family in unfinished}
-        newest = {each.family: each for each in self._warm}
-        for each in list(self._warm):
-            each.users &= unfinished
-            awaits_next = each.family in unfinished and newest[each.family] is each
-            if not each.users and not awaits_next:
+        newest = {launcher.family: launcher for launcher in self._warm}
+        for launcher in list(self._warm):
+            launcher.users &= unfinished
+            awaits_next = launcher.family in unfinished and newest[launcher.family] is launcher
+            if not launcher.users and not awaits_next:
                 # It may take a while to end, and a run resumed meanwhile gets a new launcher.
-                self._let_go(each.process)
-                self._cold.append(each.process)
-                self._warm.remove(each)
-            elif each.process.poll() is not None:
-                self._warm.remove(each)
+                self._let_go(launcher.process)
+                self._cold.append(launcher.process)
+                self._warm.remove(launcher)
+            elif launcher.process.poll() is not None:
+                self._warm.remove(launcher)
 
     def close(self) -> None:
         """Stop all launchers."""
@@ -162,10 +164,10 @@ class Launchers:
         pod_dir: Path,
     ) -> bool:
         family = workload.parent or workload.uid
-        for each in self._warm:
-            each.users.discard(workload.uid)
-        live = (each for each in self._warm if each.process.poll() is None)
-        launcher = next((each for each in live if (each.family, each.program) == (family, program)), None)
+        for other in self._warm:
+            other.users.discard(workload.uid)
+        live = (other for other in self._warm if other.process.poll() is None)
+        launcher = next((other for other in live if (other.family, other.program) == (family, program)), None)
         if launcher is None:
             try:
                 process = self._spawn(workload.uid, argv, spec)

@@ -33,9 +33,9 @@ def enforcement() -> Enforcement:
         own = Path("/proc/self/cgroup").read_text().strip().rpartition(":")[2].lstrip("/")
         for base in (V2, (V2 / own).parent):
             parent = base / "fairlead"
-            found = _try(parent, f"memory limits are enforced through cgroup v2 ({parent})", delegate=base)
-            if found.parent is not None:
-                return found
+            attempt = _try(parent, f"memory limits are enforced through cgroup v2 ({parent})", delegate=base)
+            if attempt.parent is not None:
+                return attempt
         return Enforcement(
             parent=None,
             why="memory limits are not enforced: this user may not make cgroups below "

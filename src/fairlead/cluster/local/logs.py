@@ -11,7 +11,9 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import groupby, islice
 from operator import attrgetter, itemgetter
 from pathlib import Path
+from typing import Any
 
+from fairlead.cluster.local.pod_files import read_lost_output
 from fairlead.cluster.output import (
     EVERYTHING,
     NOTE,
@@ -19,12 +21,15 @@ from fairlead.cluster.output import (
     Dropped,
     LogQuery,
     Watermark,
+    describe_dropped,
     local_limit,
     missing,
     read_counts,
 )
 from fairlead.cluster.port import LogLine
 from fairlead.frozen import dataclass
+from fairlead.runtime.podfiles import read_json
+from fairlead.untrusted_json import fields, moment
 
 POLL_S = 0.1
 CATCH_UP_S = 0.01
@@ -55,9 +60,34 @@ class PodLog:
         self._inode = -1
         self._offset = 0
         self._before: Counts | None = None  # counts of what was read before this file, if earlier files may be gone
+        self._has_end = False
 
     def read(self) -> Iterator[LogLine]:
-        """Yield unread lines, up to the end of the log as it was when the call began."""
+        """Yield unread lines, up to the end of the log as it was when the call began, and in the end a note of lost
+        lines."""
+        ended = {} if self._has_end else fields(read_json(self._directory / "exit.json"))
+        yield from self._read_files()
+        yield from self._note_of_lost(ended)
+
+    def _note_of_lost(self, ended: dict[str, Any]) -> Iterator[LogLine]:
+        """Yield a note once if the pod has ended and lines of its output were lost."""
+        self._has_end = self._has_end or bool(ended)
+        at, lost = moment(ended.get("at")), self._lost(ended)
+        if at is None or not lost:
+            return
+        text = f"... in all {describe_dropped(lost)}"
+        note = LogLine(at=at, attempt=self.attempt, rank=-1, stream=NOTE, text=text)
+        if self._query.is_wanted(note):
+            yield note
+
+    def _lost(self, ended: dict[str, Any]) -> list[Dropped]:
+        lost = read_lost_output(ended)
+        if lost is None:
+            return []
+        lines, num_bytes, why = lost
+        return [Dropped(attempt=self.attempt, rank=None, lines=lines, num_bytes=num_bytes, why=why)]
+
+    def _read_files(self) -> Iterator[LogLine]:
         end = next(iter(self._files()[-1:]), None)
         if end is None or (self._fd is None and not self._go_to(_oldest)):
             return
@@ -72,6 +102,7 @@ class PodLog:
 
     def last(self) -> Iterator[LogLine]:
         """Yield the current lines, newest first; ``read`` continues after them."""
+        yield from self._note_of_lost(fields(read_json(self._directory / "exit.json")))
         if not self._go_to(_newest) or self._fd is None:
             return
         self._before = None
@@ -98,12 +129,13 @@ class PodLog:
             os.close(fd)
 
     def dropped(self) -> tuple[Dropped, ...]:
-        """Return the output that was dropped."""
+        """Return the output that was dropped by the limit, or lost on a full disk."""
+        lost = self._lost(fields(read_json(self._directory / "exit.json")))
         if not self._go_to(_oldest) or self._fd is None:
-            return ()
+            return tuple(lost)
         _, counts = _counts(_first_line(self._fd))
         self.close()
-        return tuple(missing(counts, {}, self.attempt, self._why))
+        return (*missing(counts, {}, self.attempt, self._why), *lost)
 
     def close(self) -> None:
         """Close the open file."""
@@ -190,12 +222,12 @@ class PodLog:
     def _notes(self, first_line: bytes, before: Counts) -> list[LogLine]:
         """Return notes of the output dropped before a file, from its first line."""
         at, counts = _counts(first_line)
-        notes = [each.line(at) for each in missing(counts, before, self.attempt, self._why)]
+        notes = [loss.line(at) for loss in missing(counts, before, self.attempt, self._why)]
         return [note for note in notes if self._query.is_wanted(note)]
 
     def _files(self) -> list[LogFile]:
         """Return the log files, oldest first."""
-        found: list[tuple[int, LogFile]] = []
+        files: list[tuple[int, LogFile]] = []
         for path in self._directory.glob("output.log*"):
             suffix = path.name.removeprefix("output.log").removeprefix(".")
             if suffix == "" or suffix.isdigit():
@@ -203,8 +235,8 @@ class PodLog:
                     stat = path.stat()
                 except FileNotFoundError:  # rotated at this moment: the next listing finds it under its new name
                     continue
-                found.append((-int(suffix or 0), LogFile(stat.st_ino, path, stat.st_size)))
-        return [file for _, file in sorted(found, key=itemgetter(0))]
+                files.append((-int(suffix or 0), LogFile(stat.st_ino, path, stat.st_size)))
+        return [file for _, file in sorted(files, key=itemgetter(0))]
 
 
 def read_logs(
@@ -255,9 +287,9 @@ def read_logs(
 def dropped_output(directories: Iterable[tuple[int, Path]], max_bytes: int) -> tuple[Dropped, ...]:
     """Return the output of these pods that was dropped, by attempt and directory."""
     return tuple(
-        each
+        loss
         for attempt, directory in directories
-        for each in PodLog(attempt, directory, EVERYTHING, max_bytes).dropped()
+        for loss in PodLog(attempt, directory, EVERYTHING, max_bytes).dropped()
     )
 
 
@@ -270,11 +302,11 @@ def _merged(logs: Iterable[PodLog]) -> Iterator[LogLine]:
 
 def _tail(logs: Iterable[PodLog], num_lines: int) -> list[LogLine]:
     """Return the last lines, in order."""
-    found: list[LogLine] = []
+    lines: list[LogLine] = []
     for _, group in groupby(reversed(list(logs)), attrgetter("attempt")):
         newest_first = heapq.merge(*(pod.last() for pod in group), key=_at, reverse=True)
-        found.extend(islice(newest_first, num_lines - len(found)))
-    return found[::-1]
+        lines.extend(islice(newest_first, num_lines - len(lines)))
+    return lines[::-1]
 
 
 _at: Callable[[LogLine], float] = attrgetter("at")
@@ -305,9 +337,9 @@ def _end_of_lines(fd: int) -> int:
     end = os.fstat(fd).st_size
     while end > 0:
         begin = max(0, end - CHUNK)
-        found = os.pread(fd, end - begin, begin).rfind(b"\n")
-        if found >= 0:
-            return begin + found + 1
+        newline = os.pread(fd, end - begin, begin).rfind(b"\n")
+        if newline >= 0:
+            return begin + newline + 1
         end = begin
     return 0
 
@@ -331,8 +363,8 @@ def _reversed_lines(fd: int, end: int) -> Iterator[bytes]:
 
 def _first_line(fd: int) -> bytes:
     """Return the first line of a file; empty while it is incomplete."""
-    line, found, _ = os.pread(fd, MOST_COUNTS, 0).partition(b"\n")
-    return line if found else b""
+    line, newline, _ = os.pread(fd, MOST_COUNTS, 0).partition(b"\n")
+    return line if newline else b""
 
 
 def _first_since(fd: int, since: float) -> int:
@@ -342,8 +374,8 @@ def _first_since(fd: int, since: float) -> int:
         middle = (low + high) // 2
         begin = os.pread(fd, CHUNK, middle)
         line = begin.find(b"\n") + 1
-        time_of, found, _ = begin[line : line + 40].partition(b" ")
-        if not line or not found or not _is_before(time_of, since):
+        time_of, space, _ = begin[line : line + 40].partition(b" ")
+        if not line or not space or not _is_before(time_of, since):
             high = middle
         else:
             low = middle + line

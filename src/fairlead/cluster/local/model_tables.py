@@ -35,17 +35,17 @@ class ModelTables:
         ).fetchone()
         return int(last)
 
-    def add(self, given: ModelVersion) -> ModelVersion:
+    def add(self, version: ModelVersion) -> ModelVersion:
         """Store a new version under the next number, ignoring the number given."""
-        last = self._last(given.name)
+        last = self._last(version.name)
         self._db.execute(
             f"INSERT INTO models ({_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, NULL, ?, ?, ?, ?)",
             (
-                given.name, last + 1, given.digest, given.content, given.size_bytes, given.created_at,
-                json.dumps(dict(given.metrics)), given.objective, given.goal, json.dumps(dict(given.lineage)),
+                version.name, last + 1, version.digest, version.content, version.size_bytes, version.created_at,
+                json.dumps(dict(version.metrics)), version.objective, version.goal, json.dumps(dict(version.lineage)),
             ),
         )  # fmt: skip
-        return self.versions(given.name)[-1]
+        return self.versions(version.name)[-1]
 
     def update(self, version: ModelVersion) -> None:
         """Store the metrics and the objective of a version that is there."""

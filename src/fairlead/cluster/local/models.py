@@ -94,17 +94,17 @@ def path_of(cluster: Machine, text: str, team: str | None, base: Path) -> Path:
 
 
 def _of_version(cluster: Machine, version: ModelVersion) -> ResolvedModel:
-    kept = cluster.home.artefact(version.digest)
-    if not os.path.lexists(kept):
-        raise Conflict(f"The content of {version} is gone: {kept} is not there. Push it again.")
-    place = kept if version.content is Content.CHECKPOINT else None
-    steps = Directory(kept).steps() if place is not None else []
+    artefact = cluster.home.artefact(version.digest)
+    if not os.path.lexists(artefact):
+        raise Conflict(f"The content of {version} is gone: {artefact} is not there. Push it again.")
+    place = artefact if version.content is Content.CHECKPOINT else None
+    steps = Directory(artefact).steps() if place is not None else []
     if place is not None and not steps:
-        raise Conflict(f"The content of {version} is damaged: {kept} has no checkpoint any more. Push it again.")
+        raise Conflict(f"The content of {version} is damaged: {artefact} has no checkpoint any more. Push it again.")
     objective = None if version.objective is None or version.goal is None else (version.objective, version.goal)
     return ResolvedModel(
         said=str(version) + (f", {version.stage}" if version.stage is not None else ""),
-        path=kept / step_name(steps[-1]) if steps else kept,
+        path=artefact / step_name(steps[-1]) if steps else artefact,
         content=version.content,
         place=place,
         version=version,
@@ -114,7 +114,7 @@ def _of_version(cluster: Machine, version: ModelVersion) -> ResolvedModel:
     )
 
 
-def resolve_run(cluster: Machine, reference: ModelReference, found: Workload[Any]) -> ResolvedModel:
+def resolve_run(cluster: Machine, reference: ModelReference, workload: Workload[Any]) -> ResolvedModel:
     """Return the checkpoint of a run, or of a sweep's best trial, to which a reference resolves.
 
     Raises:
@@ -130,7 +130,7 @@ def resolve_run(cluster: Machine, reference: ModelReference, found: Workload[Any
             )
         return Path(place.removeprefix("file://"))
 
-    chosen = choose(cluster, reference, found, lambda run: Directory(root_of(run)).steps())
+    chosen = choose(cluster, reference, workload, lambda run: Directory(root_of(run)).steps())
     run, step, root = chosen.run, chosen.step, root_of(chosen.run)
     return ResolvedModel(
         said=f"the checkpoint of {run.spec.name} at step {step}",

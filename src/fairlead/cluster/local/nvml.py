@@ -66,8 +66,8 @@ class NvmlReader:
             return None
         import pynvml
 
-        found = self._ask(lambda: pynvml.nvmlDeviceGetComputeRunningProcesses(handle))
-        own = None if found is None else [each.usedGpuMemory for each in found if each.pid in pids]
+        processes = self._ask(lambda: pynvml.nvmlDeviceGetComputeRunningProcesses(handle))
+        own = None if processes is None else [process.usedGpuMemory for process in processes if process.pid in pids]
         return None if own is None or None in own else sum(own)
 
     def busy_by(self, uuid: str, pids: Collection[int], since: float) -> float | None:
@@ -84,14 +84,14 @@ class NvmlReader:
         import pynvml
 
         since_us = round(since * 1e6)
-        found = self._ask(lambda: pynvml.nvmlDeviceGetProcessUtilization(handle, since_us))
-        if found is None:
+        samples = self._ask(lambda: pynvml.nvmlDeviceGetProcessUtilization(handle, since_us))
+        if samples is None:
             return None
         newest: dict[int, Any] = {}
-        for each in found:
-            if each.pid in pids and (each.pid not in newest or newest[each.pid].timeStamp < each.timeStamp):
-                newest[each.pid] = each
-        return float(min(1.0, sum(each.smUtil for each in newest.values()) / 100))
+        for sample in samples:
+            if sample.pid in pids and (sample.pid not in newest or newest[sample.pid].timeStamp < sample.timeStamp):
+                newest[sample.pid] = sample
+        return float(min(1.0, sum(sample.smUtil for sample in newest.values()) / 100))
 
     def close(self) -> None:
         """Close NVML."""

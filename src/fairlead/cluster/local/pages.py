@@ -3,7 +3,7 @@
 import sqlite3
 
 from fairlead.cluster.listing import Listing
-from fairlead.cluster.local.tables import WORKLOAD, workload_of
+from fairlead.cluster.local.tables import WORKLOAD, readable
 from fairlead.state.snapshot import AnyWorkload, Phase
 
 # Up to this many matching names are looked up one by one; if more match, a scan by age finds a page soon.
@@ -31,16 +31,16 @@ def page(db: sqlite3.Connection, listing: Listing) -> tuple[AnyWorkload, ...]:
         conditions.append("(created_at, uid) < (?, ?)")
         values += listing.after
     if listing.text:
-        condition, found = _by_name(db, listing.text.lower())
+        condition, name_values = _by_name(db, listing.text.lower())
         conditions.append(condition)
-        values += found
-        index = index if found else ""
+        values += name_values
+        index = index if name_values else ""
     rows = db.execute(
         f"SELECT {WORKLOAD} FROM workloads{index} WHERE {' AND '.join(conditions) or '1'} "
         "ORDER BY created_at DESC, uid DESC LIMIT ?",
         (*values, listing.limit),
     ).fetchall()
-    return tuple(workload_of(row) for row in rows)
+    return tuple(readable(rows))
 
 
 def num_kept(db: sqlite3.Connection) -> int:
@@ -58,9 +58,9 @@ def num_unfinished(db: sqlite3.Connection) -> dict[Phase, int]:
 
 def _by_name(db: sqlite3.Connection, text: str) -> tuple[str, list[object]]:
     """Return the condition that a name contains a text, with its values."""
-    found = db.execute(
+    rows = db.execute(
         "SELECT rowid FROM workloads INDEXED BY workloads_by_name WHERE instr(lower(name), ?) LIMIT ?", (text, FEW)
     ).fetchall()
-    if len(found) < FEW:
-        return f"rowid IN ({', '.join(str(int(row[0])) for row in found)})", []
+    if len(rows) < FEW:
+        return f"rowid IN ({', '.join(str(int(row[0])) for row in rows)})", []
     return "instr(lower(name), ?)", [text]

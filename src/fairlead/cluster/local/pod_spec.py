@@ -4,6 +4,7 @@ Pure functions of run and pod.
 """
 
 import hashlib
+import shlex
 import sys
 from collections.abc import Mapping
 from dataclasses import replace
@@ -16,7 +17,9 @@ from fairlead.cluster.local.code.keeping import IN_WORKDIR, Place
 from fairlead.cluster.local.home import Home
 from fairlead.cluster.origins import is_run_name
 from fairlead.frozen import dataclass
+from fairlead.runtime import shell_limits
 from fairlead.runtime.ranks import rank_environment
+from fairlead.specs.data import DataMode
 from fairlead.specs.overlay import SET_BY_FAIRLEAD
 from fairlead.specs.training import SET_BY_FRAMEWORK, Elastic
 from fairlead.state.plan import child_uid
@@ -58,13 +61,19 @@ def render(home: Home, workload: Workload, pod: Pod, around: PodEnvironment) -> 
     first = pod.index * ranks
     env = _environment(home, workload, pod, around)
     place = around.place
+    setup = None if spec.setup is None else place.moved(spec.setup, spec.workdir)
+    if any(source.way is DataMode.COPY for source in spec.data.values()):
+        # Programs that open files have them before they start; a second run of the same version copies nothing.
+        setup = "\n".join(
+            [shlex.join([sys.executable, "-m", "fairlead.runtime.data.copying"]), *([setup] if setup else [])]
+        )
     # Another tree lacks what a set-up step has changed among the sources.
-    stamp = f"setup-{pod.node}-{_digest(spec.setup or '')}{'' if place.tree is None else f'-{pod.attempt}'}.done"
+    stamp = f"setup-{pod.node}-{_digest(setup or '')}{'' if place.root is None else f'-{place.root.name}'}.done"
     return {
         "uid": pod.uid,
         "workdir": str(place.tree or spec.workdir or Path.home()),
-        "command": place.command(spec),
-        "setup": spec.setup,
+        "command": place.moved(spec.run, spec.workdir),
+        "setup": setup,
         "trial": [str(PROGRAMS / "trial.py")],
         "begin_by": {
             "xgboost": [str(PROGRAMS / "tracker.py")],
@@ -79,6 +88,7 @@ def render(home: Home, workload: Workload, pod: Pod, around: PodEnvironment) -> 
             for local in range(ranks)
         ],
         "launch": "auto" if spec.may_fork else "exec",
+        "shell_limits": around.environ.get(shell_limits.VARIABLE),
         "grace_s": spec.grace_s,
         "stall_timeout_s": spec.stall_timeout_s,
         "metrics": None if spec.metrics is None else {"pattern": spec.metrics.regular_expression},
@@ -112,6 +122,9 @@ def _environment(home: Home, workload: Workload, pod: Pod, around: PodEnvironmen
     spec, ranks = workload.spec, workload.spec.ranks_on_each_node
     # A run submitted by a rank of another run must not inherit that run's variables.
     env = {name: value for name, value in around.environ.items() if SET_BY_FAIRLEAD.fullmatch(name) is None}
+    env.pop(shell_limits.VARIABLE, None)
+    if "FAIRLEAD_RUN_UID" in around.environ:
+        env = {name: value for name, value in env.items() if not name.startswith("PET_")}
     for name in SET_BY_FRAMEWORK.get(around.environ.get("FAIRLEAD_FRAMEWORK", ""), ()):
         env.pop(name, None)
     cores = pod.grant.cpu_milli // 1000
@@ -122,8 +135,8 @@ def _environment(home: Home, workload: Workload, pod: Pod, around: PodEnvironmen
         env["CUDA_VISIBLE_DEVICES"] = ",".join(pod.grant.gpu_uuids)
     path = env.get("PYTHONPATH")
     env["PYTHONPATH"] = f"{path}:{around.library}" if path else str(around.library)
-    env.update(spec.env)
-    env["PYTHONPATH"] = around.place.python_path(env["PYTHONPATH"], spec)
+    env.update({name: around.place.moved(value, spec.workdir) for name, value in spec.env.items()})
+    env["PYTHONPATH"] = around.place.python_path(env["PYTHONPATH"], spec.workdir, spec.run, env)
     if spec.elastic is Elastic.IN_PLACE:
         env["FAIRLEAD_MEMBERS_DIR"] = str(home.members(workload.uid, pod.attempt))
     checkpoint = spec.checkpoint
@@ -141,11 +154,11 @@ def _of_sibling(home: Home, workload: Workload) -> Workload:
 
     Only a parent submits runs that still name another: a sweep whose trials start from each other's checkpoints.
     """
-    given = workload.spec.checkpoint.origin
-    if given is None or workload.parent is None or not is_run_name(given):
+    origin = workload.spec.checkpoint.origin
+    if origin is None or workload.parent is None or not is_run_name(origin):
         return workload
-    uid = child_uid(workload.parent, given.rpartition("-")[2])
-    place = checkpoint_place(home, replace(workload, uid=uid, spec=replace(workload.spec, name=given)))
+    uid = child_uid(workload.parent, origin.rpartition("-")[2])
+    place = checkpoint_place(home, replace(workload, uid=uid, spec=replace(workload.spec, name=origin)))
     return replace(workload, spec=replace(workload.spec, checkpoint=replace(workload.spec.checkpoint, origin=place)))
 
 
@@ -162,4 +175,6 @@ def _contract(home: Home, workload: Workload, pod: Pod, port: int) -> dict[str, 
         checkpoint_to=checkpoint_place(home, workload),
         master=(contract.LOOPBACK, port),
         hosts=contract.LOOPBACK,
+        key_file=str(home.run_key(workload.uid)),
+        data_dir=str(home.data),
     )

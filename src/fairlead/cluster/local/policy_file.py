@@ -11,18 +11,14 @@ def read_rules(path: Path) -> SchedulingPolicy:
     """Return the policy that the file names; the default without a file.
 
     Raises:
-        ClusterError: The file names no policy; no other policy is applied instead.
+        ClusterError: The file names no policy.
     """
     try:
         name = path.read_text(encoding="utf-8").strip()
     except FileNotFoundError:
         return DEFAULT
     except (OSError, UnicodeError) as error:
-        raise ClusterError(f"{path} cannot be read: {error}. Until it can nothing is started.") from error
+        raise ClusterError(f"{path} cannot be read: {error}.") from error
     if name not in POLICIES:
-        raise ClusterError(
-            f"{path} says {quote(name)}; give one of {', '.join(POLICIES)}. "
-            "Fix or remove the file; until then nothing "
-            "is started."
-        )
+        raise ClusterError(f"{path} says {quote(name)}; give one of {', '.join(POLICIES)}. Fix or remove the file.")
     return POLICIES[name]

@@ -23,7 +23,7 @@ def port_for(home: Home, workload_uid: str, attempt: int, num_ports: int = 2) ->
     draw = random.Random(f"{workload_uid}-{attempt}")
     for _ in range(200):
         port = draw.randrange(LOWEST, HIGHEST, 2)
-        if all(_is_free(port + each) for each in range(num_ports)):
+        if all(_is_free(port + offset) for offset in range(num_ports)):
             write_json(path, {"master_port": port}, durably=False)
             return port
     raise ClusterError(f"No {num_ports} neighbouring free ports between {LOWEST} and {HIGHEST}; end what holds them.")

@@ -99,13 +99,13 @@ class Probes:
                 self._more.clear()
 
     def _ask(self, target: _Target) -> None:
-        before, found = target.answer, _asked(target.port, str(target.path))
-        target.silent = target.silent + 1 if found is None else 0
-        if found is not None:
-            target.answer = found
+        before, answer = target.answer, _asked(target.port, str(target.path))
+        target.silent = target.silent + 1 if answer is None else 0
+        if answer is not None:
+            target.answer = answer
         elif before is None or not before.ready or target.silent >= PATIENCE:
-            said = f"GET {target.path} on port {target.port} gets no answer within {TIMEOUT_S:g} s"
-            target.answer = Answer(ready=False, problem=said)
+            problem = f"GET {target.path} on port {target.port} gets no answer within {TIMEOUT_S:g} s"
+            target.answer = Answer(ready=False, problem=problem)
         ready = target.answer is not None and target.answer.ready
         target.due = time.monotonic() + (SERVING_S if ready else STARTING_S)
         target.asking = False

@@ -1,6 +1,5 @@
 """Measures the usage of this machine's pods: processes by the system's counters, GPUs by NVML."""
 
-import json
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -9,6 +8,7 @@ import psutil
 
 from fairlead.cluster.local.cluster import LocalCluster
 from fairlead.cluster.local.nvml import NvmlReader
+from fairlead.cluster.local.pod_files import read_pids
 from fairlead.cluster.usages import GpuUsage, PodUsage, Usages
 from fairlead.state.snapshot import WHOLE_MILLI, Pod, PodPhase, Workload
 
@@ -21,7 +21,7 @@ def usages(cluster: LocalCluster, runs: Iterable[Workload], *, sample_s: float =
     """Measure twice, ``sample_s`` seconds apart, since processor use is a difference of counters."""
     pods = [(run, pod) for run in runs for pod in cluster.pods(run.uid) if not pod.phase.is_final]
     processes = {pod.uid: _processes(cluster.home.pod(run.uid, pod.uid)) for run, pod in pods}
-    before, begun = {uid: _cpu_s(found) for uid, found in processes.items()}, time.monotonic()
+    before, begun = {uid: _cpu_s(pod_processes) for uid, pod_processes in processes.items()}, time.monotonic()
     if pods:
         time.sleep(sample_s)
     passed_s = time.monotonic() - begun
@@ -55,18 +55,14 @@ def _phase(pod: Pod) -> PodPhase:
 
 def _processes(directory: Path) -> list[psutil.Process]:
     """Return the processes of the ranks and all their descendants."""
-    try:
-        pids = json.loads((directory / "started.json").read_text())["pids"].values()
-    except (OSError, ValueError, KeyError):  # the ranks are about to start, or the pod has just ended
-        return []
-    found = []
-    for pid in pids:
+    processes = []
+    for pid in read_pids(directory):
         try:
             process = psutil.Process(pid)
-            found += [process, *process.children(recursive=True)]
+            processes += [process, *process.children(recursive=True)]
         except psutil.Error:
             continue
-    return found
+    return processes
 
 
 def _cpu_s(processes: Sequence[psutil.Process]) -> float:
@@ -99,10 +95,10 @@ def _gpus(
         return {pod.uid: () for pod in pods}, ()
     reader, since = NvmlReader(), time.time() - GPU_SAMPLES_S
     try:
-        found = {
+        gpus = {
             pod.uid: tuple(
                 reader.read_part(
-                    uuid, pod.grant.gpu_milli / WHOLE_MILLI, {each.pid for each in processes[pod.uid]}, since
+                    uuid, pod.grant.gpu_milli / WHOLE_MILLI, {process.pid for process in processes[pod.uid]}, since
                 )
                 for uuid in pod.grant.gpu_uuids
             )
@@ -110,4 +106,4 @@ def _gpus(
         }
     finally:
         reader.close()
-    return found, () if reader.problem is None else (f"GPU usage is not known: {reader.problem}",)
+    return gpus, () if reader.problem is None else (f"GPU usage is not known: {reader.problem}",)

@@ -21,18 +21,18 @@ def read_keep(path: Path) -> Retention:
         return KEEP_ALL
     except (OSError, UnicodeError) as error:
         raise ClusterError(f"{path} cannot be read: {error}. Until it can no run is removed.") from error
-    found: dict[str, float] = {}
+    limits: dict[str, float] = {}
     try:
         for line in (line.partition("#")[0].strip() for line in lines):
             key, colon, value = line.partition(":")
-            if line and (not colon or key not in _KEYS or key in found):
+            if line and (not colon or key not in _KEYS or key in limits):
                 raise ValueError(f"{quote(line)} is not one line each of {', '.join(_KEYS)}")
             if line:
-                found[key] = _read(key, value.strip())
-        if not found:
+                limits[key] = _read(key, value.strip())
+        if not limits:
             raise ValueError("it is empty")
-        last = found.get("last")
-        return Retention(for_s=found.get("for"), last=None if last is None else int(last))
+        last = limits.get("last")
+        return Retention(for_s=limits.get("for"), last=None if last is None else int(last))
     except (ValueError, BrokenRules) as error:
         raise ClusterError(
             f"{path}: {error}. Give `for: 30d`, `last: 20`, or both on a line each, or remove the file; until then no "

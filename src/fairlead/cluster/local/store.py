@@ -7,6 +7,7 @@ leaves either all of a transaction or none of it.
 from __future__ import annotations
 
 import json
+import math
 import os
 import sqlite3
 import time
@@ -37,6 +38,7 @@ from fairlead.cluster.local.tables import (
     PodRow,
     pod_of,
     progress_of,
+    readable,
     training_of,
     workload_of,
 )
@@ -44,11 +46,10 @@ from fairlead.cluster.model_versions import is_same, updated
 from fairlead.cluster.port import EventRecord, Spec
 from fairlead.cluster.records import dump, load, load_all
 from fairlead.cluster.selection import Selection
-from fairlead.errors import ClusterError, Conflict, NameTaken, NoRoom, NotFound
+from fairlead.errors import ClusterError, Conflict, NameTaken, NoRoom, NotAllowed, NotFound
 from fairlead.frozen import dataclass
 from fairlead.runtime.podfiles import is_locked, read_json
 from fairlead.specs.formats.serialization import to_json
-from fairlead.specs.training import Training
 from fairlead.specs.workload import WorkloadSpec
 from fairlead.state.pod_uids import pod_uid
 from fairlead.state.reasons import JUST_SUBMITTED, Reason
@@ -71,8 +72,6 @@ from fairlead.state.snapshot import (
 
 # Maximum wait for another process that writes.
 PATIENCE_S = 30.0
-# A file system's clock is coarser than the system's.
-CLOCKS_DIFFER_S = 0.1
 # Initial number of rows to remove in one transaction on a full disk: each row takes about two pages of the log.
 MAX_ROWS_AT_ONCE = 64
 # Limit per metric of a run; beyond it the points are thinned to half, keeping the extremes of each stretch.
@@ -248,18 +247,28 @@ class Store:
             ClusterError: It is damaged.
         """
         with self._translated():
-            found = str(self._db.execute("PRAGMA quick_check(1)").fetchone()[0])
-        if found != "ok":
-            raise self._damaged(" ".join(found.split()))
+            verdict = str(self._db.execute("PRAGMA quick_check(1)").fetchone()[0])
+        if verdict != "ok":
+            raise self._damaged(" ".join(verdict.split()))
 
     @_in_the_room_there_is
-    def submit(self, uid: str, spec: Spec, now: float) -> Workload[Spec]:
+    def submit(self, uid: str, spec: Spec, now: float, *, max_objects: float = math.inf) -> Workload[Spec]:
         """Store a new workload, Pending.
+
+        Args:
+            max_objects: The most workloads of its kind that its team may have, finished ones included.
 
         Raises:
             NameTaken: An unfinished workload of that team has the name.
+            NotAllowed: The team has as many as it may have.
         """
         with self._transaction():
+            if max_objects < math.inf and (count := self._num_objects(spec)) >= max_objects:
+                raise NotAllowed(
+                    f"{spec.name}: the team {spec.team} has {count} objects of this kind, finished ones included, and "
+                    f"may have {max_objects:.0f}. Delete some with `fairlead delete NAME...`, or raise `max_objects` "
+                    "of the Team."
+                )
             try:
                 status = self._insert(uid, spec, None, now)
             except sqlite3.IntegrityError as error:
@@ -269,6 +278,10 @@ class Store:
                     "or choose another name with `--name`."
                 ) from error
         return Workload(uid=uid, spec=spec, intent=Intent.RUN, status=status, version=1, created_at=now)
+
+    def _num_objects(self, spec: WorkloadSpec) -> int:
+        of_kind = "SELECT count(*) FROM workloads WHERE team = ? AND kind = ?"
+        return int(self._db.execute(of_kind, (spec.team, type(spec).__name__)).fetchone()[0])
 
     def _insert(self, uid: str, spec: WorkloadSpec, parent: str | None, now: float) -> Status:
         """Insert a new workload; return its status."""
@@ -313,8 +326,8 @@ class Store:
             )
         return self.get(uid)
 
-    def update(self, uid: str, spec: Training, version: int, now: float) -> Workload:
-        """Replace the spec of a workload.
+    def update(self, uid: str, spec: Spec, version: int, now: float) -> Workload[Spec]:
+        """Replace the spec of a run or sweep.
 
         Raises:
             NotFound: No such workload.
@@ -322,22 +335,21 @@ class Store:
         """
         # Imported here because reading does not need it.
         from fairlead.policy.kinds.spec_updates import changed, changed_meanwhile, check_update, updated_status
-        from fairlead.policy.kinds.table import leaf
 
         with self._transaction():
-            run = leaf(self.get(uid))
+            run = self.get(uid)
             if run.version != version:
                 raise Conflict(changed_meanwhile(run.spec.name))
-            found = check_update(run, spec)
-            if not found:
+            changes = check_update(run, spec)
+            if not changes:
                 return run
             self._touch(uid)
             self._db.execute(
                 "UPDATE workloads SET spec = ?, status = ?, version = version + 1 WHERE uid = ?",
                 (to_json(spec), dump(updated_status(run.status)), uid),
             )
-            self._record(uid, run.spec.name, changed(found), now)
-        return leaf(self.get(uid))
+            self._record(uid, run.spec.name, changed(changes), now)
+        return self.get(uid)
 
     @_in_the_room_there_is
     def revise(self, uid: str, spec: Spec, now: float) -> Workload[Spec]:
@@ -468,24 +480,28 @@ class Store:
             self._keep_points(pod.workload_uid, observation.points)
             if pod.phase.is_final and seen.rowcount:
                 self._charge(pod.uid, now)
-                self._divide(pod.node, pod.grant, max((each.at for each in pod.exits), default=now))
+                self._divide(pod.node, pod.grant, max((rank_exit.at for rank_exit in pod.exits), default=now))
 
     @_in_the_room_there_is
     def keep_measured(self, measured: Sequence[Measured]) -> None:
         """Record measurements of pods: points of their runs, and idle time of what they hold."""
         with self._transaction():
-            for each in measured:
-                alive = self._db.execute("SELECT 1 FROM pods WHERE uid = ? AND final = 0", (each.pod_uid,)).fetchone()
+            for measurement in measured:
+                alive = self._db.execute(
+                    "SELECT 1 FROM pods WHERE uid = ? AND final = 0", (measurement.pod_uid,)
+                ).fetchone()
                 if alive is None:
                     continue  # it has ended and is charged
-                self._keep_points(each.workload_uid, each.points)
-                if each.busy is not None:
-                    self._ledger.add_idle(each.pod_uid, each.start_ms, each.end_ms, each.busy)
+                self._keep_points(measurement.workload_uid, measurement.points)
+                if measurement.busy is not None:
+                    self._ledger.add_idle(
+                        measurement.pod_uid, measurement.start_ms, measurement.end_ms, measurement.busy
+                    )
 
     def points_since(self, uid: str, attempt: int, names: Sequence[str], since: float) -> dict[str, list[Point]]:
         """Return metrics of one attempt of a workload from a time on, by name."""
         with self._translated():
-            found = {
+            rows_by_name = {
                 name: self._db.execute(
                     "SELECT attempt, step, at, value FROM points WHERE workload_uid = ? AND name = ? AND attempt = ? "
                     "AND at > ? ORDER BY id",
@@ -493,10 +509,10 @@ class Store:
                 ).fetchall()
                 for name in names
             }
-        return {name: [_point(row) for row in rows] for name, rows in found.items()}
+        return {name: [_point(row) for row in rows] for name, rows in rows_by_name.items()}
 
     def _keep_points(self, uid: str, points: tuple[tuple[str, Point], ...]) -> None:
-        rows = ((uid, name, each.attempt, each.step, each.at, each.value) for name, each in points)
+        rows = ((uid, name, point.attempt, point.step, point.at, point.value) for name, point in points)
         self._db.executemany(
             "INSERT INTO points (workload_uid, name, attempt, step, at, value) VALUES (?, ?, ?, ?, ?, ?)", rows
         )
@@ -507,12 +523,12 @@ class Store:
                 continue
             from fairlead.state.series import thinned
 
-            found = self._db.execute(
+            stored = self._db.execute(
                 f"SELECT id, attempt, step, at, value FROM points WHERE {of_series} ORDER BY id", (uid, name)
             ).fetchall()
-            ids = {_point(row[1:]): row[0] for row in found}
-            kept = {ids[point] for point in thinned([_point(row[1:]) for row in found], MOST_POINTS // 2)}
-            gone = ((row[0],) for row in found if row[0] not in kept)
+            ids = {_point(row[1:]): row[0] for row in stored}
+            remaining = {ids[point] for point in thinned([_point(row[1:]) for row in stored], MOST_POINTS // 2)}
+            gone = ((row[0],) for row in stored if row[0] not in remaining)
             self._db.executemany("DELETE FROM points WHERE id = ?", gone)
 
     def series(self, uid: str) -> dict[str, tuple[Point, ...]]:
@@ -523,10 +539,10 @@ class Store:
             rows = self._db.execute(
                 "SELECT name, attempt, step, at, value FROM points WHERE workload_uid = ? ORDER BY name, id", (uid,)
             ).fetchall()
-        found: dict[str, list[Point]] = {}
+        series: dict[str, list[Point]] = {}
         for name, *rest in rows:
-            found.setdefault(name, []).append(_point(rest))
-        return {name: continued(points) for name, points in found.items()}
+            series.setdefault(name, []).append(_point(rest))
+        return {name: continued(points) for name, points in series.items()}
 
     def note(self, uid: str, event: Event, now: float) -> None:
         """Record an event of a workload, if the workload still exists."""
@@ -534,21 +550,6 @@ class Store:
             name = self._db.execute("SELECT name FROM workloads WHERE uid = ?", (uid,)).fetchone()
             if name is not None:
                 self._record(uid, str(name[0]), event, now)
-
-    def was_running(self, workdir: str, at: float) -> bool:
-        """Return whether a pod of any workload was running in a working directory at a time."""
-        columns = ", ".join(f"p.{column.strip()}" for column in POD.split(","))
-        with self._translated():
-            rows = self._db.execute(
-                f"SELECT {columns} FROM pods p JOIN workloads w ON w.uid = p.workload_uid "
-                "WHERE p.started_at <= ? AND json_extract(w.spec, '$.workdir') = ?",
-                (at + CLOCKS_DIFFER_S, workdir),
-            ).fetchall()
-        for pod in (pod_of(row).pod for row in rows):
-            ended = max((each.at for each in pod.exits), default=pod.active_at or pod.started_at or 0.0)
-            if not pod.phase.is_final or at <= ended + CLOCKS_DIFFER_S:
-                return True
-        return False
 
     def _touch(self, uid: str) -> None:
         """Mark a workload as written by this connection, since `data_version` counts other connections' writes only."""
@@ -572,16 +573,21 @@ class Store:
                 f"OR (w.phase = '{Phase.RESTARTING.value}' AND p.attempt = w.attempt - 1)) ORDER BY p.uid"
             ).fetchall()
             known = self._known_active
+            is_known = {row[0] for row in rows if row[0] in known and known[row[0]][0] == row}
+            workloads = {workload.uid: workload for workload in readable(row for row in rows if row[0] not in is_known)}
             self._known_active = {
-                row[0]: known[row[0]] if row[0] in known and known[row[0]][0] == row else (row, workload_of(row))
+                row[0]: known[row[0]] if row[0] in is_known else (row, workloads[row[0]])
                 for row in rows
+                if row[0] in is_known or row[0] in workloads
             }
             active = tuple(workload for _, workload in self._known_active.values())
-            children = self._ended_children({each.uid: each for each in active})
-        replaced = {each.uid: each for each in active if each.status.lost and is_leaf(each)}
-        found = (pod_of(row).pod for row in pods)
-        told = (pod for pod in found if pod.workload_uid not in replaced or replaced[pod.workload_uid].is_told_by(pod))
-        return active, tuple(told), children
+            children = self._ended_children({workload.uid: workload for workload in active})
+        replaced = {workload.uid: workload for workload in active if workload.status.lost and is_leaf(workload)}
+        candidates = (pod_of(row).pod for row in pods)
+        included = (
+            pod for pod in candidates if pod.workload_uid not in replaced or replaced[pod.workload_uid].is_told_by(pod)
+        )
+        return active, tuple(included), children
 
     def _ended_children(self, active: Mapping[str, AnyWorkload]) -> tuple[AnyWorkload, ...]:
         """Return inactive children of active workloads; the same tuple as long as none of them has changed.
@@ -590,7 +596,7 @@ class Store:
         another connection.
         """
         at = int(self._db.execute("PRAGMA data_version").fetchone()[0])
-        parents = [uid for uid, each in active.items() if not is_leaf(each)]
+        parents = [uid for uid, workload in active.items() if not is_leaf(workload)]
         is_current, before = at == self._children_at, self._children
         self._children = {
             uid: before[uid] if is_current and uid in before else self._read_children(uid, active, before.get(uid, {}))
@@ -615,29 +621,29 @@ class Store:
         self, parent: str, active: Mapping[str, AnyWorkload], known: Mapping[str, AnyWorkload]
     ) -> dict[str, AnyWorkload]:
         """Return the inactive children of a parent, reading only those that are not known in their current version."""
-        found = self._db.execute("SELECT uid, version FROM workloads WHERE parent = ? ORDER BY rowid", (parent,))
-        wanted = [row for row in found if row[0] not in active]
+        rows = self._db.execute("SELECT uid, version FROM workloads WHERE parent = ? ORDER BY rowid", (parent,))
+        wanted = [row for row in rows if row[0] not in active]
         new = [uid for uid, version in wanted if uid not in known or known[uid].version != version]
         read = {child.uid: child for child in self.those(new)}
-        return {uid: read[uid] if uid in read else known[uid] for uid, _ in wanted}
+        return {uid: read.get(uid) or known[uid] for uid, _ in wanted if uid in read or uid in known}
 
     def completed(self, limit: int) -> tuple[Completed, ...]:
         """Return the newest runs that succeeded, with their durations."""
         with self._reading():
             at = int(self._db.execute("PRAGMA data_version").fetchone()[0]), limit
             if at != self._completed_at or not self._add_completed(limit):
-                found = self._db.execute(
+                rows = self._db.execute(
                     f"SELECT created_at, uid FROM workloads WHERE phase = '{Phase.SUCCEEDED.value}' "
                     "ORDER BY created_at DESC, uid DESC LIMIT ?",
                     (limit,),
                 ).fetchall()
                 # A succeeded run never starts again, so that its entry stays valid.
-                known = {uid: each for _, uid, each in self._completed}
+                known = {uid: run for _, uid, run in self._completed}
                 self._completed = [
-                    (created, uid, known[uid] if uid in known else self._took(uid)) for created, uid in reversed(found)
+                    (created, uid, known[uid] if uid in known else self._took(uid)) for created, uid in reversed(rows)
                 ]
             self._completed_at, self._touched_since = at, set()
-        return tuple(each for _, _, each in reversed(self._completed) if each is not None)
+        return tuple(run for _, _, run in reversed(self._completed) if run is not None)
 
     def _add_completed(self, limit: int) -> bool:
         """Add runs that this connection has written since; False when a known one is no longer among them."""
@@ -673,16 +679,16 @@ class Store:
     def has_work(self) -> bool:
         """Return whether any workload is unfinished or wanted, or any pod is live."""
         with self._translated():
-            found = self._db.execute(
+            row = self._db.execute(
                 f"SELECT EXISTS (SELECT 1 FROM workloads WHERE {WANTED}) OR EXISTS (SELECT 1 FROM pods WHERE final = 0)"
             ).fetchone()
-        return bool(found[0])
+        return bool(row[0])
 
     def has_kind(self, kind: str) -> bool:
         """Return whether any unfinished workload is of a kind."""
         with self._translated():
-            found = self._db.execute("SELECT EXISTS (SELECT 1 FROM workloads WHERE final = 0 AND kind = ?)", (kind,))
-            return bool(found.fetchone()[0])
+            cursor = self._db.execute("SELECT EXISTS (SELECT 1 FROM workloads WHERE final = 0 AND kind = ?)", (kind,))
+            return bool(cursor.fetchone()[0])
 
     def live_pods(self) -> tuple[PodRow, ...]:
         """Return the pods that are not final."""
@@ -716,7 +722,7 @@ class Store:
             rows = [
                 self._db.execute(f"SELECT {WORKLOAD} FROM workloads WHERE uid = ?", (uid,)).fetchone() for uid in uids
             ]
-        return tuple(workload_of(row) for row in rows if row is not None)
+        return tuple(readable(row for row in rows if row is not None))
 
     def has(self, uid: str) -> bool:
         """Return whether a workload exists."""
@@ -726,8 +732,10 @@ class Store:
     def is_over(self, uid: str) -> bool:
         """Return whether a workload is finished and not to run again."""
         with self._translated():
-            found = self._db.execute("SELECT final = 1 AND intent <> ? FROM workloads WHERE uid = ?", (Intent.RUN, uid))
-            row = found.fetchone()
+            cursor = self._db.execute(
+                "SELECT final = 1 AND intent <> ? FROM workloads WHERE uid = ?", (Intent.RUN, uid)
+            )
+            row = cursor.fetchone()
         return row is not None and bool(row[0])
 
     def named(self, name: str, team: str | None = None) -> Workload[Any] | None:
@@ -766,7 +774,7 @@ class Store:
             rows = self._db.execute(
                 f"SELECT {WORKLOAD} FROM workloads WHERE parent = ? ORDER BY created_at, uid", (uid,)
             ).fetchall()
-        return tuple(workload_of(row) for row in rows)
+        return tuple(readable(rows))
 
     def workloads(self, limit: int | None = None) -> tuple[Workload[Any], ...]:
         """Return all workloads, newest first."""
@@ -775,7 +783,7 @@ class Store:
                 f"SELECT {WORKLOAD} FROM workloads ORDER BY created_at DESC, uid LIMIT ?",
                 (-1 if limit is None else limit,),
             ).fetchall()
-        return tuple(workload_of(row) for row in rows)
+        return tuple(readable(rows))
 
     def select(self, selection: Selection, limit: int | None = None) -> tuple[Workload[Any], ...]:
         """Return the matching workloads, newest first."""
@@ -796,7 +804,7 @@ class Store:
                 "ORDER BY created_at DESC, uid LIMIT ?",
                 (*values, -1 if limit is None else limit),
             ).fetchall()
-        return tuple(workload_of(row) for row in rows)
+        return tuple(readable(rows))
 
     def page(self, listing: Listing) -> tuple[AnyWorkload, ...]:
         """Return the workloads of a page, newest first."""
@@ -833,21 +841,21 @@ class Store:
         )
 
     @_in_the_room_there_is
-    def add_model(self, given: ModelVersion) -> tuple[ModelVersion, bool]:
+    def add_model(self, version: ModelVersion) -> tuple[ModelVersion, bool]:
         """Store a new version of a model under the next number; or update that of equal content and origin, False."""
         with self._transaction():
-            for each in self._models.versions(given.name):
-                if is_same(each, given):
-                    self._models.update(known := updated(each, given))
+            for stored in self._models.versions(version.name):
+                if is_same(stored, version):
+                    self._models.update(known := updated(stored, version))
                     return known, False
-            return self._models.add(given), True
+            return self._models.add(version), True
 
     @_in_the_room_there_is
     def promote_model(self, name: str, version: int, stage: str) -> ModelVersion:
         """Give a version of a model a stage, and take it from any other version of that name."""
         with self._transaction():
             self._models.promote(name, version, stage)
-            return next(each for each in self._models.versions(name) if each.version == version)
+            return next(model for model in self._models.versions(name) if model.version == version)
 
     @_in_the_room_there_is
     def remove_model(self, name: str, version: int) -> None:
@@ -857,9 +865,9 @@ class Store:
             Conflict: It has a stage by now.
         """
         with self._transaction():
-            found = next((each for each in self._models.versions(name) if each.version == version), None)
-            if found is not None and found.stage is not None:
-                raise Conflict(f"{found} is {found.stage}; promote another version to that first.")
+            model = next((model for model in self._models.versions(name) if model.version == version), None)
+            if model is not None and model.stage is not None:
+                raise Conflict(f"{model} is {model.stage}; promote another version to that first.")
             self._models.remove(name, version)
 
     def models(self, name: str | None = None) -> tuple[ModelVersion, ...]:
@@ -884,7 +892,7 @@ class Store:
                 self._db.execute("UPDATE pods SET share = ? WHERE uid = ?", (share_of(pod.grant), pod.uid))
                 if pod.phase.is_final:
                     known = pod.active_at or pod.started_at or pod.created_at
-                    self._charge(pod.uid, max((each.at for each in pod.exits), default=known))
+                    self._charge(pod.uid, max((rank_exit.at for rank_exit in pod.exits), default=known))
 
     @_in_the_room_there_is
     def set_price(self, price: Price) -> None:
@@ -912,15 +920,22 @@ class Store:
             live = self._live_intervals(now)
             return statement(self._ledger.stretches(by, round(since * 1000), round(until * 1000), live, daily=daily))
 
+    def first_known(self) -> float | None:
+        """Return the Unix time of the first submission or use that is recorded; None before that."""
+        with self._reading():
+            (submitted,) = self._db.execute("SELECT min(created_at) FROM workloads").fetchone()
+            used_ms = self._ledger.first_ms()
+        return min((at for at in (submitted, used_ms and used_ms / 1000) if at is not None), default=None)
+
     def busy_spans(self, since: float, until: float, now: float) -> list[tuple[str, int, int]]:
         """Return nodes with the beginning and end, in milliseconds, of what runs held of them within a window."""
         low, high = round(since * 1000), round(until * 1000)
         with self._reading():
-            found = self._ledger.spans(low, high)
-            for each in self._live_intervals(now):
-                if each.share and each.overlap_ms(low, high):
-                    found.append((each.node, max(each.start_ms, low), min(each.end_ms, high)))
-        return found
+            spans = self._ledger.spans(low, high)
+            for interval in self._live_intervals(now):
+                if interval.share and interval.overlap_ms(low, high):
+                    spans.append((interval.node, max(interval.start_ms, low), min(interval.end_ms, high)))
+        return spans
 
     def spent_this_month(self, now: float) -> Spending:
         """Return spending since the beginning of the calendar month, UTC, by team and by project."""
@@ -955,9 +970,9 @@ class Store:
         with self._reading():
             return {
                 **{
-                    each.holder.uid: each.holder
-                    for each in self._live_intervals(time.time())
-                    if each.holder is not None
+                    interval.holder.uid: interval.holder
+                    for interval in self._live_intervals(time.time())
+                    if interval.holder is not None
                 },
                 **self._ledger.holders(),
             }
@@ -989,10 +1004,10 @@ class Store:
             values,
         ).fetchall()
         return [
-            each
+            interval
             for spec, progress, share, shares, *row in rows
             for pod in (pod_of(tuple(row)).pod,)
-            for each in _held(pod, spec, progress, round(now * 1000), share, self._ledger.idle_of(pod.uid), shares)
+            for interval in _held(pod, spec, progress, round(now * 1000), share, self._ledger.idle_of(pod.uid), shares)
         ]
 
     def _charge(self, pod_uid: str, seen: float) -> None:
@@ -1084,8 +1099,8 @@ class Store:
         """Remove so many points, events and final pods of a workload; False when it is stale, or none are left."""
         uid, before = change.workload_uid, self._db.total_changes
         with self._transaction():
-            found = self._db.execute("SELECT version FROM workloads WHERE uid = ?", (uid,)).fetchone()
-            if found is None or found[0] != change.version:
+            row = self._db.execute("SELECT version FROM workloads WHERE uid = ?", (uid,)).fetchone()
+            if row is None or row[0] != change.version:
                 return False
             for table, condition in (("points", "1"), ("events", "1"), ("pods", "final = 1")):
                 self._db.execute(
@@ -1103,29 +1118,29 @@ class Store:
 
     def _refuse_strange(self) -> None:
         """Refuse a database of a newer version, or an empty one beside files of runs, before any change."""
-        found = int(self._db.execute("PRAGMA user_version").fetchone()[0])
-        if found > SCHEMA_VERSION:
+        schema_version = int(self._db.execute("PRAGMA user_version").fetchone()[0])
+        if schema_version > SCHEMA_VERSION:
             raise ClusterError(
-                f"{self._path} was written by a newer Fairlead (schema {found}, this one knows {SCHEMA_VERSION}). "
-                "Upgrade Fairlead, or set FAIRLEAD_HOME to another directory."
+                f"{self._path} was written by a newer Fairlead (schema {schema_version}, this one knows "
+                f"{SCHEMA_VERSION}). Upgrade Fairlead, or set FAIRLEAD_HOME to another directory."
             )
         # A lost or truncated database looks like a new one, and the files of runs that it does not know would be
         # removed.
-        if found == 0 and any((self._home.path / "runs").glob("*/pods")):
+        if schema_version == 0 and any((self._home.path / "runs").glob("*/pods")):
             raise self._damaged("it is empty, but there are files of runs")
 
     def _migrate(self) -> None:
-        found = int(self._db.execute("PRAGMA user_version").fetchone()[0])
-        if found == SCHEMA_VERSION:
+        schema_version = int(self._db.execute("PRAGMA user_version").fetchone()[0])
+        if schema_version == SCHEMA_VERSION:
             return
         self._db.execute("BEGIN EXCLUSIVE")
         try:
             if int(self._db.execute("PRAGMA user_version").fetchone()[0]) == 0:
-                for each in SCHEMA.split(";\n"):
-                    self._db.execute(each)
+                for statement in SCHEMA.split(";\n"):
+                    self._db.execute(statement)
             # Version 1 has the same other tables; its rows are converted when they are read.
-            for each in POINTS.split(";\n"):
-                self._db.execute(each)
+            for statement in POINTS.split(";\n"):
+                self._db.execute(statement)
             if "share" not in {row[1] for row in self._db.execute("PRAGMA table_info(pods)")}:
                 self._db.execute("ALTER TABLE pods ADD COLUMN share INTEGER")
             if "shares" not in {row[1] for row in self._db.execute("PRAGMA table_info(pods)")}:
@@ -1135,10 +1150,10 @@ class Store:
             if "usage" not in {row[1] for row in self._db.execute("PRAGMA table_info(pods)")}:
                 self._db.execute("ALTER TABLE pods ADD COLUMN usage TEXT")
             if "kind" not in {row[1] for row in self._db.execute("PRAGMA table_info(workloads)")}:
-                for each in UPGRADE.split(";\n"):
-                    self._db.execute(each)
-            for each in ";\n".join((INDEXES, LEDGER_SCHEMA, MODEL_SCHEMA)).split(";\n"):
-                self._db.execute(each)
+                for statement in UPGRADE.split(";\n"):
+                    self._db.execute(statement)
+            for statement in ";\n".join((INDEXES, LEDGER_SCHEMA, MODEL_SCHEMA)).split(";\n"):
+                self._db.execute(statement)
             self._db.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
             self._db.execute("COMMIT")
         except sqlite3.Error:
@@ -1180,11 +1195,15 @@ class Store:
     def _explained(self, error: sqlite3.Error) -> ClusterError:
         code = getattr(error, "sqlite_errorcode", None)
         kind = None if code is None else code & 0xFF  # the rest is detail
+        if isinstance(error, sqlite3.ProgrammingError) and "thread" in str(error):
+            return ClusterError(
+                "This handle belongs to the thread that made it. Make one in each, as with `fairlead.find(NAME)`."
+            )
         if kind in _DAMAGE or code == sqlite3.SQLITE_IOERR_SHORT_READ:
             return self._damaged(str(error))
-        found = trouble(self._home)
-        if found is not None:
-            return found
+        problem = trouble(self._home)
+        if problem is not None:
+            return problem
         if kind == sqlite3.SQLITE_FULL:  # there is space again by now
             return NoRoom(f"The disk of the state directory {self._home.path} was full a moment ago; try again.")
         return ClusterError(
@@ -1205,9 +1224,9 @@ class Store:
 
 def _living_shims(runs: Path) -> list[int]:
     """Return the processes that still run pods, found by their files, as a damaged database does not know them."""
-    found = []
+    pids = []
     for lock in runs.glob("*/pods/*/shim.lock"):
         claim = read_json(lock.with_name("claimed.json"))
         if claim is not None and is_locked(lock):
-            found.append(int(claim["pid"]))
-    return sorted(found)
+            pids.append(int(claim["pid"]))
+    return sorted(pids)

@@ -1,6 +1,8 @@
 """The tables of the local cluster's database, and the conversion of their rows to values."""
 
+import logging
 import re
+from collections.abc import Iterable, Iterator
 from functools import lru_cache
 
 from fairlead.cluster.records import load, load_all, with_detail
@@ -25,6 +27,8 @@ from fairlead.state.snapshot import (
     Workload,
     with_requests,
 )
+
+LOGGER = logging.getLogger("fairlead.cluster")
 
 # 2: a run may be Suspended, which older versions cannot read. 3: the table of points. 4: usage of pods, and prices. 5:
 # notices of budgets. 6: workloads of other kinds, and their children. 7: indexes that find few among many finished
@@ -104,12 +108,43 @@ class PodRow:
     event_offsets: str = "{}"
 
 
+class UnreadableWorkload(ClusterError):
+    """A stored workload whose spec this version refuses."""
+
+    @property
+    def concerns_all(self) -> bool:
+        return False
+
+
+def readable(rows: Iterable[tuple[object, ...]]) -> Iterator[AnyWorkload]:
+    """Yield the workloads of rows without those that this version cannot read, each of which is logged once.
+
+    They keep their rows, and their pods what they hold, until a version that reads them goes on with them.
+    """
+    for row in rows:
+        try:
+            yield workload_of(row)
+        except UnreadableWorkload as error:
+            if row[:2] not in _LOGGED:
+                _LOGGED.add(row[:2])
+                LOGGER.warning("%s", error)
+
+
+_LOGGED: set[tuple[object, ...]] = set()
+"""Uids and specs, as loops look at them at each pass."""
+
+
 def workload_of(row: tuple[object, ...]) -> AnyWorkload:
+    """Return the workload of a row.
+
+    Raises:
+        UnreadableWorkload: This version refuses its spec.
+    """
     uid, text, intent, version, status, progress, created_at, kind, parent = row
     try:
         spec = _spec(str(text))
     except InvalidSpec as error:
-        raise ClusterError(_unreadable(str(uid), str(kind), str(text), error)) from error
+        raise UnreadableWorkload(_unreadable(str(uid), str(kind), str(text), error)) from error
     state = with_detail(str(kind), upgraded(load(Status, str(status))))
     return Workload(
         uid=str(uid),
@@ -130,9 +165,9 @@ def _spec(text: str) -> WorkloadSpec:
 
 
 def _unreadable(uid: str, kind: str, text: str, error: InvalidSpec) -> str:
-    """Describe a workload whose spec cannot be read, with a remedy; no decision is made without it."""
-    found = re.search(r'"name":"([^"]*)"', text)
-    name = uid if found is None else f"{found[1]} ({uid})"
+    """Describe a workload whose spec cannot be read, with a remedy."""
+    match = re.search(r'"name":"([^"]*)"', text)
+    name = uid if match is None else f"{match[1]} ({uid})"
     problem = "; ".join(error.problems).removeprefix("<stored spec>: ")
     return (
         f"The {kind} {name} was kept by another version of Fairlead, and this one refuses its spec: {problem}. "

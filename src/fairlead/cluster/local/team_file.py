@@ -16,7 +16,7 @@ def read_teams(path: Path) -> tuple[Team, ...]:
     """Return the teams of the file.
 
     Raises:
-        ClusterError: The file is malformed; no decision is made on a part of it.
+        ClusterError: The file is malformed; no part of it counts.
     """
     # Imported here because few machines have teams, and listing runs need not load the reader of specs.
     from fairlead.specs.formats.reading import load_file
@@ -25,8 +25,13 @@ def read_teams(path: Path) -> tuple[Team, ...]:
     try:
         specs = load_file(path)
     except InvalidSpec as error:
-        raise ClusterError(f"{error.problems[0]}. Fix or remove the file; until then nothing is started.") from error
+        raise ClusterError(f"{error.problems[0]}. Fix or remove the file.") from error
     strangers = [spec for spec in specs if not isinstance(spec, Team)]
     if strangers:
         raise ClusterError(f"{path}: {strangers[0].name} is a {type(strangers[0]).__name__}; give Teams only there.")
-    return tuple(spec for spec in specs if isinstance(spec, Team))
+    teams = tuple(spec for spec in specs if isinstance(spec, Team))
+    if any(team.name == path.stem for team in teams):
+        raise ClusterError(
+            f"{path}: a team has no name, or that of the file; give `name: NAME`, such as `name: vision`."
+        )
+    return teams

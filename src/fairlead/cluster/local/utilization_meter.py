@@ -7,10 +7,10 @@ supervisor that replaces a killed one reads the last points again.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from fairlead.cluster.local.pod_files import read_pids
 from fairlead.cluster.local.store import Measured
 from fairlead.policy.kinds import idleness
 from fairlead.state.series import Point
@@ -76,10 +76,10 @@ class UtilizationMeter:
             measured += self._measure(run, of_run[run.uid], processes, since, now, seen[key])
         self._samples, self._idle = seen, {}
         for run in counted:
-            found = idleness.idleness(seen[run.uid, run.status.attempt], run.spec.idle, now)
-            if found is not None and not is_replica(run.spec):  # a server may well wait for requests
-                self._idle[run.uid, run.status.attempt] = found
-        self._cpu_s = {uid: each for uid, each in self._cpu_s.items() if uid in processes}
+            idle = idleness.idleness(seen[run.uid, run.status.attempt], run.spec.idle, now)
+            if idle is not None and not is_replica(run.spec):  # a server may well wait for requests
+                self._idle[run.uid, run.status.attempt] = idle
+        self._cpu_s = {uid: total for uid, total in self._cpu_s.items() if uid in processes}
         if measured:
             self._store.keep_measured(measured)
 
@@ -103,17 +103,17 @@ class UtilizationMeter:
         samples: list[idleness.Sample],
     ) -> list[Measured]:
         used = {pod.uid: self._cores(pod, processes[pod.uid], now) for pod in pods}
-        told = {pod.uid: self._gpus(pod, processes[pod.uid], since) for pod in pods if pod.grant.gpu_uuids}
-        has_gpus = bool(told)
+        usages = {pod.uid: self._gpus(pod, processes[pod.uid], since) for pod in pods if pod.grant.gpu_uuids}
+        has_gpus = bool(usages)
         busy: dict[str, float] = {}
         for pod in pods:
             if has_gpus:
-                known = [each.busy for each in told.get(pod.uid, ()) if each.busy is not None]
+                known = [usage.busy for usage in usages.get(pod.uid, ()) if usage.busy is not None]
                 if known:
                     busy[pod.uid] = sum(known) / len(known)
             elif (cores := used[pod.uid]) is not None:
                 busy[pod.uid] = min(1.0, cores * WHOLE_MILLI / pod.grant.cpu_milli)
-        values = _values([each for found in told.values() for each in found], processes, pods)
+        values = _values([usage for pod_usages in usages.values() for usage in pod_usages], processes, pods)
         known_cores = [cores for cores in used.values() if cores is not None]
         granted = sum(pod.grant.cpu_milli for pod in pods) / WHOLE_MILLI
         cores = min(1.0, sum(known_cores) / granted) if granted and len(known_cores) == len(pods) else None
@@ -148,12 +148,12 @@ class UtilizationMeter:
         """Read the devices of a pod; for a shared one, the use by the pod's own processes, relative to its share."""
         if self._nvml is None:
             self._nvml = self._open_nvml()
-        part, pids = pod.grant.gpu_milli / WHOLE_MILLI, {each.pid for each in processes}
+        part, pids = pod.grant.gpu_milli / WHOLE_MILLI, {process.pid for process in processes}
         return [self._nvml.read_part(uuid, part, pids, since or 0.0) for uuid in pod.grant.gpu_uuids]
 
     def _cores(self, pod: Pod, processes: Sequence[_Process], now: float) -> float | None:
         """Return the cores that the processes of a pod used since the last measurement; None at the first."""
-        total_s = sum(each.cpu_s for each in processes)
+        total_s = sum(process.cpu_s for process in processes)
         before = self._cpu_s.get(pod.uid)
         self._cpu_s[pod.uid] = now, total_s
         if before is None or now <= before[0]:
@@ -169,10 +169,10 @@ class UtilizationMeter:
         for process in psutil.process_iter(["ppid"]):
             by_pid[process.pid] = process
             children.setdefault(process.info["ppid"], []).append(process)
-        found: dict[str, list[_Process]] = {}
+        by_pod: dict[str, list[_Process]] = {}
         for pod in pods:
             left = [by_pid[pid] for pid in self._ranks(pod) if pid in by_pid]
-            found[pod.uid] = []
+            by_pod[pod.uid] = []
             while left:
                 process = left.pop()
                 left += children.get(process.pid, [])
@@ -183,24 +183,20 @@ class UtilizationMeter:
                     continue
                 # Ended children count with the process that waited for them.
                 ended_s = getattr(times, "children_user", 0.0) + getattr(times, "children_system", 0.0)
-                found[pod.uid].append(_Process(process.pid, times.user + times.system + ended_s, memory))
-        return found
+                by_pod[pod.uid].append(_Process(process.pid, times.user + times.system + ended_s, memory))
+        return by_pod
 
     def _ranks(self, pod: Pod) -> list[int]:
-        try:
-            told = json.loads((self._home.pod(pod.workload_uid, pod.uid) / "started.json").read_text())
-            return [int(pid) for pid in told["pids"].values()]
-        except (OSError, ValueError, KeyError):  # it has just ended
-            return []
+        return read_pids(self._home.pod(pod.workload_uid, pod.uid))
 
     def _kept(self, run: Workload, now: float) -> list[idleness.Sample]:
         """Read what was measured of this attempt before this process began."""
-        found = self._store.points_since(run.uid, run.status.attempt, (GPU, CPU), now - run.spec.idle.for_s)
-        has_gpus = bool(found[GPU])
-        points = found[GPU] or found[CPU]
+        series = self._store.points_since(run.uid, run.status.attempt, (GPU, CPU), now - run.spec.idle.for_s)
+        has_gpus = bool(series[GPU])
+        points = series[GPU] or series[CPU]
         return [
-            idleness.Sample(at=each.at, span_s=min(SAMPLE_S, each.at - before), busy=each.value, has_gpus=has_gpus)
-            for before, each in zip([now - run.spec.idle.for_s, *(each.at for each in points)], points, strict=False)
+            idleness.Sample(at=point.at, span_s=min(SAMPLE_S, point.at - before), busy=point.value, has_gpus=has_gpus)
+            for before, point in zip([now - run.spec.idle.for_s, *(point.at for point in points)], points, strict=False)
         ]
 
 
@@ -225,17 +221,17 @@ def _values(
     gpus: Sequence[GpuUsage], processes: Mapping[str, Sequence[_Process]], pods: Iterable[Pod]
 ) -> dict[str, float]:
     """Sum up the other reported values over all pods; the temperature is that of the hottest device."""
-    found: dict[str, float] = {MEMORY: sum(each.memory_bytes for pod in pods for each in processes[pod.uid])}
-    memory = [each.memory_bytes for each in gpus if each.memory_bytes is not None]
-    power = [each.power_watts for each in gpus if each.power_watts is not None]
-    heat = [each.temperature_celsius for each in gpus if each.temperature_celsius is not None]
+    values: dict[str, float] = {MEMORY: sum(process.memory_bytes for pod in pods for process in processes[pod.uid])}
+    memory = [gpu.memory_bytes for gpu in gpus if gpu.memory_bytes is not None]
+    power = [gpu.power_watts for gpu in gpus if gpu.power_watts is not None]
+    heat = [gpu.temperature_celsius for gpu in gpus if gpu.temperature_celsius is not None]
     if memory:
-        found[GPU_MEMORY] = sum(memory)
+        values[GPU_MEMORY] = sum(memory)
     if power:
-        found[POWER] = sum(power)
+        values[POWER] = sum(power)
     if heat:
-        found[TEMPERATURE] = max(heat)
-    return found
+        values[TEMPERATURE] = max(heat)
+    return values
 
 
 def _since_ms(pod: Pod, since: float | None, now: float) -> int:

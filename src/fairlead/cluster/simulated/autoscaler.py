@@ -40,7 +40,7 @@ class Autoscaler:
         self._owners = {node.name: group for group in self._groups for node in self._places[group.pool.name]}
         self._doors = Eligibility([node for group in groups for node in group.nodes()])
         self._weather = weather
-        self._streams = {each.pool.name: random.Random(f"{seed}/delays/{each.pool.name}") for each in self._groups}
+        self._streams = {group.pool.name: random.Random(f"{seed}/delays/{group.pool.name}") for group in self._groups}
         self._coming: dict[str, tuple[float, Node]] = {}
         self._asked_at: dict[str, float] = {}
         self._needed: frozenset[str] = frozenset()
@@ -100,13 +100,13 @@ class Autoscaler:
                 here[owner.pool.name].add(node.name)
         pools = [group.pool for group in self._groups if group.pool.name in self._histories]
         demand = tuple(PoolDemand(pool=pool, nodes=frozenset(here[pool.name])) for pool in pools)
-        for each, needed in zip(demand, needed_nodes(demand, snapshot), strict=True):
-            self._histories[each.pool.name] = self._histories[each.pool.name].noted(needed, now)
+        for pool_demand, needed in zip(demand, needed_nodes(demand, snapshot), strict=True):
+            self._histories[pool_demand.pool.name] = self._histories[pool_demand.pool.name].noted(needed, now)
         cluster.prepare_ahead(
             tuple(
-                replace(each, needed=history.needed, lead_s=history.lead_s)
-                for each in demand
-                for history in (self._histories[each.pool.name],)
+                replace(pool_demand, needed=history.needed, lead_s=history.lead_s)
+                for pool_demand in demand
+                for history in (self._histories[pool_demand.pool.name],)
             )
         )
 
@@ -156,7 +156,7 @@ class Autoscaler:
         suitable = [
             group for group in self._groups if members(NodeCapacity.of(self._places[group.pool.name][0]), shape, 1)
         ]
-        for group in sorted(suitable, key=lambda each: (self._price(each.pool, shape), each.pool.name)):
+        for group in sorted(suitable, key=lambda group: (self._price(group.pool, shape), group.pool.name)):
             for node in self._free_places(group, nodes):
                 if len(taken) == num_pods:
                     break
@@ -197,8 +197,8 @@ class Autoscaler:
         """Add the nodes that a group lacks to its minimum."""
         for group in self._groups:
             places = self._free_places(group, nodes)
-            there = group.pool.nodes - len(places)
-            for node in places[: max(0, self._num_always(group) - there)]:
+            existing = group.pool.nodes - len(places)
+            for node in places[: max(0, self._num_always(group) - existing)]:
                 self._bring(group, node, now)
 
     def _note_idle(self, cluster: SimulatedCluster, nodes: Sequence[Node], now: float) -> None:
@@ -219,7 +219,7 @@ class Autoscaler:
             if node.name in self._owners:
                 num[self._owners[node.name].pool.name] += 1
         goes = []
-        for name in sorted(self._idle_since, key=lambda each: (self._idle_since[each], -len(each), each)):
+        for name in sorted(self._idle_since, key=lambda name: (self._idle_since[name], -len(name), name)):
             group = self._owners[name]
             assert group.provisioning is not None
             if num[group.pool.name] > self._num_always(group):
@@ -244,11 +244,11 @@ class Autoscaler:
                 )
             )
         growth = Growth(by="the autoscaler", look="the cluster file", sources=tuple(sources))
-        asked = tuple(
+        requests = tuple(
             CapacityRequest(workload_uid=run.uid, bound_at=self._last_came, said=self._said.get(run.uid))
             for run in asking
         )
-        cluster.grow_by(growth, asked)
+        cluster.grow_by(growth, requests)
 
 
 def _fill(room: NodeCapacity, shape: Shape, most: int, taken: _Taken) -> int:

@@ -8,7 +8,7 @@ import math
 import pickle
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 from fairlead.cluster.port import MOST_COMPLETED, EventRecord, Spec
 from fairlead.cluster.simulated.accounts import NodeTime, PodTime
@@ -21,7 +21,7 @@ from fairlead.cluster.simulated.programs import Behaviour
 from fairlead.cluster.simulated.simulation_state import Due, State
 from fairlead.errors import Conflict, NameTaken, NotFound
 from fairlead.policy.kinds.spec_updates import changed, changed_meanwhile, check_update, updated_status
-from fairlead.policy.kinds.table import leaf
+from fairlead.policy.queue.run_limits import limited
 from fairlead.specs.pool import Pool
 from fairlead.specs.simulation import Interference
 from fairlead.specs.team import Team
@@ -113,11 +113,11 @@ class SimulatedCluster:
         live = [self._course.time_of(run, now) for run in state.runs.values()]
         return state.accounts.settled(now, live)
 
-    def grow_by(self, growth: Growth | None, asked: tuple[CapacityRequest, ...]) -> None:
+    def grow_by(self, growth: Growth | None, requests: tuple[CapacityRequest, ...]) -> None:
         """Set the possible growth of the cluster, and the state of requests for capacity."""
         state = self._state
-        if (growth, asked) != (state.growth, state.asked):
-            state.growth, state.asked = growth, asked
+        if (growth, requests) != (state.growth, state.asked):
+            state.growth, state.asked = growth, requests
             state.touch()
 
     @property
@@ -189,7 +189,7 @@ class SimulatedCluster:
     @property
     def standby(self) -> dict[str, int]:
         """Return the standby nodes of each pool."""
-        return {each.pool: each.nodes for each in self._state.standby}
+        return {group.pool: group.nodes for group in self._state.standby}
 
     def apply(self, plan: Plan) -> tuple[bool, ...]:
         if plan.standby is not None:
@@ -214,6 +214,9 @@ class SimulatedCluster:
         if isinstance(spec, Training) and parallel is not None and parallel.candidates:
             # Simulated programs know no splits, so that all candidates would be ruled out one after another.
             spec = replace(spec, parallel=in_force(spec, None))
+        if isinstance(spec, Training):
+            team = next((team for team in state.teams if team.name == spec.team), None)
+            spec = cast("Spec", limited(spec, team))
         workload: Workload[Spec] = Workload(
             uid=uid,
             spec=spec,
@@ -243,11 +246,10 @@ class SimulatedCluster:
             self._state.keep(workload)
         return self._shown_as(workload)
 
-    def update(self, uid: str, spec: Training, *, version: int) -> Workload:
-        found = self._state.workloads.get(uid)
-        if found is None:
+    def update(self, uid: str, spec: Spec, *, version: int) -> Workload[Spec]:
+        workload = self._state.workloads.get(uid)
+        if workload is None:
             raise NotFound(f"No run has the uid {uid}; it may have been deleted.")
-        workload = leaf(found)
         if workload.version != version:
             raise Conflict(changed_meanwhile(workload.spec.name))
         differences = check_update(workload, spec)
@@ -256,7 +258,7 @@ class SimulatedCluster:
             workload = replace(workload, spec=spec, status=status, version=version + 1)
             self._state.keep(workload)
             self._state.record(workload, changed(differences), self.clock.now())
-        return self._seen(workload)
+        return self._shown_as(workload)
 
     def workloads(self, *, limit: int | None = None) -> tuple[Workload[Any], ...]:
         newest = list(reversed(self._state.workloads.values()))

@@ -65,12 +65,12 @@ def groups_of(pools: Sequence[Pool], simulations: Sequence[Simulation] = ()) -> 
 
 def programs_of(simulations: Iterable[Simulation]) -> Programs:
     """Return the costs of starting and saving."""
-    return next((each.programs for each in simulations if each.programs is not None), Programs())
+    return next((simulation.programs for simulation in simulations if simulation.programs is not None), Programs())
 
 
 def interference_of(simulations: Iterable[Simulation]) -> Interference | None:
     """Return the slowdown of pods beside others; None if it is not simulated."""
-    return next((each.interference for each in simulations if each.interference is not None), None)
+    return next((simulation.interference for simulation in simulations if simulation.interference is not None), None)
 
 
 _OF_POOLS = ("failures", "reclaims", "provisioning")
@@ -78,31 +78,37 @@ _OF_ALL = ("programs", "interference")
 
 
 def _said(simulations: Sequence[Simulation], pool: Pool, what: str) -> object | None:
-    named = (getattr(each, what) for each in simulations if pool.name in each.pools)
-    general = (getattr(each, what) for each in simulations if not each.pools)
-    return next((said for said in (*named, *general) if said is not None), None)
+    named = (getattr(simulation, what) for simulation in simulations if pool.name in simulation.pools)
+    general = (getattr(simulation, what) for simulation in simulations if not simulation.pools)
+    return next((value for value in (*named, *general) if value is not None), None)
 
 
 def _problems(pools: Sequence[Pool], simulations: Sequence[Simulation]) -> Iterator[str]:
     known = {pool.name: pool for pool in pools}
-    said: dict[tuple[str, str], str] = {}
-    for each in simulations:
-        for name in each.pools:
+    owners: dict[tuple[str, str], str] = {}
+    for simulation in simulations:
+        for name in simulation.pools:
             if name not in known:
-                yield f"Simulation {each.name}: pools: no Pool of the file is called {name}; it has {', '.join(known)}"
+                yield (
+                    f"Simulation {simulation.name}: pools: no Pool of the file is called {name}; "
+                    f"it has {', '.join(known)}"
+                )
         for what in (*_OF_POOLS, *_OF_ALL):
-            for name in each.pools or ("",) if getattr(each, what) is not None else ():
-                other = said.setdefault((name, what), each.name)
-                if other != each.name:
+            for name in simulation.pools or ("",) if getattr(simulation, what) is not None else ():
+                other = owners.setdefault((name, what), simulation.name)
+                if other != simulation.name:
                     where = f"pool {name}" if name else "all pools" if what in _OF_POOLS else "the whole cluster"
-                    yield f"Simulation {each.name}: {what}: Simulation {other} has it for {where} too; keep one of them"
-        if each.reclaims is not None:
-            named = [known[name] for name in each.pools if name in known] if each.pools else list(pools)
+                    yield (
+                        f"Simulation {simulation.name}: {what}: Simulation {other} has it for {where} too; "
+                        "keep one of them"
+                    )
+        if simulation.reclaims is not None:
+            named = [known[name] for name in simulation.pools if name in known] if simulation.pools else list(pools)
             spot = [pool for pool in named if pool.capacity_type is CapacityType.SPOT]
-            if (each.pools and len(spot) < len(named)) or not spot:
+            if (simulation.pools and len(spot) < len(named)) or not spot:
                 others = ", ".join(pool.name for pool in named if pool not in spot)
                 yield (
-                    f"Simulation {each.name}: reclaims: only spot nodes are taken away, and {others} "
+                    f"Simulation {simulation.name}: reclaims: only spot nodes are taken away, and {others} "
                     "is none; give that Pool `capacity_type: spot`, or name others in `pools`"
                 )
     for pool in pools:

@@ -245,7 +245,7 @@ class Course:
         if run.in_place is None or not pods[run.pod_uid].replacement:
             return []
         others = (state.runs[uid] for uid in state.live[run.workload_uid] if uid != run.pod_uid)
-        return [each for each in others if each.in_place == run.in_place and each.started_at is not None]
+        return [other for other in others if other.in_place == run.in_place and other.started_at is not None]
 
     def _share(self, run: Run, at: float) -> None:
         """Divide the work of a gang that goes on in place among the pods that it has now."""
@@ -253,15 +253,15 @@ class Course:
         if run.in_place is None or state.interference is not None:
             return
         live = [state.runs[uid] for uid in state.live[run.workload_uid]]
-        gang = [each for each in live if each.in_place == run.in_place and each.started_at is not None]
-        if not any(each.replacement for each in state.pods[run.workload_uid].values()) and run in gang:
+        gang = [member for member in live if member.in_place == run.in_place and member.started_at is not None]
+        if not any(pod.replacement for pod in state.pods[run.workload_uid].values()) and run in gang:
             return  # the gang starts
         speed = len(gang) / state.run_of(run.workload_uid).gang.nodes
-        for each in gang:
-            if each.speed != speed:
-                each.change_speed(at, speed)
-                if each.ends_at is not None:
-                    state.push(each.ends_at, Due.END, each.pod_uid)
+        for member in gang:
+            if member.speed != speed:
+                member.change_speed(at, speed)
+                if member.ends_at is not None:
+                    state.push(member.ends_at, Due.END, member.pod_uid)
 
     def _final_progress(self, run: Run, at: float, *, saved: bool) -> Progress | None:
         progress, step_s = run.progress(at), run.program.step_s
@@ -282,7 +282,7 @@ class Course:
     def _leaves_alone(self, run: Run) -> bool:
         """Return whether others of a gang that goes on in place have no stop notice."""
         gang = [self._state.runs[uid] for uid in self._state.live[run.workload_uid]]
-        return run.in_place is not None and any(each.notice_at is None for each in gang)
+        return run.in_place is not None and any(member.notice_at is None for member in gang)
 
     def _divide(self, name: str, changed: Grant, at: float) -> None:
         """Divide the GPUs of a node that several pods hold whole among them, after one has come or gone."""
@@ -307,8 +307,8 @@ class Course:
         state, measured = self._state, self._state.interference
         if measured is None:
             return
-        for uid in dict.fromkeys(state.runs[each].workload_uid for each in state.on_node.get(node, ())):
-            gang = [run for each in state.live[uid] if (run := state.runs[each]).started_at is not None]
+        for uid in dict.fromkeys(state.runs[member].workload_uid for member in state.on_node.get(node, ())):
+            gang = [run for member in state.live[uid] if (run := state.runs[member]).started_at is not None]
             speed = min((self._speed(run, measured) for run in gang), default=1.0)
             for run in gang:
                 if run.speed != speed:

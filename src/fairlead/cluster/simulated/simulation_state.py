@@ -98,9 +98,9 @@ class State:
 
     def run_of(self, uid: str) -> Workload:
         """Return the workload of a uid, which has pods."""
-        found = self.workloads[uid]
-        assert is_leaf(found), "only leaves have pods"
-        return found
+        workload = self.workloads[uid]
+        assert is_leaf(workload), "only leaves have pods"
+        return workload
 
     def keep(self, workload: AnyWorkload) -> None:
         """Store a workload at its new version and update the indexes."""
@@ -114,8 +114,8 @@ class State:
     def changed(self, uid: str) -> None:
         """Record a change of a workload or one of its pods."""
         workload = self.workloads[uid]
-        asked = workload.intent in (Intent.RUN, Intent.DELETE)
-        if asked or self.live[uid] or not workload.status.phase.is_final:
+        is_wanted = workload.intent in (Intent.RUN, Intent.DELETE)
+        if is_wanted or self.live[uid] or not workload.status.phase.is_final:
             self.active[uid] = None
         else:
             self.active.pop(uid, None)

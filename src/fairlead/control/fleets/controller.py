@@ -2,6 +2,8 @@
 
 Crash-only: a decision is recorded before it is applied to any cluster, and each visit compares the actual state of a
 cluster with the desired one. Each cluster has a thread of its own, so that an unresponsive one delays no other.
+
+See decision 64.
 """
 
 import logging
@@ -117,16 +119,16 @@ class FleetController:
     def _note(self, seen: Mapping[str, ClusterSeen], now: float) -> dict[str, ClusterNote]:
         """Return the notes on clusters that are news, or as old as `NOTE_S`, and log changes of reachability."""
         changed = {}
-        for name, there in seen.items():
+        for name, cluster in seen.items():
             before = self._notes.get(name)
-            is_news = before is None or (before.trouble is None) != (there.trouble is None)
+            is_news = before is None or (before.trouble is None) != (cluster.trouble is None)
             if is_news and before is not None:
                 log.info(
-                    "%s %s", name, "answers again" if there.trouble is None else f"is unreachable: {there.trouble}"
+                    "%s %s", name, "answers again" if cluster.trouble is None else f"is unreachable: {cluster.trouble}"
                 )
-            if is_news or before is None or before.trouble != there.trouble or now - before.at >= NOTE_S:
+            if is_news or before is None or before.trouble != cluster.trouble or now - before.at >= NOTE_S:
                 since = now if is_news or before is None else before.since
-                self._notes[name] = changed[name] = ClusterNote(at=now, trouble=there.trouble, since=since)
+                self._notes[name] = changed[name] = ClusterNote(at=now, trouble=cluster.trouble, since=since)
         return changed
 
 
@@ -176,8 +178,8 @@ class _Visitor:
             if (trouble := client.trouble()) is not None:
                 raise ClusterError(trouble)
             copies = _copies(client, runs)
-            refused, asked = self._follow(client, runs, copies)
-            if asked:
+            refused, has_sent = self._follow(client, runs, copies)
+            if has_sent:
                 client.nudge()
                 copies = _copies(client, runs)
             room = None
@@ -206,25 +208,25 @@ class _Visitor:
             The reasons why the cluster refused runs, by their uids; and whether any request was made.
         """
         refused: dict[str, str] = {}
-        asked = False
+        has_sent = False
         for run in runs:
             copy = copies.get(run.uid)
             try:
                 if copy is None:
                     if run.stage is Stage.PLACING and run.intent is Intent.RUN:
                         self._submit(client, run)
-                        asked = True
+                        has_sent = True
                     continue
                 wanted = _wanted(run, copy)
                 if wanted is not None and wanted is not copy.intent:
                     client.set_intent(copy.uid, wanted)
-                    asked = True
+                    has_sent = True
             except (InvalidSpec, Conflict, CannotFit, NameTaken, NotFound) as error:
                 if run.stage is Stage.PLACING:
                     refused[run.uid] = str(error)
                 else:  # it has changed meanwhile; the next round observes it again
                     log.debug("%s in %s: %s", run.spec.name, run.cluster, error)
-        return refused, asked
+        return refused, has_sent
 
     def _submit(self, client: ClusterClient, run: FleetRun) -> None:
         spec = replace(run.spec, labels={**run.spec.labels, LABEL: run.uid})
@@ -248,16 +250,16 @@ def _wanted(run: FleetRun, copy: Copy) -> Intent | None:
 
 def _copies(client: ClusterClient, runs: list[FleetRun]) -> dict[str, Copy]:
     """Return the copies of runs in a cluster, by the uids of the runs: the unfinished one, or else the newest."""
-    found: dict[str, Workload] = {}
+    workloads: dict[str, Workload] = {}
     wanted = {run.uid for run in runs}
     for workload in client.select(Selection(labels=((LABEL, None),))) if runs else ():
         uid = workload.spec.labels[LABEL]
         if uid not in wanted or not is_leaf(workload):
             continue
-        if uid not in found or (found[uid].status.phase.is_final and not workload.status.phase.is_final):
-            found[uid] = workload
+        if uid not in workloads or (workloads[uid].status.phase.is_final and not workload.status.phase.is_final):
+            workloads[uid] = workload
     copies = {}
-    for uid, workload in found.items():
+    for uid, workload in workloads.items():
         try:
             copies[uid] = _copy(client, workload)
         except NotFound:  # deleted since the list

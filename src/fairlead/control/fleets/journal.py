@@ -18,7 +18,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from fairlead.cluster.local.home import Home
-from fairlead.cluster.project_files import Found, walk
+from fairlead.cluster.project_files import Found, no_project, walk
 from fairlead.cluster.records import build, plain
 from fairlead.errors import ClusterError, Conflict, NotFound
 from fairlead.frozen import dataclass
@@ -96,8 +96,10 @@ class FleetJournal:
         """
         place = _places(home) / name
         if not (place / "fleet.json").is_file():
-            there = ", ".join(names(home)) or "none"
-            raise NotFound(f"There is no fleet {name!r} here; there is: {there}. `fairlead fleet run FILE` begins one.")
+            existing = ", ".join(names(home)) or "none"
+            raise NotFound(
+                f"There is no fleet {name!r} here; there is: {existing}. `fairlead fleet run FILE` begins one."
+            )
         return cls(place)
 
     def close(self) -> None:
@@ -164,10 +166,10 @@ class FleetJournal:
         Raises:
             NotFound: No run has that name.
         """
-        found = [run for run in self.runs() if run.spec.name == name]
-        if not found:
+        runs = [run for run in self.runs() if run.spec.name == name]
+        if not runs:
             raise NotFound(f"There is no run {name!r} in the fleet {self.place.name}.")
-        return next((run for run in found if run.stage is not Stage.ENDED), found[-1])
+        return next((run for run in runs if run.stage is not Stage.ENDED), runs[-1])
 
     def runs(self, *, unfinished: bool = False) -> tuple[FleetRun, ...]:
         """Return the runs in order of submission."""
@@ -261,17 +263,19 @@ class FleetJournal:
             return spec  # its files are in the image
         if not source.is_dir():
             raise Conflict(f"{spec.name}: workdir: there is no directory {source}. Correct `workdir`.")
-        found = [each for each in walk(source, without=str(self.place.parent)) if isinstance(each, Found)]
-        size = sum(each.status.st_size for each in found)
+        if (problem := no_project(source)) is not None:
+            raise Conflict(f"{spec.name}: workdir: {problem}.")
+        files_to_copy = [file for file in walk(source, without=str(self.place.parent)) if isinstance(file, Found)]
+        size = sum(file.status.st_size for file in files_to_copy)
         if size > MOST_BYTES:
             raise Conflict(
                 f"{spec.name}: the files of {source} are {describe_memory(size)}; a fleet keeps at most "
                 f"{describe_memory(MOST_BYTES)} of a run. Leave data out by a .gitignore, or name it by a URL."
             )
-        for each in found:
-            target = files / each.path
+        for file in files_to_copy:
+            target = files / file.path
             target.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(source / each.path, target)
+            shutil.copy2(source / file.path, target)
         files.mkdir(parents=True, exist_ok=True)
         return replace(spec, workdir=".")
 
@@ -298,7 +302,7 @@ class FleetJournal:
 def names(home: Home) -> list[str]:
     """Return the names of the existing fleets."""
     with contextlib.suppress(FileNotFoundError):
-        return sorted(each.name for each in _places(home).iterdir() if (each / "fleet.json").is_file())
+        return sorted(place.name for place in _places(home).iterdir() if (place / "fleet.json").is_file())
     return []
 
 
@@ -306,8 +310,8 @@ def _places(home: Home) -> Path:
     return home.path / "fleets"
 
 
-def _tell(database: sqlite3.Connection, now: float, uid: str, said: str) -> None:
-    database.execute("INSERT INTO events (at, uid, said) VALUES (?, ?, ?)", (now, uid, said))
+def _tell(database: sqlite3.Connection, now: float, uid: str, message: str) -> None:
+    database.execute("INSERT INTO events (at, uid, said) VALUES (?, ?, ?)", (now, uid, message))
 
 
 def _record(run: FleetRun) -> str:
@@ -320,6 +324,6 @@ def _record(run: FleetRun) -> str:
 def _run(number: int, uid: str, spec: str, submitted_at: float, intent: str, record: str) -> FleetRun:
     content = json.loads(record)
     own = {"number": number, "uid": uid, "submitted_at": submitted_at, "intent": intent, "spec": None}
-    found = from_json(spec)
-    assert isinstance(found, Training), "a fleet keeps nothing else"
-    return replace(build(FleetRun, {**content, **own}), spec=found)
+    training = from_json(spec)
+    assert isinstance(training, Training), "a fleet keeps nothing else"
+    return replace(build(FleetRun, {**content, **own}), spec=training)

@@ -2,17 +2,21 @@
 
 The base image's layers are not inspected, and not downloaded if the target registry has them. `Containerfile` in the
 root of the repository describes the same image for other build tools.
+
+See decision 38.
 """
 
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from fairlead.control.image.bytecode import compile_modules, interpreter_of
 from fairlead.control.image.content import (
     DOCKER_INDEX,
     DOCKER_MANIFEST,
+    EMPTY,
     INDEX,
     MANIFEST,
     OCI_LAYERS,
@@ -20,11 +24,13 @@ from fairlead.control.image.content import (
     Image,
     config_blob,
     digest_of,
+    local_blob,
 )
 from fairlead.control.image.layers import File, make_layer
 from fairlead.control.image.packages import MACHINES, fetch_packages, own_files
 from fairlead.control.image.references import Reference, is_digest
 from fairlead.control.image.registry import Registry
+from fairlead.control.image.sbom import EPOCH, MEDIA_TYPE, bill_of_materials
 from fairlead.errors import ClusterError
 from fairlead.frozen import dataclass
 
@@ -35,7 +41,7 @@ HOME = "/opt/fairlead"
 PACKAGES, FAIRLEAD = f"{HOME}/packages", f"{HOME}/fairlead"
 USER = "65532:65532"
 PROGRAM = b"#!/usr/bin/env python3\nfrom fairlead.cli.main import main\n\nmain()\n"
-EPOCH = "1970-01-01T00:00:00Z"
+SBOM = f"{HOME}/sbom.spdx.json"
 
 Tell = Callable[[str], None]
 
@@ -59,18 +65,20 @@ class Base:
         Raises:
             ClusterError: The version is unknown or unsupported.
         """
-        environment = dict(each.partition("=")[::2] for each in _settings(self.config).get("Env") or ())
-        said = str(environment.get("PYTHON_VERSION", ""))
-        parts = said.split(".")
+        environment = dict(setting.partition("=")[::2] for setting in _settings(self.config).get("Env") or ())
+        full_version = str(environment.get("PYTHON_VERSION", ""))
+        parts = full_version.split(".")
         if len(parts) < 2 or not all(part.isdigit() for part in parts[:2]):
             raise ClusterError(
                 f"The base image {self.name} does not say which Python it has: PYTHON_VERSION in its environment is "
-                f"{said!r}. Give the official python image, one made from it, or set the variable in it."
+                f"{full_version!r}. Give the official python image, one made from it, or set the variable in it."
             )
         version = int(parts[0]), int(parts[1])
         if not OLDEST_PYTHON <= version <= NEWEST_PYTHON:
-            allowed = " to ".join(".".join(map(str, each)) for each in (OLDEST_PYTHON, NEWEST_PYTHON))
-            raise ClusterError(f"The base image {self.name} has Python {said}; the image needs one from {allowed}.")
+            allowed = " to ".join(".".join(map(str, bound)) for bound in (OLDEST_PYTHON, NEWEST_PYTHON))
+            raise ClusterError(
+                f"The base image {self.name} has Python {full_version}; the image needs one from {allowed}."
+            )
         return f"{version[0]}.{version[1]}"
 
 
@@ -109,14 +117,14 @@ def _pull_base(registry: Registry, reference: Reference, platform: str, director
         return Blob(media_type=media_type, digest=digest, size=size, fetch=fetch, origin=reference)
 
     layers = []
-    for each in manifest["layers"]:
-        if each["mediaType"] not in OCI_LAYERS:
-            raise ClusterError(f"{reference} has a layer of the kind {each['mediaType']}, which cannot be copied.")
-        layers.append(blob(each, OCI_LAYERS[each["mediaType"]]))
+    for layer in manifest["layers"]:
+        if layer["mediaType"] not in OCI_LAYERS:
+            raise ClusterError(f"{reference} has a layer of the kind {layer['mediaType']}, which cannot be copied.")
+        layers.append(blob(layer, OCI_LAYERS[layer["mediaType"]]))
     config = json.loads(blob(manifest["config"], MANIFEST).fetch().read_bytes())
-    there = f"{config.get('os')}/{config.get('architecture')}"
-    if there != platform:
-        raise ClusterError(f"{reference} is for {there}, and {platform} is asked for.")
+    base_platform = f"{config.get('os')}/{config.get('architecture')}"
+    if base_platform != platform:
+        raise ClusterError(f"{reference} is for {base_platform}, and {platform} is asked for.")
     return Base(name=reference.at(digest_of(data)), config=config, layers=tuple(layers))
 
 
@@ -140,7 +148,8 @@ def build(base: Base, directory: Path, tell: Tell) -> Image:
         own |= compile_modules(interpreter, own)
     below = make_layer(below_files, HOME, directory)
     command = {"/usr/local/bin/fairlead": File(content=PROGRAM, is_executable=True)}
-    above = make_layer({**own, **command}, HOME, directory)
+    bill = bill_of_materials(packages, base.name)
+    above = make_layer({**own, **command, SBOM: File(content=bill)}, HOME, directory)
     settings = _config(base.config, (below.diff_id, above.diff_id))
     annotations = {
         "org.opencontainers.image.base.digest": str(base.name.digest),
@@ -153,11 +162,12 @@ def build(base: Base, directory: Path, tell: Tell) -> Image:
         settings=settings,
         layers=(*base.layers, below.blob, above.blob),
         annotations=annotations,
+        sbom=local_blob(bill, MEDIA_TYPE, directory),
     )
 
 
 def push(image: Image, registry: Registry, target: Reference, tell: Tell) -> Reference:
-    """Push an image to a registry; return its name by digest.
+    """Push an image to a registry, and its bill of materials beside it; return its name by digest.
 
     Raises:
         ClusterError: The registry refused it.
@@ -167,25 +177,32 @@ def push(image: Image, registry: Registry, target: Reference, tell: Tell) -> Ref
         tell(f"{number}/{len(image.blobs)}  {blob.digest[7:19]}  {blob.size / 1e6:.1f} MB  {how}")
     for version in {target.version, image.digest} if target.digest is None else {image.digest}:
         registry.tag(target.repository, version, image.manifest)
+    if image.sbom is not None:
+        with TemporaryDirectory(prefix="fairlead-sbom-") as place:
+            empty = local_blob(b"{}", EMPTY, Path(place))
+            for blob in (image.sbom, empty):
+                registry.send(target.repository, blob)
+        attached = image.attachment(image.sbom, empty)
+        registry.tag(target.repository, digest_of(attached), attached)
     return target.at(image.digest)
 
 
 def _of_platform(index: Mapping[str, Any], platform: str, reference: Reference) -> str:
     system, _, architecture = platform.partition("/")
-    found = []
-    for each in index.get("manifests") or ():
-        of = each.get("platform") or {}
+    platforms = []
+    for manifest in index.get("manifests") or ():
+        of = manifest.get("platform") or {}
         if (of.get("os"), of.get("architecture")) == (system, architecture):
-            return str(each["digest"])
-        found.append(f"{of.get('os')}/{of.get('architecture')}")
-    there = ", ".join(sorted({each for each in found if "unknown" not in each})) or "none"
-    raise ClusterError(f"{reference} has nothing for {platform}; it has: {there}.")
+            return str(manifest["digest"])
+        platforms.append(f"{of.get('os')}/{of.get('architecture')}")
+    listed = ", ".join(sorted({name for name in platforms if "unknown" not in name})) or "none"
+    raise ClusterError(f"{reference} has nothing for {platform}; it has: {listed}.")
 
 
 def _config(base: Mapping[str, Any], diff_ids: tuple[str, ...]) -> dict[str, Any]:
     """Return the base's config with ours added; without timestamps, so that builds are reproducible."""
     settings = dict(_settings(base))
-    environment = [each for each in settings.get("Env") or () if not each.startswith("PYTHONPATH=")]
+    environment = [setting for setting in settings.get("Env") or () if not setting.startswith("PYTHONPATH=")]
     environment.append(f"PYTHONPATH={FAIRLEAD}:{PACKAGES}")
     settings |= {"Env": environment, "Entrypoint": ["fairlead"], "Cmd": [], "User": USER, "WorkingDir": "/"}
     ours = [{"created": EPOCH, "created_by": f"fairlead image build ({what})"} for what in ("packages", "fairlead")]

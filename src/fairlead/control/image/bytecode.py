@@ -2,6 +2,8 @@
 
 The bytecode is of the image's Python, so a Python of the same version has to be at hand. It is taken unchecked
 (PEP 552): it has no time in it, and the files beside it do not change. A patch release may compile to other bytes.
+
+See decision 133.
 """
 
 import os
@@ -14,6 +16,7 @@ from tempfile import TemporaryDirectory
 
 from fairlead.control.image.layers import File
 from fairlead.errors import ClusterError
+from fairlead.runtime.paths import below
 
 LARGE = ("numpy", "pygments")
 """Packages that are not compiled: half of all source text, and neither operator nor page imports them."""
@@ -26,17 +29,17 @@ def interpreter_of(python: str) -> str | None:
     """Return a Python of a version such as 3.12 on this machine; None if there is none."""
     if python == f"{sys.version_info.major}.{sys.version_info.minor}":
         return sys.executable
-    found = shutil.which(f"python{python}")
-    if found is None:
+    interpreter = shutil.which(f"python{python}")
+    if interpreter is None:
         return None
     try:
-        said = subprocess.run(
-            [found, "-c", "import sys; print('%d.%d' % sys.version_info[:2])"],
+        answer = subprocess.run(
+            [interpreter, "-c", "import sys; print('%d.%d' % sys.version_info[:2])"],
             capture_output=True, text=True, check=False, timeout=ASK_S,
         )  # fmt: skip
     except (OSError, subprocess.TimeoutExpired):
         return None
-    return found if said.returncode == 0 and said.stdout.strip() == python else None
+    return interpreter if answer.returncode == 0 and answer.stdout.strip() == python else None
 
 
 def compile_modules(interpreter: str, files: Mapping[str, File]) -> dict[str, File]:
@@ -53,7 +56,7 @@ def compile_modules(interpreter: str, files: Mapping[str, File]) -> dict[str, Fi
     with TemporaryDirectory(prefix="fairlead-bytecode-") as place:
         root = Path(place)
         for name, file in modules.items():
-            path = root / name.lstrip("/")
+            path = below(root, name.lstrip("/"))
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(file.content)
         argv = [
@@ -70,8 +73,8 @@ def compile_modules(interpreter: str, files: Mapping[str, File]) -> dict[str, Fi
         except subprocess.TimeoutExpired:
             raise ClusterError(f"The image's modules were not compiled within {COMPILE_S / 60:.0f} minutes.") from None
         if ended.returncode:
-            said = (ended.stdout.strip() or ended.stderr.strip())[-600:]
-            raise ClusterError(f"{interpreter} cannot compile the image's modules. It says: {said}")
+            output = (ended.stdout.strip() or ended.stderr.strip())[-600:]
+            raise ClusterError(f"{interpreter} cannot compile the image's modules. It says: {output}")
         return {
             f"/{path.relative_to(root).as_posix()}": File(content=path.read_bytes())
             for path in sorted(root.rglob("*.pyc"))

@@ -13,6 +13,8 @@ MANIFEST = "application/vnd.oci.image.manifest.v1+json"
 INDEX = "application/vnd.oci.image.index.v1+json"
 CONFIG = "application/vnd.oci.image.config.v1+json"
 LAYER = "application/vnd.oci.image.layer.v1.tar+gzip"
+EMPTY = "application/vnd.oci.empty.v1+json"
+"""Media type of a config that says nothing, `{}`."""
 DOCKER_MANIFEST = "application/vnd.docker.distribution.manifest.v2+json"
 DOCKER_INDEX = "application/vnd.docker.distribution.manifest.list.v2+json"
 OCI_LAYERS: Mapping[str, str] = {
@@ -51,12 +53,14 @@ class Image:
     Attributes:
         settings: Parsed config.
         annotations: Annotations of the manifest.
+        sbom: Its bill of materials, which a registry keeps beside it; None for an image that is not ours.
     """
 
     config: Blob
     settings: Mapping[str, Any]
     layers: tuple[Blob, ...]
     annotations: Mapping[str, str]
+    sbom: Blob | None = None
 
     @property
     def manifest(self) -> bytes:
@@ -73,6 +77,20 @@ class Image:
     @property
     def digest(self) -> str:
         return digest_of(self.manifest)
+
+    def attachment(self, blob: Blob, empty: Blob) -> bytes:
+        """Return the manifest of an artefact that refers to this image, a referrer by OCI 1.1."""
+        subject = {"mediaType": MANIFEST, "digest": self.digest, "size": len(self.manifest)}
+        return to_json(
+            {
+                "schemaVersion": 2,
+                "mediaType": MANIFEST,
+                "artifactType": blob.media_type,
+                "config": empty.descriptor,
+                "layers": [blob.descriptor],
+                "subject": subject,
+            }
+        )
 
     @property
     def blobs(self) -> tuple[Blob, ...]:
@@ -92,7 +110,11 @@ def digest_of(data: bytes) -> str:
 
 def config_blob(settings: Mapping[str, Any], directory: Path) -> Blob:
     """Write the config of an image to a file of a directory."""
-    data = to_json(settings)
+    return local_blob(to_json(settings), CONFIG, directory)
+
+
+def local_blob(data: bytes, media_type: str, directory: Path) -> Blob:
+    """Write a blob to a file of a directory."""
     path = directory / digest_of(data).replace(":", "-")
     path.write_bytes(data)
-    return Blob(media_type=CONFIG, digest=digest_of(data), size=len(data), fetch=lambda: path)
+    return Blob(media_type=media_type, digest=digest_of(data), size=len(data), fetch=lambda: path)

@@ -49,8 +49,8 @@ def fetch_packages(python: str, architecture: str) -> dict[str, File]:
         except subprocess.TimeoutExpired:
             raise ClusterError(f"The image's packages were not fetched within {FETCH_S / 60:.0f} minutes.") from None
         if done.returncode:
-            said = (done.stderr.strip() or done.stdout.strip())[-600:]
-            raise ClusterError(f"The image's packages for Python {python} cannot be fetched. pip says: {said}")
+            output = (done.stderr.strip() or done.stdout.strip())[-600:]
+            raise ClusterError(f"The image's packages for Python {python} cannot be fetched. pip says: {output}")
         files: dict[str, File] = {}
         for wheel in sorted(Path(place).iterdir()):
             files.update(unpack(wheel))

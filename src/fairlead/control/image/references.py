@@ -65,23 +65,23 @@ def read_reference(text: str, *, tag: str = "latest") -> Reference:
     head, slash, path = rest.partition("/")
     if not slash or not ("." in head or ":" in head or head == "localhost"):
         head, path = DOCKER_HUB, rest if slash else f"library/{rest}"
-    path, colon, given = path.rpartition(":") if ":" in path else (path, "", "")
-    found = Reference(
+    path, colon, own_tag = path.rpartition(":") if ":" in path else (path, "", "")
+    reference = Reference(
         registry=head,
         repository=path,
-        tag=given if colon else None if at else tag,
+        tag=own_tag if colon else None if at else tag,
         digest=digest if at else None,
         is_plain=is_plain or _LOOPBACK.fullmatch(head) is not None,
     )
     for part, form, value in (
-        ("registry", _REGISTRY, found.registry),
-        ("name", _REPOSITORY, found.repository),
-        ("tag", _TAG, found.tag),
-        ("digest", _DIGEST, found.digest),
+        ("registry", _REGISTRY, reference.registry),
+        ("name", _REPOSITORY, reference.repository),
+        ("tag", _TAG, reference.tag),
+        ("digest", _DIGEST, reference.digest),
     ):
         if value is not None and not form.fullmatch(value):
             raise InvalidArgument(
                 f"{text!r} is no image: {value!r} is no {part}. Give REGISTRY/NAME[:TAG] in small letters, as in "
                 "ghcr.io/acme/fairlead:1, or NAME@sha256:DIGEST."
             )
-    return found
+    return reference

@@ -26,7 +26,13 @@ CHUNK = 1 << 20
 MOST_MANIFEST = 4 << 20  # registries may refuse larger ones, by the specification
 # Transient errors are retried; a response of 429 states the delay.
 RETRIES = urllib3.Retry(total=3, backoff_factor=0.5, status_forcelist=(429, 502, 503, 504), raise_on_status=False)
-_PAIR = re.compile(r'([a-zA-Z_]+)\s*=\s*(?:"([^"]*)"|([^\s,]+))')
+_TOKEN = r"[!#$%&'*+.^_`|~0-9A-Za-z-]+"
+# A scheme, with a value of its own instead of parameters or without, or a parameter of the scheme before it.
+_PART = re.compile(
+    rf"({_TOKEN})(?=[ \t]*(?:,|$)|[ \t]+[^ \t=,])(?:[ \t]+[A-Za-z0-9._~+/-]+=*(?=[ \t]*(?:,|$)))?"
+    rf'|({_TOKEN})[ \t]*=[ \t]*(?:"((?:[^"\\]|\\.)*)"|([^\s,"]+))'
+)
+_QUOTED_PAIR = re.compile(r"\\(.)")
 
 Response = urllib3.BaseHTTPResponse
 
@@ -81,19 +87,19 @@ class Registry:
             ClusterError: The download failed or does not match.
         """
         answer = self._ask("GET", f"/v2/{repository}/blobs/{digest}", _pull(repository), stream=True)
-        found = sha256()
+        checksum = sha256()
         unfinished = target.with_suffix(".unfinished")
         try:
             with unfinished.open("wb") as file:
                 for chunk in answer.stream(CHUNK, decode_content=False):
-                    found.update(chunk)
+                    checksum.update(chunk)
                     file.write(chunk)
         except urllib3.exceptions.HTTPError as error:
             raise ClusterError(f"{self.name}/{repository}: {digest} was not downloaded whole: {error}") from error
         finally:
             answer.release_conn()
-        if f"sha256:{found.hexdigest()}" != digest:
-            raise ClusterError(f"{self.name}/{repository}: what came as {digest} is sha256:{found.hexdigest()}.")
+        if f"sha256:{checksum.hexdigest()}" != digest:
+            raise ClusterError(f"{self.name}/{repository}: what came as {digest} is sha256:{checksum.hexdigest()}.")
         return unfinished.rename(target)
 
     def has(self, repository: str, digest: str) -> bool:
@@ -112,9 +118,9 @@ class Registry:
         start = f"/v2/{repository}/blobs/uploads/"
         origin = blob.origin
         if origin is not None and origin.registry == self.name:
-            asked = urlencode({"mount": blob.digest, "from": origin.repository})
+            mount = urlencode({"mount": blob.digest, "from": origin.repository})
             scopes = f"{_push(repository)} {_pull(origin.repository)}"
-            answer = self._ask("POST", f"{start}?{asked}", scopes)
+            answer = self._ask("POST", f"{start}?{mount}", scopes)
             if answer.status == 201:
                 return "mounted"
         else:
@@ -155,13 +161,13 @@ class Registry:
             answer = self._once(method, path, scope, headers, body, stream)
         if answer.status < 300 or answer.status in allowed:
             return answer
-        said = f"{self.name} answered {answer.status} to {method} {urlsplit(path).path}{_said(answer)}"
+        message = f"{self.name} answered {answer.status} to {method} {urlsplit(path).path}{_said(answer)}"
         if answer.status == 404:
-            raise NotFound(f"{said}. Is the name right?")
+            raise NotFound(f"{message}. Is the name right?")
         if answer.status in (401, 403):
             who = f"as {self._login.user or 'the owner of a token'}" if self._login else "without a login"
-            raise NotAllowed(f"{said}; it was asked {who}. `docker login {self.name}` leaves one.")
-        raise ClusterError(f"{said}.")
+            raise NotAllowed(f"{message}; it was asked {who}. `docker login {self.name}` leaves one.")
+        raise ClusterError(f"{message}.")
 
     def _once(
         self,
@@ -173,10 +179,10 @@ class Registry:
         stream: bool,
     ) -> Response:
         url = path if "://" in path else self._root + path
-        told = dict(headers or {})
+        all_headers = dict(headers or {})
         if scope in self._authorization and self._is_ours(url):
-            told["Authorization"] = self._authorization[scope]
-        return self._send(method, url, told, body, stream=stream)
+            all_headers["Authorization"] = self._authorization[scope]
+        return self._send(method, url, all_headers, body, stream=stream)
 
     def _is_ours(self, url: str) -> bool:
         """Return whether a URL belongs to the registry.
@@ -206,40 +212,52 @@ class Registry:
 
     def _authorize(self, challenge: str, scope: str) -> str:
         """Return the ``Authorization`` header for a challenge: a password, or a token from a token server."""
-        kind, _, rest = challenge.partition(" ")
-        if kind.lower() == "basic" and self._login is not None:
+        challenges = _challenges(challenge)
+        bearer = next((parameters for kind, parameters in challenges if kind == "bearer" and "realm" in parameters), {})
+        if not bearer and self._login is not None and any(kind == "basic" for kind, _ in challenges):
             return self._login.basic
-        asked = {key.lower(): quoted or plain for key, quoted, plain in _PAIR.findall(rest)}
-        if kind.lower() != "bearer" or "realm" not in asked:
+        if not bearer:
             raise NotAllowed(
                 f"{self.name} wants to know who asks. Log in with `docker login {self.name}`: the login is looked for "
                 "where that leaves it."
             )
-        if self._login is not None and self._root.startswith("https:") and not asked["realm"].startswith("https:"):
+        if self._login is not None and self._root.startswith("https:") and not bearer["realm"].startswith("https:"):
             raise NotAllowed(
-                f"{self.name} wants the login shown to {asked['realm']}, without TLS, where others can read it. Its "
+                f"{self.name} wants the login shown to {bearer['realm']}, without TLS, where others can read it. Its "
                 "realm has to begin with https://."
             )
-        service = {"service": asked["service"]} if "service" in asked else {}
+        service = {"service": bearer["service"]} if "service" in bearer else {}
         scopes = scope.split()
         if self._login is not None and self._login.identity_token is not None:
             form = {"grant_type": "refresh_token", "client_id": "fairlead", "scope": scope, **service}
             body = urlencode({**form, "refresh_token": self._login.identity_token}).encode()
             headers = {"Content-Type": "application/x-www-form-urlencoded"}
-            answer = self._send("POST", asked["realm"], headers, body)
+            answer = self._send("POST", bearer["realm"], headers, body)
         else:
-            query = urlencode([*service.items(), *(("scope", each) for each in scopes)])
+            query = urlencode([*service.items(), *(("scope", name) for name in scopes)])
             headers = {"Authorization": self._login.basic} if self._login else {}
-            answer = self._send("GET", f"{asked['realm']}{'&' if '?' in asked['realm'] else '?'}{query}", headers)
+            answer = self._send("GET", f"{bearer['realm']}{'&' if '?' in bearer['realm'] else '?'}{query}", headers)
         try:
-            found = json.loads(answer.data)
-            token = found.get("token") or found["access_token"]
+            grant = json.loads(answer.data)
+            token = grant.get("token") or grant["access_token"]
         except (ValueError, KeyError, AttributeError):
             raise NotAllowed(
-                f"{urlsplit(asked['realm']).netloc}, which gives tokens for {self.name}, answered {answer.status}"
+                f"{urlsplit(bearer['realm']).netloc}, which gives tokens for {self.name}, answered {answer.status}"
                 f"{_said(answer)}. Log in again with `docker login {self.name}`."
             ) from None
         return f"Bearer {token}"
+
+
+def _challenges(header: str) -> list[tuple[str, dict[str, str]]]:
+    """Read ``WWW-Authenticate`` headers, joined by commas: each challenge's scheme and parameters (RFC 9110, 11)."""
+    challenges: list[tuple[str, dict[str, str]]] = []
+    for match in _PART.finditer(header):
+        scheme, name, quoted, plain = match.groups()
+        if scheme is not None:
+            challenges.append((scheme.lower(), {}))
+        elif challenges:
+            challenges[-1][1][name.lower()] = plain if quoted is None else _QUOTED_PAIR.sub(r"\1", quoted)
+    return challenges
 
 
 def _pull(repository: str) -> str:
@@ -254,7 +272,7 @@ def _said(answer: Response) -> str:
     """Return the error message of a response after a colon; empty without one."""
     try:
         errors = json.loads(answer.data).get("errors") or [{}]
-        said = str(errors[0].get("message") or errors[0].get("code") or "")
+        message = str(errors[0].get("message") or errors[0].get("code") or "")
     except (ValueError, AttributeError, KeyError, TypeError, urllib3.exceptions.HTTPError):
         return ""
-    return f": {said[:300]}" if said else ""
+    return f": {message[:300]}" if message else ""

@@ -88,8 +88,8 @@ def _ask(helper: str, key: str) -> Login | None:
             if "not found" in done.stdout:
                 return None
             raise ClusterError(f"docker-credential-{helper} has no login of {key}: {done.stdout.strip()[-300:]}")
-        found = json.loads(done.stdout)
-        user, secret = str(found["Username"]), str(found["Secret"])
+        login = json.loads(done.stdout)
+        user, secret = str(login["Username"]), str(login["Secret"])
     except (OSError, subprocess.TimeoutExpired, ValueError, KeyError) as error:
         raise ClusterError(f"docker-credential-{helper} gave no login of {key}: {error}") from error
     return Login(identity_token=secret) if user == TOKEN_USER else Login(user=user, password=secret)

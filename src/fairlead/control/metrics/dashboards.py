@@ -212,6 +212,8 @@ QUEUE = Dashboard(
             stacks=True,
         ),
         _panel("Longest wait now", "max by (team) (fairlead_queue_oldest_wait_seconds)", "{{team}}", unit="s"),
+        _panel("GPUs held free for a run", "max by (team, run) (fairlead_gpus_held_free)", "{{team}}/{{run}}"),
+        _panel("Had beyond its share", "max by (team) (fairlead_team_debt_seconds)", "{{team}}", unit="s"),
         Panel(
             title="Waits of those that were placed",
             unit="s",

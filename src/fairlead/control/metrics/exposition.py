@@ -21,6 +21,7 @@ from fairlead.policy.kinds.checkpoint_health import warning
 from fairlead.policy.kinds.serving import detail_of
 from fairlead.specs.serving import Replica, Serving
 from fairlead.state.reasons import Code
+from fairlead.state.shared_limits import by_turns
 from fairlead.state.snapshot import WHOLE_MILLI, AnyWorkload, Node, Phase, Pod, Workload
 from fairlead.text.money import MICROUSD
 
@@ -89,14 +90,15 @@ def metrics_of(readings: Readings, most_runs: int) -> Iterator[Metric]:
 
 
 def _endpoints(readings: Readings) -> Iterator[Metric]:
-    served = [each for each in readings.seen.parents if isinstance(each.spec, Serving)]
-    unfinished = [cast("Workload[Any]", each) for each in served if not each.status.phase.is_final]
-    unfinished.sort(key=lambda each: (each.created_at, each.uid))
-    details = [(each, detail_of(each)) for each in unfinished[:MOST_ENDPOINTS]]
+    served = [parent for parent in readings.seen.parents if isinstance(parent.spec, Serving)]
+    unfinished = [cast("Workload[Any]", endpoint) for endpoint in served if not endpoint.status.phase.is_final]
+    unfinished.sort(key=lambda endpoint: (endpoint.created_at, endpoint.uid))
+    shown = by_turns(unfinished, lambda endpoint: endpoint.spec.team, MOST_ENDPOINTS)
+    details = [(endpoint, detail_of(endpoint)) for endpoint in shown]
     labels = ["team", "run"]
-    wanted = {_name(each): float(detail.wanted) for each, detail in details}
+    wanted = {_name(endpoint): float(detail.wanted) for endpoint, detail in details}
     yield _family("endpoint_replicas_wanted", "Replicas that an endpoint is to have.", labels, wanted)
-    ready = {_name(each): float(detail.ready) for each, detail in details}
+    ready = {_name(endpoint): float(detail.ready) for endpoint, detail in details}
     yield _family("endpoint_replicas_ready", "Ready replicas of an endpoint.", labels, ready)
 
 
@@ -124,10 +126,14 @@ def _loop(readings: Readings) -> Iterator[Metric]:
 
 def _queue(readings: Readings) -> Iterator[Metric]:
     seen = readings.seen
-    going: list[AnyWorkload] = [each for each in (*seen.workloads, *seen.parents) if not each.status.phase.is_final]
-    teams = _bounded(each.spec.team for each in going)
+    going: list[AnyWorkload] = [
+        workload for workload in (*seen.workloads, *seen.parents) if not workload.status.phase.is_final
+    ]
+    teams = _bounded(workload.spec.team for workload in going)
     yield _gauge("unfinished_runs", "Unfinished runs of all kinds, pending ones included.", float(len(going)))
-    counted = Counter((each.status.phase.value, teams[each.spec.team], type(each.spec).__name__) for each in going)
+    counted = Counter(
+        (workload.status.phase.value, teams[workload.spec.team], type(workload.spec).__name__) for workload in going
+    )
     yield _family("runs", "Unfinished runs by phase.", ["phase", "team", "kind"], counted)
     waiting = [run for run in seen.workloads if run.status.phase in _QUEUED]
     why = Counter((teams[run.spec.team], run.status.reason.code.value) for run in waiting)
@@ -137,6 +143,15 @@ def _queue(readings: Readings) -> Iterator[Metric]:
         key = (teams[run.spec.team],)
         oldest[key] = max(oldest[key], readings.now - run.status.since)
     yield _family("queue_oldest_wait_seconds", "Longest wait of a run in the queue now.", ["team"], oldest)
+    held = {} if readings.counts is None else readings.counts.held
+    by_run = {key: milli / WHOLE_MILLI for key, milli in held.items()}
+    yield _family("gpus_held_free", "GPUs held free for a pending run with a promised start.", ["team", "run"], by_run)
+    debts = {} if readings.counts is None else readings.counts.debts
+    by_team: dict[tuple[str, ...], float] = {(team,): 0.0 for team in set(teams.values())}
+    for team, label in teams.items():
+        by_team[label,] += debts.get(team, 0.0)
+    of_debt = "Seconds of the whole cluster that a team has had beyond its share; below zero for less."
+    yield _family("team_debt_seconds", of_debt, ["team"], by_team)
 
 
 def _nodes(readings: Readings) -> Iterator[Metric]:
@@ -159,8 +174,8 @@ def _nodes(readings: Readings) -> Iterator[Metric]:
     def told(name: str, sentence: str, value: Callable[[Node], float | None]) -> Metric:
         sums: Counter[tuple[str, ...]] = Counter()
         for node in nodes:
-            if (found := value(node)) is not None:
-                sums[names[node.name], pools[pool_of(node)]] += found  # type: ignore[assignment]  # a sum of floats
+            if (figure := value(node)) is not None:
+                sums[names[node.name], pools[pool_of(node)]] += figure  # type: ignore[assignment]  # a sum of floats
         return _family(name, sentence, ["node", "pool"], sums)
 
     yield told("node_ready", "1 while a node is ready.", lambda node: float(node.ready))
@@ -194,8 +209,10 @@ def _runs(readings: Readings, pods: Mapping[str, list[Pod]], most_runs: int) -> 
     yield _family("run_phase_seconds", "Time that a run has been in its phase.", ["team", "run", "phase"], phases)
 
     def told(name: str, sentence: str, value: Callable[[Workload], float | None]) -> Metric:
-        found = ((_name(run), value(run)) for run in runs)
-        return _family(f"run_{name}", sentence, ["team", "run"], {key: each for key, each in found if each is not None})
+        figures = ((_name(run), value(run)) for run in runs)
+        return _family(
+            f"run_{name}", sentence, ["team", "run"], {key: figure for key, figure in figures if figure is not None}
+        )
 
     def said(name: str, sentence: str, field: str) -> Metric:
         return told(name, sentence, lambda run: None if run.progress is None else getattr(run.progress, field))
@@ -250,7 +267,7 @@ def _name(run: AnyWorkload) -> tuple[str, str]:
 def _silence(run: Workload, pods: Mapping[str, list[Pod]], now: float) -> float | None:
     if run.status.phase is not Phase.RUNNING or isinstance(run.spec, Replica):
         return None  # a server without requests reports nothing
-    heard = [each.active_at for each in pods[run.uid] if each.active_at is not None]
+    heard = [pod.active_at for pod in pods[run.uid] if pod.active_at is not None]
     return now - max([run.status.since, *heard])
 
 
@@ -275,13 +292,13 @@ def _money(readings: Readings, pods: Mapping[str, list[Pod]]) -> Iterator[Metric
     for (team, use), amount in readings.month.items():
         by_use[teams[team], use] += amount
     sentence = "Cost of a team in this calendar month (UTC) by use; idle time has an empty team."
-    yield _family("month_cost_dollars", sentence, ["team", "use"], {key: _usd(each) for key, each in by_use.items()})
+    yield _family("month_cost_dollars", sentence, ["team", "use"], {key: _usd(cost) for key, cost in by_use.items()})
     dearest = sorted(readings.models, key=lambda model: (-readings.models[model], model))
     by_model: Counter[tuple[str, ...]] = Counter()
     for index, model in enumerate(dearest):
         by_model[(model if index < MOST_NAMES else OTHER,)] += readings.models[model]
     sentence = "Cost of a model in this calendar month (UTC)."
-    yield _family("model_month_cost_dollars", sentence, ["model"], {key: _usd(each) for key, each in by_model.items()})
+    yield _family("model_month_cost_dollars", sentence, ["model"], {key: _usd(cost) for key, cost in by_model.items()})
     limits = {(teams[team],): amount for team, amount in budgets.items() if teams[team] != OTHER}
     yield _family("team_budget_dollars", "Budget of a team for a calendar month.", ["team"], limits)
     nodes, rates = {node.name: node for node in readings.seen.nodes}, Counter[tuple[str, ...]]()
@@ -295,14 +312,16 @@ def _money(readings: Readings, pods: Mapping[str, list[Pod]]) -> Iterator[Metric
 
 def _gpus(readings: Readings, pods: Mapping[str, list[Pod]], most_runs: int) -> Iterator[Metric]:
     def told(name: str, sentence: str, field: str) -> Metric:
-        found = {(each.node, each.uuid): getattr(each, field) for each in readings.gpus}
-        return _family(name, sentence, ["node", "gpu"], {key: each for key, each in found.items() if each is not None})
+        figures = {(gpu.node, gpu.uuid): getattr(gpu, field) for gpu in readings.gpus}
+        return _family(
+            name, sentence, ["node", "gpu"], {key: figure for key, figure in figures.items() if figure is not None}
+        )
 
     yield told("gpu_utilization_ratio", "GPU utilization, 0 to 1.", "utilization")
     yield told("gpu_memory_used_bytes", "GPU memory in use.", "memory_used_bytes")
     yield told("gpu_power_watts", "Power draw of a GPU.", "power_watts")
     yield told("gpu_temperature_celsius", "Temperature of a GPU.", "temperature_celsius")
-    told_of = {each.uuid for each in readings.gpus}
+    told_of = {gpu.uuid for gpu in readings.gpus}
     nodes = {node.name: node for node in readings.seen.nodes}
     shares: Counter[tuple[str, ...]] = Counter()
     for run in shown_runs(readings.seen, most_runs)[0]:
@@ -327,22 +346,22 @@ def _bounded(names: Iterable[str]) -> dict[str, str]:
 
 
 def _family(name: str, sentence: str, labels: Sequence[str], values: Mapping[Any, float]) -> Metric:
-    found = GaugeMetricFamily(f"fairlead_{name}", sentence, labels=labels)
+    family = GaugeMetricFamily(f"fairlead_{name}", sentence, labels=labels)
     for key, value in sorted(values.items()):
-        found.add_metric(list(key), value)
-    return found
+        family.add_metric(list(key), value)
+    return family
 
 
 def _gauge(name: str, sentence: str, value: float) -> Metric:
     return GaugeMetricFamily(f"fairlead_{name}", sentence, value=value)
 
 
-def _histogram(name: str, sentence: str, found: Distribution) -> Metric:
+def _histogram(name: str, sentence: str, distribution: Distribution) -> Metric:
     total, buckets = 0, []
-    for bound, number in zip((*map(str, found.bounds), "+Inf"), found.counts, strict=True):
+    for bound, number in zip((*map(str, distribution.bounds), "+Inf"), distribution.counts, strict=True):
         total += number
         buckets.append((bound, total))
-    return HistogramMetricFamily(f"fairlead_{name}", sentence, buckets=buckets, sum_value=found.total)
+    return HistogramMetricFamily(f"fairlead_{name}", sentence, buckets=buckets, sum_value=distribution.total)
 
 
 def _dollars(microusd: int | None) -> float | None:

@@ -57,7 +57,7 @@ def read_gpus(node: str, gpus: tuple[Gpu, ...]) -> tuple[GpuReading, ...]:
     """Read the devices of this machine by NVML; empty without devices or if NVML does not answer."""
     reader = NvmlReader()
     try:
-        told = [reader.read(gpu.uuid) for gpu in gpus]
+        usages = [reader.read(gpu.uuid) for gpu in gpus]
     finally:
         reader.close()
-    return () if reader.problem is not None else tuple(gpu_reading(node, each) for each in told)
+    return () if reader.problem is not None else tuple(gpu_reading(node, usage) for usage in usages)

@@ -11,7 +11,6 @@ from fairlead.control.pass_counts import PassCounts
 from fairlead.ledger.goodput import Goodput
 from fairlead.state.snapshot import Workload, is_leaf
 
-MISSING = "# Metrics of runs need prometheus-client: install `fairlead[serve]` in the operator's image.\n"
 FOLLOWS = (
     "# HELP fairlead_loop_running 1 while a loop that can be asked looks after the cluster.\n"
     "# TYPE fairlead_loop_running gauge\n"
@@ -38,14 +37,10 @@ def operator_metrics(
     seen = counts.seen
     if not is_leader or seen is None:
         return FOLLOWS
-    try:
-        from fairlead.control.metrics.exposition import MOST_RUNS, exposition
-    except ModuleNotFoundError as error:
-        if error.name != "prometheus_client":
-            raise
-        return MISSING
-    told = tuple(gpu_reading(each.node, each.usage) for each in gpus)
-    held = {(each.node, each.usage.name): each.run for each in gpus}
+    from fairlead.control.metrics.exposition import MOST_RUNS, exposition
+
+    gpu_readings = tuple(gpu_reading(gpu.node, gpu.usage) for gpu in gpus)
+    held = {(gpu.node, gpu.usage.name): gpu.run for gpu in gpus}
     now = time.time()
     usage = {} if ledger is None else _usage(ledger, shown_runs(seen, MOST_RUNS)[0], now)
     sums = None if month is None else month.read(now)
@@ -56,7 +51,7 @@ def operator_metrics(
         usage=usage,
         month={} if sums is None else sums.by_use,
         models={} if sums is None else sums.by_model,
-        gpus=told,
+        gpus=gpu_readings,
         held=held,
     )
     return exposition(readings).decode()
@@ -64,10 +59,10 @@ def operator_metrics(
 
 def _usage(ledger: LedgerKeeper, runs: Sequence[Workload], now: float) -> dict[str, RunUsage]:
     """Return cost and goodput of each run that the ledger knows."""
-    found = {}
+    usage_of = {}
     for run in runs:
         cost = ledger.cost_of(run, now) if is_leaf(run) else None
         if cost is not None:
             useful = Goodput(ratio=cost.goodput, seconds=cost.seconds, waiting_s=cost.waiting_s)
-            found[run.uid] = RunUsage(goodput=useful, cost_microusd=cost.microusd)
-    return found
+            usage_of[run.uid] = RunUsage(goodput=useful, cost_microusd=cost.microusd)
+    return usage_of

@@ -5,12 +5,15 @@ from typing import Any
 
 from fairlead.cluster.kubernetes.manifests.gateway import METRICS_PORT
 from fairlead.cluster.kubernetes.manifests.install import metadata_of, selector
+from fairlead.cluster.kubernetes.manifests.roles import render_metrics_reader
 from fairlead.cluster.kubernetes.names import CONTENT, GATEWAY, GATEWAY_NAMESPACE, MANAGED_BY, MANAGER, SERVICE
 from fairlead.control.metrics.dashboards import DASHBOARDS, grafana
 from fairlead.control.metrics.rules import rule_groups
 
 GROUP = "monitoring.coreos.com"
 SCRAPE = "30s"
+ACCOUNT = "fairlead-metrics"
+_BEARER = {"type": "Bearer", "credentials": {"name": ACCOUNT, "key": "token"}}
 
 
 def monitoring_objects(namespace: str, *, gateways: bool = False) -> list[dict[str, Any]]:
@@ -35,7 +38,7 @@ def monitoring_objects(namespace: str, *, gateways: bool = False) -> list[dict[s
         "metadata": metadata_of(namespace),
         "spec": {
             "selector": {"matchLabels": selector()},
-            "endpoints": [{"port": "metrics", "path": "/metrics", "interval": SCRAPE}],
+            "endpoints": [{"port": "metrics", "path": "/metrics", "interval": SCRAPE, "authorization": _BEARER}],
         },
     }
     rules = {
@@ -53,7 +56,26 @@ def monitoring_objects(namespace: str, *, gateways: bool = False) -> list[dict[s
         }
         for dashboard in DASHBOARDS
     ]
-    return [service, monitor, rules, *boards, *(_of_endpoints(namespace) if gateways else ())]
+    readers = (namespace, GATEWAY_NAMESPACE) if gateways else (namespace,)
+    return [
+        service,
+        *(content for reader in readers for content in _account(reader)),
+        render_metrics_reader(ACCOUNT, *readers),
+        monitor,
+        rules,
+        *boards,
+        *(_of_endpoints(namespace) if gateways else ()),
+    ]
+
+
+def _account(namespace: str) -> list[dict[str, Any]]:
+    """Return the account with whose token Prometheus reads the metrics of a namespace, and nothing else."""
+    token = metadata_of(namespace, name=ACCOUNT)
+    token = {**token, "annotations": {"kubernetes.io/service-account.name": ACCOUNT}}
+    return [
+        {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": metadata_of(namespace, name=ACCOUNT)},
+        {"apiVersion": "v1", "kind": "Secret", "type": "kubernetes.io/service-account-token", "metadata": token},
+    ]
 
 
 def _of_endpoints(namespace: str) -> list[dict[str, Any]]:
@@ -76,7 +98,15 @@ def _of_endpoints(namespace: str) -> list[dict[str, Any]]:
         "metadata": of_gateways,
         "spec": {
             "selector": {"matchLabels": selected},
-            "endpoints": [{"port": "metrics", "path": "/metrics", "interval": SCRAPE, "honorLabels": True}],
+            "endpoints": [
+                {
+                    "port": "metrics",
+                    "path": "/metrics",
+                    "interval": SCRAPE,
+                    "honorLabels": True,
+                    "authorization": _BEARER,
+                }
+            ],
         },
     }
     replicas = {

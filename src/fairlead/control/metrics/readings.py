@@ -8,6 +8,7 @@ from fairlead.control.pass_counts import PassCounts
 from fairlead.frozen import dataclass
 from fairlead.ledger.goodput import Goodput
 from fairlead.ledger.usage import WHOLE, share_of
+from fairlead.state.shared_limits import by_turns
 from fairlead.state.snapshot import Node, Pod, Snapshot, Workload
 
 POOL_LABELS = (
@@ -43,15 +44,15 @@ class GpuReading:
     temperature_celsius: float | None = None
 
 
-def gpu_reading(node: str, told: GpuUsage) -> GpuReading:
+def gpu_reading(node: str, usage: GpuUsage) -> GpuReading:
     """Convert the usage of a device of a node."""
     return GpuReading(
         node=node,
-        uuid=told.name,
-        utilization=told.busy,
-        memory_used_bytes=told.memory_bytes,
-        power_watts=told.power_watts,
-        temperature_celsius=told.temperature_celsius,
+        uuid=usage.name,
+        utilization=usage.busy,
+        memory_used_bytes=usage.memory_bytes,
+        power_watts=usage.power_watts,
+        temperature_celsius=usage.temperature_celsius,
     )
 
 
@@ -103,8 +104,11 @@ def dollars_per_hour(
 
 
 def shown_runs(seen: Snapshot, most: int) -> tuple[list[Workload], int]:
-    """Return the runs with series of their own, holders of nodes first, then the oldest; and the number of others."""
+    """Return the runs with series of their own, and the number of others.
+
+    One of each team in turn: of a team, holders of nodes first, then the oldest.
+    """
     holding = {pod.workload_uid for pod in seen.pods if not pod.phase.is_final}
     runs = [run for run in seen.workloads if not run.status.phase.is_final]
     runs.sort(key=lambda run: (run.uid not in holding, run.created_at, run.uid))
-    return runs[:most], max(0, len(runs) - most)
+    return by_turns(runs, lambda run: run.spec.team, most), max(0, len(runs) - most)

@@ -60,6 +60,33 @@ ALERTS = (
         remedy="Check that `fairlead metrics --port`, or the operator, runs and is a target of Prometheus.",
     ),
     Alert(
+        name="FairleadWatchStale",
+        expr="max(fairlead_watch_stale_seconds) > 60 or max(fairlead_watch_silent_seconds) > 150",
+        wait="0m",
+        severity="critical",
+        summary="The operator has not heard of some objects for over a minute: it decides on what it last saw.",
+        remedy="`fairlead doctor` names the list. Check the API server, and the operator's rights and network.",
+    ),
+    Alert(
+        name="FairleadUnreadableObjects",
+        expr="max(fairlead_unreadable_objects) > 0",
+        wait="0m",
+        severity="warning",
+        summary="The operator cannot read {{ $value }} objects; they count as they last could be read.",
+        remedy=(
+            "`kubectl get events -A --field-selector reason=Unreadable` names them. Correct or delete them; "
+            "the objects of others are not affected."
+        ),
+    ),
+    Alert(
+        name="FairleadInternalErrors",
+        expr="sum(increase(fairlead_internal_errors_total[15m])) > 0",
+        wait="0m",
+        severity="warning",
+        summary="The operator failed at an object, and decides nothing for it; all others are decided as usual.",
+        remedy="Its log says `internal error` with the object's name. Report it: it is an error in Fairlead.",
+    ),
+    Alert(
         name="FairleadDecisionsSlow",
         expr=(
             "sum(rate(fairlead_decision_seconds_sum[15m])) / (sum(rate(fairlead_decision_seconds_count[15m])) > 0) > 2"

@@ -4,7 +4,6 @@ A replica's series get its name in the label ``replica``. What does not answer a
 whose text is not in Prometheus' format.
 """
 
-import json
 import urllib.request
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
@@ -15,6 +14,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from fairlead.errors import InvalidSpec
 from fairlead.gateway.routes import read_routes
+from fairlead.runtime.podfiles import MOST_JSON_BYTES
+from fairlead.untrusted_json import parse_object
 
 ANSWER_S = 1.0
 MOST_BYTES = 4_000_000
@@ -29,27 +30,27 @@ def served_metrics(directory: Path) -> tuple[Metric, ...]:
         directory: The directory of the gateway's files.
     """
     try:
-        demand = json.loads((directory / "demand.json").read_bytes())
+        demand = parse_object((directory / "demand.json").read_bytes(), max_bytes=MOST_JSON_BYTES)
         routes = read_routes((directory / "routes.json").read_bytes())
     except (OSError, ValueError, InvalidSpec):
         return ()
     backends = {
-        each.id: f"http://{each.host}:{each.port}/metrics"
+        replica.id: f"http://{replica.host}:{replica.port}/metrics"
         for service in routes.services.values()
         for revision in service.revisions
-        for each in revision.replicas
+        for replica in revision.replicas
     }
     urls = [("", f"http://127.0.0.1:{demand['admin_port']}/metrics"), *sorted(backends.items())[:MOST_REPLICAS]]
     with ThreadPoolExecutor(min(NUM_THREADS, len(urls))) as threads:
         texts = threads.map(_text, (url for _, url in urls))
-    found: dict[str, Metric] = {}
+    families: dict[str, Metric] = {}
     for (replica, _), text in zip(urls, texts, strict=True):
         for family in _families(text):
-            merged = found.setdefault(family.name, Metric(family.name, family.documentation, family.type))
+            merged = families.setdefault(family.name, Metric(family.name, family.documentation, family.type))
             for sample in family.samples:
                 labels = {**sample.labels, "replica": replica} if replica else sample.labels
                 merged.add_sample(sample.name, labels, sample.value)
-    return tuple(found.values())
+    return tuple(families.values())
 
 
 def _text(url: str) -> str:
@@ -67,4 +68,4 @@ def _families(text: str) -> Iterable[Metric]:
         families = list(text_string_to_metric_families(text))
     except ValueError:
         return
-    yield from (each for each in families if not each.name.endswith("_created"))
+    yield from (family for family in families if not family.name.endswith("_created"))

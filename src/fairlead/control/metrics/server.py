@@ -11,6 +11,7 @@ from prometheus_client.core import Metric
 from fairlead.control.metrics.exposition import CONTENT_TYPE, exposition
 from fairlead.control.metrics.readings import Readings
 from fairlead.errors import ClusterError
+from fairlead.loopback import is_known_host, is_loopback
 
 log = logging.getLogger("fairlead.metrics")
 
@@ -34,6 +35,9 @@ def metrics_server(
         timeout = PATIENCE_S
 
         def do_GET(self) -> None:
+            if is_loopback(host) and not is_known_host(self.headers.get("Host", "localhost")):
+                self._answer(421, "text/plain; charset=utf-8", b"ask for 127.0.0.1 or localhost\n")
+                return
             if self.path.partition("?")[0] != "/metrics":
                 self._answer(404, "text/plain; charset=utf-8", b"there is /metrics\n")
                 return

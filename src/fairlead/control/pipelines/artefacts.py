@@ -10,24 +10,29 @@ import os
 import shutil
 import stat
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from fairlead.errors import Conflict
+from fairlead.runtime.extraction import digest_of_directory, digest_of_file, digest_of_link
+from fairlead.runtime.paths import below
+from fairlead.runtime.self_contained import make_self_contained
 
 # Maximum size of a file that conditions may read.
 VALUE_BYTES = 64 * 1024
 # Larger files of a working directory are identified by size and modification time instead of content.
 LARGE_BYTES = 16 * 1024 * 1024
-_CHUNK = 1 << 20
 ALONE_S = 10.0
 LOOK_S = 0.05
 
 
 class Artefacts:
     """A store of outputs below one directory."""
+
+    follows_links = True
+    """True if links of an output lead to what its program meant."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -71,18 +76,21 @@ class Artefacts:
         return self._at(digest)
 
     def _at(self, digest: str) -> Path:
-        return self.root / digest[:2] / digest
+        return below(self.root, digest[:2], digest)
 
     def has(self, digest: str) -> bool:
         """Return whether the content of a hash exists."""
-        return os.path.lexists(self._at(digest))
+        path = self._at(digest)
+        return os.path.lexists(path) and not path.is_symlink()  # earlier versions stored links
 
     def keep(self, source: Path) -> str:
-        """Move a file or directory into the store and return its hash.
+        """Move a file or directory into the store, with what its links lead to, and return its hash.
 
         Raises:
+            UnfitOutput: It holds a link that leads nowhere, a FIFO, a socket or a device.
             OSError: It cannot be read or moved.
         """
+        make_self_contained(source, follows=self.follows_links)
         digest = content_digest(source)
         target = self._at(digest)
         if os.path.lexists(target):
@@ -103,8 +111,11 @@ class Artefacts:
 class SharedArtefacts(Artefacts):
     """A store of outputs below a directory of a volume, shared by pods on several machines.
 
-    Content is never removed, so no lock is needed. Content is synced to disk before it becomes visible.
+    Content is never removed, so no lock is needed. Content is synced to disk before it becomes visible. A link in an
+    output led to a file of the pod that wrote it, so those that lead out of it are refused.
     """
+
+    follows_links = False
 
     @contextmanager
     def in_use(self) -> Iterator[None]:
@@ -124,11 +135,11 @@ class SharedArtefacts(Artefacts):
         return super().keep(source)
 
 
-def read_value(path: Path) -> Any:
+def read_value(path: Path, most_bytes: int = VALUE_BYTES) -> Any:
     """Read an output as conditions see it: JSON, or text without surrounding whitespace; None if it is too large."""
     try:
         status = path.stat()
-        if not stat.S_ISREG(status.st_mode) or status.st_size > VALUE_BYTES:
+        if not stat.S_ISREG(status.st_mode) or status.st_size > most_bytes:
             return None
         text = path.read_text().strip()
     except (OSError, UnicodeDecodeError):
@@ -139,13 +150,16 @@ def read_value(path: Path) -> Any:
         return text
 
 
-def content_digest(path: Path) -> str:
+def content_digest(path: Path, *, at: Callable[[str], str] = str) -> str:
     """Return the hash of a file's or directory's content: names, bytes, executable bits, targets of links.
+
+    Args:
+        at: Returns where the content of a path is.
 
     Raises:
         OSError: It cannot be read.
     """
-    return _digest(os.fspath(path)).hexdigest()
+    return _digest(os.fspath(path), at).hexdigest()
 
 
 def file_identity(path: str, status: os.stat_result, *, by_content: bool = False) -> str:
@@ -162,21 +176,16 @@ def file_identity(path: str, status: os.stat_result, *, by_content: bool = False
     return _digest(path).hexdigest()
 
 
-def _digest(path: str) -> "hashlib._Hash":
+def _digest(path: str, at: Callable[[str], str] = str) -> "hashlib._Hash":
+    path = at(path)
     status = os.lstat(path)
     if stat.S_ISLNK(status.st_mode):
-        return hashlib.sha256(b"link\0" + os.fsencode(os.readlink(path)))
+        return digest_of_link(os.readlink(path))
     if not stat.S_ISDIR(status.st_mode):
-        found = hashlib.sha256(b"program\0" if status.st_mode & stat.S_IXUSR else b"file\0")
         with open(path, "rb") as file:
-            while chunk := file.read(_CHUNK):
-                found.update(chunk)
-        return found
-    found = hashlib.sha256(b"directory\0")
+            return digest_of_file(file, is_executable=bool(status.st_mode & stat.S_IXUSR))
     with os.scandir(path) as entries:
-        for entry in sorted(entries, key=lambda each: each.name):
-            found.update(os.fsencode(entry.name) + b"\0" + _digest(entry.path).digest())
-    return found
+        return digest_of_directory({entry.name: _digest(entry.path, at) for entry in entries})
 
 
 def protect(path: Path) -> None:

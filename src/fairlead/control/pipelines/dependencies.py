@@ -6,14 +6,19 @@ import os
 import re
 import shutil
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from fairlead.cluster.project_files import Found, walk
+from fairlead.cluster.project_files import Found, is_source, walk
 from fairlead.control.pipelines.artefacts import Artefacts, content_digest, file_identity
 from fairlead.control.pipelines.result_store import ResultStore
 from fairlead.policy.kinds.steps import CacheDecision, Task, decide_cache
 from fairlead.specs.pipeline import Pipeline, Step
+
+if TYPE_CHECKING:
+    from fairlead.cluster.local.code.trees import Tree
 
 CODE = "code"
 # Maximum size of a spec file.
@@ -29,6 +34,7 @@ class Dependencies:
         environ: Environment that the steps inherit.
         state: State directory, excluded from the code even inside ``workdir``.
         is_in_pod: The image is a dependency, and modification times are meaningless.
+        tree: The tree in which the steps find the code as submitted; None if they work in ``workdir`` itself.
     """
 
     def __init__(
@@ -40,14 +46,17 @@ class Dependencies:
         state: Path,
         *,
         is_in_pod: bool = False,
+        tree: "Tree | None" = None,
     ) -> None:
         self._is_in_pod = is_in_pod
+        self._tree = tree
         self._state = state
         self._pipeline = pipeline
         self._workdir = workdir
         self._environ = environ
         self._results = results
         self._files: dict[str, str] | None = None
+        self._statuses: dict[str, os.stat_result] = {}
         self._listings: dict[tuple[str, ...], str] = {}
         self._python = _python(environ.get("PATH", ""))
 
@@ -77,7 +86,7 @@ class Dependencies:
         parts |= _of_child(step)
         parts |= dict(handed)
         for path in step.inputs:
-            parts[f"input {path}"] = content_digest(self._workdir / Path(path).expanduser())
+            parts[f"input {path}"] = self._input_digest(path)
         parts["python"] = self._python
         return parts
 
@@ -111,19 +120,63 @@ class Dependencies:
     def _all_files(self) -> dict[str, str]:
         if self._files is None:
             self._files = {}
-            for each in walk(self._workdir, without=os.path.abspath(self._state)):
-                if isinstance(each, Found) and not self._is_pipeline(each):
-                    self._files[each.path] = self._identity(each)
+            for each in walk(self._workdir, without=os.path.abspath(self._state), secrets=True):
+                if isinstance(each, Found) and not (self._tree is not None and each.path in self._tree.copies):
+                    self._add(each)
+            for path in () if self._tree is None else self._tree.copies:
+                with suppress(FileNotFoundError):  # a program has removed it
+                    self._add(Found(path, self._read_at(path).lstat()))
         return self._files
 
-    def _identity(self, found: Found) -> str:
-        return file_identity(os.path.join(self._workdir, found.path), found.status, by_content=self._is_in_pod)
+    def _add(self, found: Found) -> None:
+        if not self._is_pipeline(found):
+            identity = file_identity(str(self._read_at(found.path)), found.status, by_content=self._is_in_pod)
+            assert self._files is not None
+            self._files[found.path], self._statuses[found.path] = identity, found.status
+
+    def _read_at(self, path: str) -> Path:
+        """Return where steps read a file of the working directory."""
+        return (self._workdir if self._tree is None or path not in self._tree.copies else self._tree.cwd) / path
+
+    def _input_digest(self, path: str) -> str:
+        """Return the hash of an input's content, as steps read it."""
+        live = Path(os.path.normpath(self._workdir / Path(path).expanduser()))
+        if self._tree is None or not live.is_relative_to(self._workdir):
+            return content_digest(live)
+        return content_digest(self._tree.cwd / live.relative_to(self._workdir), at=self._tree.meant)
+
+    def read_code(self) -> None:
+        """Read the code on which results depend; later edits are not part of it."""
+        self._all_files()
+
+    def edited_sources(self, patterns: tuple[str, ...]) -> tuple[str, ...]:
+        """Return the sources of a step that have changed since they were read, also if they are as before by now.
+
+        Args:
+            patterns: The files that a step names as its code; without any, its sources are those that people write.
+        """
+        return tuple(
+            path
+            for path, status in self._statuses.items()
+            if (_is_chosen(path, patterns) if patterns else is_source(path, executable=bool(status.st_mode & 0o100)))
+            and _is_edited(self._read_at(path), status)
+        )
 
     def _is_pipeline(self, found: Found) -> bool:
         """Return whether a file is a pipeline spec, which is not code: a step's own fields are dependencies already."""
         if not found.path.endswith((".yaml", ".yml", ".json")) or found.status.st_size > SPEC_BYTES:
             return False
-        return _PIPELINE.search((self._workdir / found.path).read_bytes()) is not None
+        return _PIPELINE.search(self._read_at(found.path).read_bytes()) is not None
+
+
+def _is_edited(path: Path, before: os.stat_result) -> bool:
+    try:
+        now = path.lstat()
+    except OSError:
+        return True
+    return (now.st_mtime_ns, now.st_ctime_ns, now.st_ino, now.st_size) != (
+        before.st_mtime_ns, before.st_ctime_ns, before.st_ino, before.st_size,
+    )  # fmt: skip
 
 
 # Fields that determine the result of a run; not its resources, team or priority.

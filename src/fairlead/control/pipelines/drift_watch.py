@@ -2,6 +2,8 @@
 
 The operator writes to a file from which training rows count and the state of knowledge then, and stores the reports:
 the successor of a lost pod continues from there.
+
+See decision 108.
 """
 
 import hashlib
@@ -68,8 +70,8 @@ class DriftWatch:
         return found
 
     def _signature(self) -> str:
-        paths = [Path(each) for each in self._places if not is_url(each)]
-        listed = [listing_of(each) for each in self._places if is_url(each)]
+        paths = [Path(place) for place in self._places if not is_url(place)]
+        listed = [listing_of(place) for place in self._places if is_url(place)]
         return hashlib.sha256(" ".join((signature_of(paths), *listed)).encode()).hexdigest()
 
     def _report(self, cycle: dict[str, Any], looked: str, found: Finding) -> None:

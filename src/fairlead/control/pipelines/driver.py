@@ -3,9 +3,12 @@
 The driver may be killed at any instant: the next one reads the journal and continues. A task whose success is recorded
 never runs again in that run; an interrupted command runs again, with an empty directory for its outputs. A task that is
 a run of its own continues meanwhile, and the next driver finds it by its name.
+
+See decision 18.
 """
 
 import contextlib
+import errno
 import gc
 import os
 import shutil
@@ -22,11 +25,12 @@ from fairlead.control.pipelines.artefacts import Artefacts, read_value
 from fairlead.control.pipelines.dependencies import Dependencies
 from fairlead.control.pipelines.processes import Program, Programs
 from fairlead.control.pipelines.result_store import ResultStore
-from fairlead.control.pipelines.step_run import COLLECTED, StepRun, StepRuns
+from fairlead.control.pipelines.step_run import COLLECTED, StepRun, StepRuns, with_list
 from fairlead.control.pipelines.told import told
 from fairlead.errors import FairleadError, NotFound
 from fairlead.frozen import dataclass
 from fairlead.policy.kinds.steps import (
+    ITEM_BYTES,
     Expand,
     Prepare,
     Result,
@@ -42,6 +46,7 @@ from fairlead.policy.kinds.steps import (
     step_phase,
     variables_of,
 )
+from fairlead.runtime import utf8_mode
 from fairlead.runtime.podfiles import read_json, write_json
 from fairlead.runtime.progress import Reporter
 from fairlead.specs.constraints import BrokenRules
@@ -51,6 +56,8 @@ from fairlead.specs.workload import PIPELINE_VARIABLE
 from fairlead.text.quantities import describe_duration
 
 if TYPE_CHECKING:
+    from fairlead.cluster.local.code.keeping import Place
+    from fairlead.cluster.local.code.trees import Tree
     from fairlead.control.pipelines.object_place import StoreExchange
 
 PARALLEL = 4
@@ -71,7 +78,7 @@ class Surroundings:
     """The environment of a driver.
 
     Attributes:
-        workdir: Working directory of the steps.
+        workdir: Working directory of the pipeline.
         files: Directory of the run, which outlives this process.
         checkpoints: Place of the run's checkpoints; each task gets a place of its own below.
         run: Uid of the run.
@@ -80,6 +87,8 @@ class Surroundings:
         is_in_pod: The driver is a pod: it prints each change, since its journal cannot be read from outside.
         send: Copies each line of the journal elsewhere; None if its file outlives the driver.
         exchange: Transfers inputs and outputs of steps that are runs; None if those can access ``files``.
+        place: The place in which the steps find the code as submitted; None for the working directory.
+        tree: The tree of that place.
     """
 
     workdir: Path
@@ -91,6 +100,8 @@ class Surroundings:
     is_in_pod: bool = False
     send: Callable[[bytes], None] | None = None
     exchange: "StoreExchange | None" = None
+    place: "Place | None" = None
+    tree: "Tree | None" = None
 
 
 class Driver:
@@ -112,11 +123,19 @@ class Driver:
         self._artefacts = artefacts
         self._results = results
         self._dependencies = Dependencies(
-            pipeline, around.workdir, around.environ, results, artefacts.root.parent, is_in_pod=around.is_in_pod
+            pipeline,
+            around.workdir,
+            around.environ,
+            results,
+            artefacts.root.parent,
+            is_in_pod=around.is_in_pod,
+            tree=around.tree,
         )
         place = around.files / journal.NAME
         self._progress = journal.read(place, pipeline)
         self._journal = journal.Journal(place, is_synced=around.is_in_pod and around.send is None, send=around.send)
+        if not around.is_in_pod:
+            self._dependencies.read_code()
         self._programs = Programs(is_alone=len(pipeline.steps) == 1)
         self._ready: deque[Task] = deque()
         self._delayed: list[tuple[float, Task]] = []
@@ -191,7 +210,7 @@ class Driver:
             tasks = self._progress.steps[name]
             if step_phase(tasks) is not TaskPhase.WAITING:
                 continue
-            match judge(self._pipeline, name, self._progress.steps):
+            match judge(self._pipeline, name, with_list(self._pipeline, name, self._progress.steps, self._artefacts)):
                 case Expand(items=items):
                     self._journal.expand(name, items)
                     self._progress.steps[name] = [
@@ -257,16 +276,28 @@ class Driver:
             # Recorded first: a driver that finds it Running after a kill runs it again.
             self._record(replace(task, phase=TaskPhase.RUNNING))
             try:
-                self._programs.start(
-                    task.name,
-                    step.command,
-                    workdir=self._around.workdir,
-                    env=self._environment(task, self._make_room(task)),
-                )
+                command, workdir = step.command, self._around.workdir
+                env = self._environment(task, self._make_room(task))
+                if self._around.place is not None:
+                    place, own = self._around.place, {**self._pipeline.env, **step.env}
+                    env |= {name: place.moved(value, str(workdir)) for name, value in own.items()}
+                    env["PYTHONPATH"] = place.python_path(env.get("PYTHONPATH", ""), str(workdir), command, env)
+                    command = place.moved(command, str(workdir))
+                    workdir = place.tree or workdir
+                self._programs.start(task.name, command, workdir=workdir, env=env)
             except (OSError, ValueError) as error:  # an item may contain characters that are invalid in variables
                 said = error.strerror if isinstance(error, OSError) else None
+                if isinstance(error, OSError) and error.errno == errno.E2BIG:
+                    said = f"its variables are too large; an item has at most {ITEM_BYTES} bytes: write it to a file"
                 self._failed(task, f"it cannot be started: {said or error}")
                 self._consider_after(task.step)
+
+    def _ran_other_code(self, task: Task) -> str | None:
+        """Return why a step may have run other code than that recorded for it; None if it cannot have."""
+        if self._around.is_in_pod:
+            return None
+        changed = self._dependencies.edited_sources(self._pipeline.steps[task.step].code)
+        return f"{changed[0]} was changed while the pipeline ran" if changed else None
 
     @property
     def _may_submit(self) -> bool:
@@ -496,11 +527,18 @@ class Driver:
         now = self._clock()
         done = replace(task, phase=TaskPhase.SUCCEEDED, outputs=outputs, values=values)
         done = replace(done, message=f"ran {describe_duration(took_s)} ({task.message})")
-        self._results.add(
-            self._pipeline.name,
-            task.name,
-            Result(parts=parts, outputs=outputs, values=values, at=now, took_s=took_s, run=self._around.run),
-        )
+        why = self._ran_other_code(task)
+        if why is not None:
+            # A result under the hash of code that may not have made it would be wrong for every later run.
+            self._reporter.event(
+                "CodeEdited", f"{task.name}: {why}; its result is used by this run, and not kept for later ones"
+            )
+        else:
+            self._results.add(
+                self._pipeline.name,
+                task.name,
+                Result(parts=parts, outputs=outputs, values=values, at=now, took_s=took_s, run=self._around.run),
+            )
         self._finish(done)
         with contextlib.suppress(OSError):  # undeclared files; a retry would empty the directory too
             shutil.rmtree(room)
@@ -532,6 +570,9 @@ class Driver:
         event = "StepStarted" if task.phase is TaskPhase.RUNNING else f"Step{task.phase.value}"
         self._reporter.event(event, f"{task.name}: {task.message}")
         self._tell(task)
+        if task.phase is TaskPhase.SUCCEEDED:
+            # Its result is kept, so work up to now is not repeated.
+            self._reporter.fact(checkpoint_at=self._clock())
         if task.phase.is_final:
             self._tell_progress()
 
@@ -547,7 +588,7 @@ class Driver:
             return
         self._tell_at = now + TELL_EVERY_S
         tasks = [each for step in self._progress.steps.values() for each in step]
-        done = sum(each.phase.is_final for each in tasks)
+        done = sum(task.phase.is_final for task in tasks)
         self._reporter.progress(done, total=len(tasks), loss=None, epoch=None, samples=None, tokens=None, metrics={})
 
     def _wait_s(self) -> float | None:
@@ -559,7 +600,7 @@ class Driver:
         waits = [self._programs.enforce(timeouts, self._pipeline.grace_s)]
         waits += [max(0.0, at - time.monotonic()) for at, _ in self._delayed]
         waits += [0.0] if self._may_submit or not self._has_work() else [self._look_s] if self._followed else []
-        return min((each for each in waits if each is not None), default=None)
+        return min((wait for wait in waits if wait is not None), default=None)
 
     def _stop(self) -> None:
         self._stopping = True
@@ -568,6 +609,21 @@ class Driver:
 
     def _is_stopped(self) -> bool:
         return self._stopping and not self._programs.num_running
+
+
+def _in_tree(around: Surroundings, state: Path) -> Surroundings:
+    """Return the surroundings of a driver in a tree with the code as submitted, if it was started in one."""
+    if not (state / "trees").is_dir():
+        return around  # no code is stored, so that nothing else is imported
+    # Here and not above: pods have no such directory, nor these modules.
+    from fairlead.cluster.local.code.keeping import CodeStore
+    from fairlead.cluster.local.home import Home
+
+    found = CodeStore(Home(path=state)).place_at(around.workdir)
+    if found is None:
+        return around
+    place, tree = found
+    return replace(around, workdir=Path(tree.workdir), place=place, tree=tree)
 
 
 def main(arguments: list[str]) -> int:
@@ -584,6 +640,7 @@ def main(arguments: list[str]) -> int:
         run=os.environ.get("FAIRLEAD_RUN_UID", ""),
         environ=dict(os.environ),
     )
+    around = _in_tree(around, Path(store).parent)
     if pipeline.has_children:
         # Here and not above: these imports take longer than a short pipeline.
         from fairlead.cluster.local.cluster import LocalCluster
@@ -602,6 +659,7 @@ def main(arguments: list[str]) -> int:
 
 
 if __name__ == "__main__":
+    utf8_mode.enter()
     code = main(sys.argv[1:])
     gc.freeze()  # the process ends: skip a last garbage collection
     sys.exit(code)

@@ -2,6 +2,8 @@
 
 It has the journal, below the run's own name, and the outputs of steps, for all runs that share the place. Each line of
 the journal and each output is durable before the driver acts on it, since a pod may be lost with its node.
+
+See decision 44.
 """
 
 import fcntl

@@ -2,21 +2,23 @@
 
 Objects are never moved or appended to; each is complete or absent. The programs of steps read and write on the pod's
 disk.
+
+See decision 109.
 """
 
 import contextlib
 import json
 import os
 import shutil
-import tarfile
 import tempfile
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from fairlead.control.pipelines.artefacts import Artefacts, content_digest, protect
+from fairlead.control.pipelines.artefacts import Artefacts, protect
 from fairlead.runtime.errors import StoreUnavailable
+from fairlead.runtime.extraction import InvalidArchive
 from fairlead.runtime.places import open_place, translated, upload
 from fairlead.runtime.step_files import GIVEN, RETURNED, archive_of, merge, pack, unpack
 
@@ -157,15 +159,12 @@ class ObjectArtefacts(Artefacts):
             packed = Path(directory, "packed")
             try:
                 self._documents.fetch(archive_of(digest), packed)
-                found = unpack(packed, Path(directory))
-                is_same = content_digest(found) == digest
-            except (FileNotFoundError, tarfile.TarError):
-                is_same = False
-            if not is_same:
+                found = unpack(packed, Path(directory), digest)
+            except (FileNotFoundError, InvalidArchive) as error:
                 raise StoreUnavailable(
                     f"{self._documents.place}/{archive_of(digest)} is not what was kept there; delete it, and the next "
                     "run of the pipeline makes it anew"
-                )
+                ) from error
             protect(found)
             os.rename(found, path)
 
@@ -248,4 +247,7 @@ class StoreExchange:
             with tempfile.TemporaryDirectory(dir=room.parent, prefix=".fetched-") as directory:
                 packed = Path(directory, "packed")
                 self._documents.fetch(f"steps/{task}/{RETURNED}/{name}", packed)
-                merge(unpack(packed, Path(directory)), room)
+                try:
+                    merge(unpack(packed, Path(directory), None), room)
+                except InvalidArchive as error:
+                    raise StoreUnavailable(f"what a pod of {task} returned cannot be taken: {error}") from error

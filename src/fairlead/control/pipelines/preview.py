@@ -8,6 +8,7 @@ from pathlib import Path
 from fairlead.control.pipelines.artefacts import Artefacts
 from fairlead.control.pipelines.dependencies import Dependencies
 from fairlead.control.pipelines.results import Results
+from fairlead.control.pipelines.step_run import with_list
 from fairlead.frozen import dataclass
 from fairlead.policy.kinds.steps import Expand, Settle, Task, TaskPhase, gate_problem, handed_to, judge
 from fairlead.specs.pipeline import Pipeline
@@ -63,7 +64,7 @@ def _of_step(
     waiting = [need for need in pipeline.steps[name].needs if any(not task.phase.is_final for task in steps[need])]
     if waiting:
         return [Preview(task=name, foreseen=Foreseen.DEPENDS, why=f"on what {', '.join(waiting)} will return")]
-    action = judge(pipeline, name, steps)
+    action = judge(pipeline, name, with_list(pipeline, name, steps, artefacts))
     if isinstance(action, Expand):
         steps[name] = [Task(step=name, index=place, item=item) for place, item in enumerate(action.items)]
     if isinstance(action, Settle):

@@ -13,6 +13,7 @@ from typing import Protocol
 
 from fairlead.control.pipelines.result_store import key_of, listing_of
 from fairlead.policy.kinds.steps import Result
+from fairlead.runtime.paths import below
 
 
 class Documents(Protocol):
@@ -44,13 +45,13 @@ class FileDocuments:
     def read(self, name: str) -> str | None:
         """Return a text; None if the name does not exist."""
         try:
-            return (self._root / name).read_bytes().decode("utf-8", "surrogatepass")
+            return (below(self._root, name)).read_bytes().decode("utf-8", "surrogatepass")
         except FileNotFoundError:
             return None
 
     def write(self, name: str, text: str) -> None:
         """Store a text under a name."""
-        path = self._root / name
+        path = below(self._root, name)
         path.parent.mkdir(parents=True, exist_ok=True)
         temporary = path.with_name(f".{path.name}.{os.urandom(6).hex()}")
         with temporary.open("wb") as file:
@@ -61,7 +62,7 @@ class FileDocuments:
 
     def has(self, name: str) -> bool:
         """Return whether the name exists."""
-        return (self._root / name).exists()
+        return (below(self._root, name)).exists()
 
 
 class ResultFiles:

@@ -124,7 +124,7 @@ class Results:
         self._db.execute("BEGIN IMMEDIATE")
         try:
             for table, column in (("results", "id"), ("produced", "result")):
-                self._db.executemany(f"DELETE FROM {table} WHERE {column} = ?", [(each,) for each in numbers])
+                self._db.executemany(f"DELETE FROM {table} WHERE {column} = ?", [(number,) for number in numbers])
             self._db.execute("COMMIT")
         except BaseException:
             self._db.execute("ROLLBACK")

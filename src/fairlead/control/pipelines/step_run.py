@@ -1,15 +1,16 @@
 """Defines the interface through which a driver handles steps that are runs or sweeps, on any cluster."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
 from fairlead.control.pipelines.artefacts import Artefacts, content_digest, read_value
 from fairlead.errors import NotFound
 from fairlead.frozen import dataclass
-from fairlead.policy.kinds.steps import Task
+from fairlead.policy.kinds.steps import LIST_BYTES, Task
 from fairlead.runtime.podfiles import read_json, write_json
-from fairlead.specs.pipeline import Step
+from fairlead.specs.pipeline import Pipeline, Step
 
 COLLECTED = "collected.json"
 
@@ -89,6 +90,30 @@ class StepRuns(Protocol):
             OSError: An output cannot be stored.
         """
         ...
+
+
+def with_list(
+    pipeline: Pipeline, name: str, steps: Mapping[str, Sequence[Task]], store: Artefacts
+) -> Mapping[str, Sequence[Task]]:
+    """Return the tasks of steps with the values that ``each_of`` of a step reads and that are too large to be kept.
+
+    Raises:
+        StoreUnavailable: An output cannot be downloaded.
+    """
+    each_of = pipeline.steps[name].each_of
+    if each_of is None or steps[name][0].index is not None:
+        return steps
+    need, _, output = each_of.partition(".")
+    if any(not task.phase.is_final for task in steps[need]):
+        return steps
+
+    def read(task: Task) -> Task:
+        if output in task.values or output not in task.outputs:
+            return task
+        value = read_value(store.path(task.outputs[output]), LIST_BYTES)
+        return task if value is None else replace(task, values={**task.values, output: value})
+
+    return {**steps, need: [read(task) for task in steps[need]]}
 
 
 def keep_outputs(

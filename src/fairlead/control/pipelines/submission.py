@@ -18,6 +18,7 @@ from fairlead.control.pipelines import journal
 from fairlead.control.pipelines.command import DRIVER, is_driver
 from fairlead.errors import ClusterError, InvalidSpec
 from fairlead.policy.kinds.parents import child_name
+from fairlead.policy.kinds.steps import Task, TaskPhase
 from fairlead.specs.formats.packing import unpacked
 from fairlead.specs.formats.serialization import from_json, to_json
 from fairlead.specs.pipeline import DRIVER as DRIVER_NAME
@@ -25,7 +26,7 @@ from fairlead.specs.pipeline import Pipeline, map_runs
 from fairlead.specs.training import Launch, Training
 from fairlead.specs.workload import PIPELINE_VARIABLE, WorkloadSpec
 from fairlead.state.plan import child_uid
-from fairlead.state.snapshot import AnyWorkload, is_leaf
+from fairlead.state.snapshot import AnyWorkload, Phase, is_leaf
 
 DRIVER_CPU_MILLI = 10
 
@@ -115,12 +116,27 @@ def pipeline_of(spec: WorkloadSpec) -> Pipeline | None:
     return found if isinstance(found, Pipeline) else None
 
 
+def shown_spec(spec: WorkloadSpec) -> WorkloadSpec:
+    """Return the spec that a person wrote: of a pipeline's run the pipeline, if its spec can be read."""
+    pipeline = pipeline_of(spec)
+    if pipeline is None or (pipeline.has_children and isinstance(spec, Training)):
+        return spec
+    return replace(pipeline, name=spec.name)
+
+
+def shown_phase(task: Task, workload: AnyWorkload) -> str:
+    """Return the phase of a task; one that was running when its run ended, or was suspended, is Interrupted."""
+    state = workload.status.phase
+    is_interrupted = task.phase is TaskPhase.RUNNING and (state.is_final or state is Phase.SUSPENDED)
+    return "Interrupted" if is_interrupted else task.phase.value
+
+
 def driver_uid(cluster: ClusterClient, workload: AnyWorkload) -> str | None:
     """Return the uid of the run of a pipeline's driver; None if it does not exist."""
     if is_leaf(workload):
         return workload.uid
     name = child_name(workload, DRIVER_NAME)
-    return next((each.uid for each in cluster.children(workload.uid) if each.spec.name == name), None)
+    return next((child.uid for child in cluster.children(workload.uid) if child.spec.name == name), None)
 
 
 def progress_of(pipeline: Pipeline, workload: AnyWorkload, directory: Path) -> journal.Progress:

@@ -12,7 +12,13 @@ if TYPE_CHECKING:  # a driver only writes
     from fairlead.cluster.port import LogLine
 
 _PHASES = "|".join(phase.value for phase in TaskPhase)
-LINE = re.compile(rf"^fairlead: step ([a-z0-9_]+)(?:\[(\d+)\])? ({_PHASES})(?:: (.*))?$")
+LINE = re.compile(rf"^fairlead: step ([a-z0-9_]+)(?:\[([0-9]{{1,9}})\])? ({_PHASES})(?:: (.*))?$")
+MOST_TASKS = 100_000
+"""Maximum tasks that are read of a pipeline: any program may print such a line, with an index of its choice."""
+
+
+MOST_MESSAGE = 500
+"""Maximum characters of a task's message."""
 
 
 def told(task: Task) -> str:
@@ -24,17 +30,22 @@ def told(task: Task) -> str:
 def read_told(pipeline: Pipeline, lines: "Iterable[LogLine]") -> Progress:
     """Parse the progress of a pipeline from its driver's output; tasks without a line are waiting."""
     progress = Progress(steps={name: [Task(step=name)] for name in pipeline.steps})
+    num_tasks = 0
     for line in lines:
         found = LINE.match(line.text)
         if found is None or found[1] not in progress.steps:
             continue
         index = None if found[2] is None else int(found[2])
-        task = Task(step=found[1], index=index, phase=TaskPhase(found[3]), message=found[4] or "")
+        task = Task(step=found[1], index=index, phase=TaskPhase(found[3]), message=(found[4] or "")[:MOST_MESSAGE])
         known = progress.steps[task.step]
         if index is not None:
             # Lower indexes have had no line yet.
             start = 0 if known[0].index is None else len(known)
-            known[start:] = [Task(step=task.step, index=place) for place in range(start, max(start, index + 1))]
+            new = range(start, max(start, index + 1))
+            if num_tasks + len(new) > MOST_TASKS:
+                continue
+            num_tasks += len(new)
+            known[start:] = [Task(step=task.step, index=place) for place in new]
         known[index or 0] = task
         began, ended = progress.times.get(task.name, (None, None))
         if not task.phase.is_final:

@@ -27,16 +27,19 @@ from fairlead.control.pipelines.submission import driver_of, pipeline_of
 from fairlead.control.pipelines.watched import content_of, signature_of
 from fairlead.errors import ClusterError, Conflict, FairleadError, InvalidSpec, NameTaken
 from fairlead.frozen import dataclass
-from fairlead.policy.kinds.schedule import Seen, has_settled, next_time, turn, zone_of
+from fairlead.policy.kinds.schedule import Seen, has_settled, next_time, turn
 from fairlead.policy.kinds.standing_pipeline import TRIGGER
 from fairlead.runtime.podfiles import read_json, write_json
 from fairlead.specs.formats.serialization import from_json, to_json
 from fairlead.specs.pipeline import Drift, On, Pipeline, Schedule
 from fairlead.specs.training import Training
+from fairlead.state.cron_times import zone_of
 from fairlead.state.plan import Event
 from fairlead.state.reasons import Code, Reason
 from fairlead.state.snapshot import AnyWorkload, Phase
+from fairlead.untrusted_json import parse_object
 
+MOST_FINDING_BYTES = 1 << 20
 log = logging.getLogger(__name__)
 
 # Schedules have a resolution of one minute; data is checked at its own interval.
@@ -298,7 +301,10 @@ class Triggers:
             told = process.stdout.read()
         if process.returncode != 0:
             raise ClusterError(f"looking for drift ended with exit code {process.returncode}")
-        found = Finding(**json.loads(told))
+        try:
+            found = Finding(**parse_object(told, max_bytes=MOST_FINDING_BYTES))
+        except (ValueError, TypeError) as error:
+            raise ClusterError(f"on.drift: what looked at {watched.data} answered something else: {error}") from error
         if found.problem is not None:
             self._keep(applied, state, drift_said=found.problem)
             raise ClusterError(f"on.drift: {found.problem}")

@@ -17,17 +17,17 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
 from fairlead.gateway.demand import EVERY_S
 from fairlead.gateway.proxying.eligibility import held_because
-from fairlead.gateway.proxying.haproxy_config import Passed, add_server, configuration, places
-from fairlead.gateway.proxying.proxy_log import PassedRequests, Server
+from fairlead.gateway.proxying.haproxy_config import GATEWAY, ProxiedService, add_server, configuration, places
+from fairlead.gateway.proxying.proxy_log import ProxiedReplica, ProxiedRequests
 from fairlead.gateway.routes import Backend
-from fairlead.gateway.services import Service, Table
+from fairlead.gateway.services import RoutedService, ServiceTable
 
 LOOK_S = 0.1
 RENEW_S = 1.0
@@ -39,7 +39,7 @@ STEADY_S = 30.0
 """A generation that has lived for so many seconds is restarted at once when it ends."""
 _PIPE_BYTES = 1024 * 1024
 _READ_BYTES = 256 * 1024
-TOLD = "proxy.json"
+STATUS_FILE = "proxy.json"
 _COMMANDS = 20
 """Number of commands sent to haproxy at a time."""
 _SET_PIPE_SIZE = getattr(fcntl, "F_SETPIPE_SZ", 1031)
@@ -51,7 +51,7 @@ class Generation:
     """A process of haproxy, with the state that it has been given.
 
     Attributes:
-        passed: Services that it may forward by itself.
+        services: Services that it may forward by itself.
         servers: Names and addresses of its replicas, by backend.
         resting: Names of replicas in maintenance that are to be deleted.
         mapped: Entries of its maps: map and key, and the backend to which they lead.
@@ -62,7 +62,7 @@ class Generation:
 
     number: int
     process: subprocess.Popen[bytes]
-    passed: dict[str, Passed]
+    services: dict[str, ProxiedService]
     servers: dict[str, dict[str, str]]
     mapped: dict[tuple[str, str], str]
     resting: dict[str, set[str]] = field(default_factory=dict)
@@ -97,12 +97,14 @@ class Haproxy:
         program: Path,
         directory: Path,
         entrance: Entrance,
-        table: Table[Any],
-        requests: PassedRequests,
+        table: ServiceTable[Any],
+        requests: ProxiedRequests,
         *,
         most_connections: int,
         most_body: int,
         grace_s: float,
+        is_guarded: bool,
+        trusted: Sequence[str],
     ) -> None:
         self._program = program
         self._directory = directory
@@ -112,19 +114,21 @@ class Haproxy:
         self._most_connections = most_connections
         self._most_body = most_body
         self._grace_s = grace_s
+        self._is_guarded = is_guarded
+        self._trusted = trusted
         self._clock = asyncio.get_running_loop().time
         self._generations: list[Generation] = []
         self._count = 0
         self._names: dict[Backend, str] = {}
         self._num_names = 0
-        self._servers: dict[str, Server] = {}
+        self._servers: dict[str, ProxiedReplica] = {}
         self._backends: dict[str, str] = {}
-        self._services: dict[str, Service[Any]] = {}
-        self._wanted: dict[str, Passed] = {}
-        self._told: dict[str, Any] | None = None
-        self._told_passing: dict[str, int] = {}
-        self._passing: dict[str, int] = {}
-        self._asked = 0.0
+        self._services: dict[str, RoutedService[Any]] = {}
+        self._wanted: dict[str, ProxiedService] = {}
+        self._written_status: dict[str, Any] | None = None
+        self._counted_proxied: dict[str, int] = {}
+        self._proxied: dict[str, int] = {}
+        self._polled_at = 0.0
         self._started = float("-inf")
         self._wait_s = 0.0
         self._changed = asyncio.Event()
@@ -135,11 +139,11 @@ class Haproxy:
         self.problem: str | None = "it starts"
         self._read_fd, self._write_fd = os.pipe()
         os.set_blocking(self._read_fd, False)
-        self._write_told()
+        self._write_status()
         with contextlib.suppress(OSError):  # a smaller pipe loses lines earlier; lost lines are counted
             fcntl.fcntl(self._write_fd, _SET_PIPE_SIZE, _PIPE_BYTES)
 
-    def look_again(self) -> None:
+    def apply_changes(self) -> None:
         """Apply a change of the table at once."""
         self._is_stale = True
         self._changed.set()
@@ -148,7 +152,7 @@ class Haproxy:
         """Manage haproxy until `stop`."""
         while not self._is_ending:
             try:
-                await self._look()
+                await self._step()
             except Exception as error:  # noqa: BLE001 (the gateway process answers whatever is wrong here)
                 report(error)
             with contextlib.suppress(TimeoutError):
@@ -163,30 +167,30 @@ class Haproxy:
     async def end(self, within_s: float, *, lame_duck_s: float) -> None:
         """Finish the requests in flight and end. Idle connections stay briefly, as a request may be in transit."""
         began = self._clock()
-        for each in self._generations:
-            await self._retire(each)
+        for generation in self._generations:
+            await self._retire(generation)
         while (passed_s := self._clock() - began) < within_s and self._generations:
             await asyncio.sleep(0.02)
-            await self._ask()
+            await self._poll()
             await self._reap()
-            here = sum(service.tally.present for service in self._table.services.values())
+            here = sum(service.metrics.present for service in self._table.services.values())
             if passed_s >= lame_duck_s and not here:
                 break
-        for each in self._generations:
-            each.process.kill()
-            each.process.wait()
-            self._forget(each)
+        for generation in self._generations:
+            generation.process.kill()
+            generation.process.wait()
+            self._forget(generation)
         self._read_log()
         os.close(self._read_fd)
         os.close(self._write_fd)
 
-    async def _look(self) -> None:
+    async def _step(self) -> None:
         self._read_log()
         await self._reap()
         now = self._clock()
         broken = self._requests.broken
-        for replica in [each for each in broken if each.closed_until <= now]:
-            broken.discard(replica)
+        if recovered := {replica for replica in broken if replica.closed_until <= now}:
+            broken -= recovered
             self._is_stale = True
         if self._is_stale or broken:
             self._is_stale = False
@@ -197,23 +201,24 @@ class Haproxy:
         if current is None:
             if now - self._started >= self._wait_s:
                 await self._start()
-        elif now - self._started >= RENEW_S and self._has_news(current):
+        elif now - self._started >= RENEW_S and self._needs_renewal(current):
             await self._start()
-        for each in self._at_work():
-            await self._tell(each)
-        if now - self._asked >= EVERY_S:
-            self._asked = now
-            await self._ask()
-        self._write_told()
+        for generation in self._at_work():
+            await self._update(generation)
+        if now - self._polled_at >= EVERY_S:
+            self._polled_at = now
+            await self._poll()
+        self._write_status()
 
-    def _write_told(self) -> None:
+    def _write_status(self) -> None:
         """Write the state of haproxy, with the reason why a service is not forwarded, for the status of endpoints."""
-        told = {"pid": os.getpid(), "program": os.fspath(self._program), "problem": self.problem, "held": self._held()}
-        if told != self._told:
-            draft = self._directory / f".{TOLD}"
-            draft.write_text(json.dumps(told))
-            draft.replace(self._directory / TOLD)
-            self._told = told
+        program = os.fspath(self._program)
+        status = {"pid": os.getpid(), "program": program, "problem": self.problem, "held": self._held()}
+        if status != self._written_status:
+            draft = self._directory / f".{STATUS_FILE}"
+            draft.write_text(json.dumps(status))
+            draft.replace(self._directory / STATUS_FILE)
+            self._written_status = status
 
     def _held(self) -> dict[str, str]:
         """Return the services whose requests all go through the gateway process, each with the reason."""
@@ -221,27 +226,27 @@ class Haproxy:
         if current is None:
             return dict.fromkeys(self._table.services, f"haproxy does not run: {self.problem}")
         mapped = set(current.mapped.values())
-        found = {}
+        reasons = {}
         for name, service in self._table.services.items():
             why = held_because(service.route)
-            known = current.passed.get(name)
+            known = current.services.get(name)
             if why is None and (known is None or known.backend not in mapped):
                 why = "haproxy is being told"
             if why is not None:
-                found[name] = why
-        return found
+                reasons[name] = why
+        return reasons
 
     @property
     def _current(self) -> Generation | None:
-        return next((each for each in self._generations if not each.retired), None)
+        return next((generation for generation in self._generations if not generation.retired), None)
 
     def _at_work(self) -> list[Generation]:
-        return [each for each in self._generations if not each.leaves]
+        return [generation for generation in self._generations if not generation.leaves]
 
-    def _has_news(self, generation: Generation) -> bool:
+    def _needs_renewal(self, generation: Generation) -> bool:
         """Return whether services have changed in ways that need a new generation; removals do not."""
-        known = generation.passed
-        return any(known.get(name) != passed for name, passed in self._wanted.items())
+        known = generation.services
+        return any(known.get(name) != service for name, service in self._wanted.items())
 
     def _follow_table(self) -> None:
         """Assign names to new services and replicas."""
@@ -252,7 +257,7 @@ class Haproxy:
                 self._num_names += 1
                 backend = self._backends[name] = f"b{self._num_names}"
             route = service.route
-            self._wanted[name] = Passed(backend, route.path, route.hosts, route.timeout_s)
+            self._wanted[name] = ProxiedService(backend, route.path, route.hosts, route.timeout_s)
             self._services[backend] = service
             for revision in service.revisions:
                 for replica in revision.replicas:
@@ -260,28 +265,29 @@ class Haproxy:
                     if server is None:
                         self._num_names += 1
                         server = self._names[replica.backend] = f"s{self._num_names}"
-                    self._servers[server] = Server(replica, revision.name)
-        for each in self._generations:
-            each.is_stale = True
+                    self._servers[server] = ProxiedReplica(replica, revision.name)
+        for generation in self._generations:
+            generation.is_stale = True
 
     def _forget_names(self) -> None:
         """Forget the names of replicas and services that no generation uses any more."""
-        kept = {server for each in self._generations for had in each.servers.values() for server in had}
-        kept |= {server for each in self._generations for resting in each.resting.values() for server in resting}
+        used: set[str] = set()
+        for generation in self._generations:
+            used.update(*generation.servers.values(), *generation.resting.values())
         gone = {
             backend: server
             for backend, server in self._names.items()
-            if server not in kept and self._servers[server].replica.removed
+            if server not in used and self._servers[server].replica.removed
         }
         for backend, server in gone.items():
             del self._names[backend], self._servers[server]
         for name in self._backends.keys() - self._table.services.keys():
-            if not any(name in each.passed for each in self._generations):
+            if not any(name in generation.services for generation in self._generations):
                 del self._backends[name]
                 self._requests.ended.pop(name, None)
-                self._told_passing.pop(name, None)
+                self._counted_proxied.pop(name, None)
 
-    def _replicas(self, name: str, known: Passed) -> dict[str, str] | None:
+    def _replicas(self, name: str, known: ProxiedService) -> dict[str, str] | None:
         """Return the replicas to which haproxy forwards requests of a service; None if there are none."""
         service = self._table.services.get(name)
         if service is None or held_because(service.route) is not None:
@@ -321,7 +327,9 @@ class Haproxy:
             maps=(hosts, paths),
             most_connections=self._most_connections,
             most_body=self._most_body,
-            stop_within_s=self._grace_s + max((each.timeout_s for each in wanted.values()), default=0.0),
+            is_guarded=self._is_guarded,
+            trusted=self._trusted,
+            stop_within_s=self._grace_s + max((service.timeout_s for service in wanted.values()), default=0.0),
         )
         config = self._directory / f"haproxy-{number}.cfg"
         config.write_text(text)
@@ -350,8 +358,8 @@ class Haproxy:
             self.problem = why
             print(f"gateway: haproxy does not work: {why}", file=sys.stderr, flush=True)
             return
-        for each in self._generations:
-            await self._retire(each)
+        for earlier in self._generations:
+            await self._retire(earlier)
         self._generations.append(made)
         self.problem = None
         self._entrance.shut()
@@ -368,10 +376,10 @@ class Haproxy:
                     return f"it does not answer within {READY_WITHIN_S:g} s"
                 await asyncio.sleep(0.01)
         try:
-            told = (self._directory / "haproxy.log").read_text(errors="replace").strip().splitlines()
+            log_lines = (self._directory / "haproxy.log").read_text(errors="replace").strip().splitlines()
         except OSError:
-            told = []
-        alert = next((line for line in told if "ALERT" in line), "")
+            log_lines = []
+        alert = next((line for line in log_lines if "ALERT" in line), "")
         return f"it ended with {generation.process.returncode}: {alert or 'haproxy.log says why'}"
 
     async def _retire(self, generation: Generation) -> None:
@@ -384,18 +392,18 @@ class Haproxy:
                 self._give_up(generation, error)
 
     @staticmethod
-    def _let_end(generation: Generation) -> None:
+    def _finish(generation: Generation) -> None:
         """Have it close its connections after their next response, and end; it reads no more commands."""
         generation.leaves = True
         with contextlib.suppress(ProcessLookupError):
             generation.process.send_signal(signal.SIGUSR1)
 
     async def _reap(self) -> None:
-        for each in [each for each in self._generations if each.process.poll() is not None]:
-            self._generations.remove(each)
-            self._forget(each)
-            if not each.retired:
-                self.problem = f"it ended with {each.process.returncode}"
+        for generation in [generation for generation in self._generations if generation.process.poll() is not None]:
+            self._generations.remove(generation)
+            self._forget(generation)
+            if not generation.retired:
+                self.problem = f"it ended with {generation.process.returncode}"
                 print(f"gateway: haproxy: {self.problem}", file=sys.stderr, flush=True)
                 await self._entrance.open()
 
@@ -407,48 +415,56 @@ class Haproxy:
 
     # Updates to haproxy.
 
-    def _state_for(self, passed: dict[str, Passed]) -> tuple[dict[str, dict[str, str]], dict[tuple[str, str], str]]:
+    def _state_for(
+        self, services: dict[str, ProxiedService]
+    ) -> tuple[dict[str, dict[str, str]], dict[tuple[str, str], str]]:
         """Return the target state: servers by backend, and the entries of both maps."""
         servers: dict[str, dict[str, str]] = {}
         mapped: dict[tuple[str, str], str] = {}
-        for name, known in passed.items():
-            there = self._replicas(name, known)
-            if there is None:
-                continue
-            servers[known.backend] = there
-            hosts, paths = places(known)
-            mapped.update({("hosts", host): known.backend for host in hosts})
-            mapped.update({("paths", path): known.backend for path in paths})
+        for name, service in self._table.services.items():
+            known = services.get(name)
+            replicas = None if known is None else self._replicas(name, known)
+            backend = GATEWAY  # also of one that haproxy does not forward: its requests are not another's
+            if known is not None and replicas is not None:
+                backend = known.backend
+                servers[backend] = replicas
+            hosts, paths = places(service.route)
+            mapped.update({("hosts", host): backend for host in hosts})
+            mapped.update({("paths", path): backend for path in paths})
         return servers, mapped
 
-    async def _tell(self, generation: Generation) -> None:
+    async def _update(self, generation: Generation) -> None:
         """Update its servers and maps to the target state."""
         if not generation.is_stale:
-            await self._take_away(generation)
+            await self._delete_drained(generation)
             return
         generation.is_stale = False
-        servers, mapped = self._state_for(generation.passed)
+        servers, mapped = self._state_for(generation.services)
         files = dict(zip(("hosts", "paths"), _map_files(generation.number), strict=True))
         commands: list[str] = []
-        # Map entries that lead to servers are deleted before the servers, and added after them.
+        # Map entries lead to servers only while these are there, and meanwhile to the gateway process.
         for (kind, key), backend in generation.mapped.items():
-            if mapped.get((kind, key)) != backend:
+            if (kind, key) not in mapped:
                 commands.append(f"del map {files[kind]} {key}")
-        for backend, had in generation.servers.items():
-            for server in had.keys() - servers.get(backend, {}).keys():
+            elif mapped[kind, key] != backend != GATEWAY:
+                commands.append(f"set map {files[kind]} {key} {GATEWAY}")
+        for backend, previous in generation.servers.items():
+            for server in previous.keys() - servers.get(backend, {}).keys():
                 commands.append(f"set server {backend}/{server} state maint")
                 generation.resting.setdefault(backend, set()).add(server)
-        for backend, there in servers.items():
-            had, resting = generation.servers.get(backend, {}), generation.resting.get(backend, set())
-            for server, place in there.items():
+        for backend, replicas in servers.items():
+            previous, resting = generation.servers.get(backend, {}), generation.resting.get(backend, set())
+            for server, place in replicas.items():
                 if server in resting:
                     resting.discard(server)
                     commands += [f"set server {backend}/{server} state ready"]
-                elif server not in had:
+                elif server not in previous:
                     commands += add_server(backend, server, place)
         for (kind, key), backend in mapped.items():
-            if generation.mapped.get((kind, key)) != backend:
+            if (kind, key) not in generation.mapped:
                 commands.append(f"add map {files[kind]} {key} {backend}")
+            elif generation.mapped[kind, key] != backend != GATEWAY:
+                commands.append(f"set map {files[kind]} {key} {backend}")
         generation.servers, generation.mapped = servers, mapped
         try:
             for first in range(0, len(commands), _COMMANDS):
@@ -456,16 +472,16 @@ class Haproxy:
         except OSError as error:
             self._give_up(generation, error)
 
-    async def _take_away(self, generation: Generation) -> None:
+    async def _delete_drained(self, generation: Generation) -> None:
         """Delete servers in maintenance that have no requests left."""
         for backend, resting in generation.resting.items():
             for server in list(resting):
                 try:
-                    told = await self._command(generation, f"del server {backend}/{server}")
+                    reply = await self._command(generation, f"del server {backend}/{server}")
                 except OSError as error:
                     self._give_up(generation, error)
                     return
-                if "deleted" in told or "No such server" in told:
+                if "deleted" in reply or "No such server" in reply:
                     resting.discard(server)
                     self._forget_names()
 
@@ -477,19 +493,19 @@ class Haproxy:
 
     # Statistics and log.
 
-    async def _ask(self) -> None:
+    async def _poll(self) -> None:
         """Poll the requests in flight of all generations, and count arrivals."""
-        passing: dict[str, int] = {}
+        proxied: dict[str, int] = {}
         connections = lost = 0
-        for each in self._at_work():
+        for generation in self._at_work():
             under_way = 0
-            names = {known.backend: name for name, known in each.passed.items()}
+            names = {known.backend: name for name, known in generation.services.items()}
             try:
-                told = await self._command(each, "show info;show stat -1 5 -1")
+                reply = await self._command(generation, "show info;show stat -1 5 -1")
             except OSError as error:
-                self._give_up(each, error)
+                self._give_up(generation, error)
                 continue
-            for line in told.splitlines():
+            for line in reply.splitlines():
                 if line.startswith("DroppedLogs: "):
                     lost += int(line[13:])
                     continue
@@ -499,29 +515,29 @@ class Haproxy:
                 backend, server, now = fields[0], fields[1], fields[4]
                 if server == "FRONTEND":
                     connections += int(now)
-                elif server != "door" and now not in ("", "0") and backend in names:
+                elif server != "gateway" and now not in ("", "0") and backend in names:
                     name = names[backend]
-                    passing[name] = passing.get(name, 0) + int(now)
+                    proxied[name] = proxied.get(name, 0) + int(now)
                     under_way += int(now)
-            if each.retired and not under_way and not self._is_ending:
-                self._let_end(each)
+            if generation.retired and not under_way and not self._is_ending:
+                self._finish(generation)
         self._read_log()
         self.connections, self.lost_lines = connections, lost
         epoch = time.time()
         ended = self._requests.ended
-        for name in passing.keys() | ended.keys() | self._passing.keys():
+        for name in proxied.keys() | ended.keys() | self._proxied.keys():
             service = self._table.services.get(name)
             if service is None:
                 continue
-            there = passing.get(name, 0)
-            so_far = ended[name] + there
-            told_before = self._told_passing.get(name, 0)
-            arrivals = max(0, so_far - told_before)
-            if arrivals or there != service.tally.passing:
-                service.tally.look_at_passing(epoch, arrivals=arrivals, passing=there)
+            in_flight = proxied.get(name, 0)
+            total = ended[name] + in_flight
+            counted = self._counted_proxied.get(name, 0)
+            arrivals = max(0, total - counted)
+            if arrivals or in_flight != service.metrics.proxied:
+                service.metrics.record_proxied(epoch, arrivals=arrivals, in_flight=in_flight)
                 self._table.touched.add(service)
-            self._told_passing[name] = max(told_before, so_far)
-        self._passing = passing
+            self._counted_proxied[name] = max(counted, total)
+        self._proxied = proxied
 
     def _read_log(self) -> None:
         while True:

@@ -12,5 +12,5 @@ _BESIDE_PATH = "/usr/sbin:/usr/local/sbin"
 
 def find_haproxy() -> Path | None:
     """Return the path of haproxy; None if it is not installed."""
-    found = shutil.which(HAPROXY, path=f"{os.environ.get('PATH', os.defpath)}:{_BESIDE_PATH}")
-    return None if found is None else Path(found)
+    path = shutil.which(HAPROXY, path=f"{os.environ.get('PATH', os.defpath)}:{_BESIDE_PATH}")
+    return None if path is None else Path(path)

@@ -6,24 +6,24 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from fairlead.frozen import dataclass
-from fairlead.gateway.access_log import Entry
-from fairlead.gateway.services import Replica, Service
+from fairlead.gateway.access_log import AccessLogEntry
+from fairlead.gateway.services import RoutedService, UpstreamReplica
 
 _GONE = 499
 _NUM_FIELDS = 15
-_FALLBACK = "door"
+_FALLBACK = "gateway"
 _ENCODED = re.compile(r"#([0-9A-F]{2})")
 
 
 @dataclass(frozen=True, slots=True)
-class Server:
+class ProxiedReplica:
     """A replica under haproxy's name, with its revision."""
 
-    replica: Replica[Any]
+    replica: UpstreamReplica[Any]
     revision: str
 
 
-class PassedRequests:
+class ProxiedRequests:
     """Parses haproxy's log and counts its requests.
 
     Attributes:
@@ -32,19 +32,19 @@ class PassedRequests:
         broken: Replicas that are left out because they broke off responses.
     """
 
-    def __init__(self, add_entry: Callable[[Entry], None], count_unread: Callable[[int], None]) -> None:
+    def __init__(self, add_entry: Callable[[AccessLogEntry], None], count_unrouted: Callable[[int], None]) -> None:
         self._add_entry = add_entry
-        self._count_unread = count_unread
+        self._count_unrouted = count_unrouted
         self._rest = b""
         self.ended: Counter[str] = Counter()
         self.malformed = 0
-        self.broken: set[Replica[Any]] = set()
+        self.broken: set[UpstreamReplica[Any]] = set()
 
     def take(
         self,
         data: bytes,
-        services: Mapping[str, Service[Any]],
-        servers: Mapping[str, Server],
+        services: Mapping[str, RoutedService[Any]],
+        servers: Mapping[str, ProxiedReplica],
         now: float,
     ) -> None:
         """Count the complete lines and keep the rest.
@@ -64,7 +64,9 @@ class PassedRequests:
             except (IndexError, ValueError):
                 self.malformed += 1
 
-    def _count(self, fields: list[str], service: Service[Any] | None, server: Server | None, now: float) -> None:
+    def _count(
+        self, fields: list[str], service: RoutedService[Any] | None, server: ProxiedReplica | None, now: float
+    ) -> None:
         _, _, status_text, began, ended, length, answered, size, at_once, retries, state, remote, method, id_, path = (
             fields
         )
@@ -79,7 +81,7 @@ class PassedRequests:
         bytes_out = int(answered) if answered.isdigit() and status < _GONE and cause == "-" else int(size)
         if service is None or server is None:
             self._count_unserved(
-                Entry(
+                AccessLogEntry(
                     began_s, id_, remote, method, path, "" if service is None else service.name,
                     status=status if status > 0 else _GONE, seconds=took_s, bytes_in=bytes_in, bytes_out=bytes_out,
                     error="the client went away" if status <= 0 else "haproxy answered by itself",
@@ -95,8 +97,8 @@ class PassedRequests:
             error = "the client went away"
             status = status if stage == "D" and status > 0 else _GONE
         else:
-            told = _ERRORS.get(cause + stage, f"haproxy ended it in state {cause}{stage}")
-            error = told.format(replica=replica.backend.id)
+            sentence = _ERRORS.get(cause + stage, f"haproxy ended it in state {cause}{stage}")
+            error = sentence.format(replica=replica.backend.id)
             if cause == "S" and stage == "H":
                 replica.broke_off(now)
                 if replica.closed_until > now:
@@ -104,27 +106,27 @@ class PassedRequests:
         tries = 1 if retries == "0" else 1 + int(retries.lstrip("+"))
         # Concurrent requests share the slots of the replica equally.
         others, places = int(at_once), service.route.places
-        tally = service.tally
-        tally.codes[server.revision, status] += 1
-        tally.end(ended_s, busy_s=took_s if others <= places else took_s * places / others, took_s=took_s)
+        metrics = service.metrics
+        metrics.codes[server.revision, status] += 1
+        metrics.end(ended_s, busy_s=took_s if others <= places else took_s * places / others, took_s=took_s)
         if not abandoned:
             failed = status >= 500 or cause in "SsP"
-            tally.revision(server.revision).add(failed=failed, duration_ms=took_s * 1e3)
-        tally.retries += tries - 1
+            metrics.revision(server.revision).add(failed=failed, duration_ms=took_s * 1e3)
+        metrics.retries += tries - 1
         self.ended[service.name] += 1
         self._add_entry(
-            Entry(
+            AccessLogEntry(
                 began_s, id_, remote, method, path, service.name, server.revision, replica.backend.id,
                 status=status, seconds=took_s, tries=tries, bytes_in=bytes_in, bytes_out=bytes_out, error=error,
             )
         )  # fmt: skip
 
-    def _count_unserved(self, entry: Entry, service: Service[Any] | None) -> None:
+    def _count_unserved(self, entry: AccessLogEntry, service: RoutedService[Any] | None) -> None:
         """Count a request that reached no replica: haproxy answered it, or its client disconnected."""
         if service is None:
-            self._count_unread(entry.status)
+            self._count_unrouted(entry.status)
         else:
-            service.tally.codes["", entry.status] += 1
+            service.metrics.codes["", entry.status] += 1
             self.ended[service.name] += 1
         self._add_entry(entry)
 
@@ -143,6 +145,6 @@ _ERRORS = {
 }
 
 
-def _character(found: re.Match[str]) -> str:
+def _character(escape: re.Match[str]) -> str:
     """Decode a character that haproxy escaped, as it does with characters that are not valid in a URI."""
-    return chr(int(found[1], 16))
+    return chr(int(escape[1], 16))

@@ -113,14 +113,14 @@ def _predictors(past: Floats, after: Floats) -> Sequence[tuple[str, Floats]]:
     mean[window - 1 :] = (sums[window:] - sums[:-window]) / window
     slope = np.full(len(past), math.nan)
     slope[2 * window - 1 :] = (mean[2 * window - 1 :] - mean[window - 1 : -window]) / window
-    found = [
+    predictors = [
         ("the latest need", past),
         ("the need of late", mean),
         ("the trend of late", past + horizon * slope),
     ]
     if len(after) >= DAY_SLOTS + LEAST_ORIGINS:
-        found.append(("the same time of other days", _same_time(past, after, DAY_SLOTS)))
-    return found
+        predictors.append(("the same time of other days", _same_time(past, after, DAY_SLOTS)))
+    return predictors
 
 
 def _same_time(past: Floats, after: Floats, period: int) -> Floats:

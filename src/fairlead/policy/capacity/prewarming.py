@@ -8,17 +8,17 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime, timedelta
 from functools import lru_cache
+from itertools import takewhile
 
 from fairlead.policy.capacity.demand_forecast import forecast
 from fairlead.policy.capacity.demand_history import SLOT_S
 from fairlead.policy.capacity.pool_nodes import node_of
-from fairlead.policy.kinds.schedule import zone_of
 from fairlead.policy.placement.node_eligibility import Eligibility
 from fairlead.policy.placement.placement import NodeCapacity, shape_of
 from fairlead.policy.queue.timeline import members
 from fairlead.policy.scaling.scale_up import is_asking, requested_pods
-from fairlead.specs.cron import parse_cron
 from fairlead.specs.pool import Peak, Pool
+from fairlead.state.cron_times import times_after, zone_of
 from fairlead.state.pool_demand import PoolDemand, Standby
 from fairlead.state.snapshot import Node, Snapshot, Workload
 from fairlead.text.quantities import describe_duration, plural
@@ -26,17 +26,17 @@ from fairlead.text.quantities import describe_duration, plural
 
 def standby(snapshot: Snapshot, now: float) -> tuple[Standby, ...] | None:
     """Return the number of nodes that each pool should have; None if it is unchanged."""
-    wanted = tuple(found for each in snapshot.pools if (found := _wanted(each, now)) is not None)
+    wanted = tuple(reserve for pool in snapshot.pools if (reserve := _wanted(pool, now)) is not None)
     return None if wanted == snapshot.standby else wanted
 
 
 def next_look(pools: Iterable[PoolDemand], now: float) -> Iterator[float]:
     """Yield times at which the number may change although nothing has happened."""
-    for each in pools:
-        if each.pool.prewarm is not None:
+    for demand in pools:
+        if demand.pool.prewarm is not None:
             yield (now // SLOT_S + 1) * SLOT_S
-        for peak in each.pool.peaks.values():
-            for begins, ends in _spans(peak, now, each.lead_s):
+        for peak in demand.pool.peaks.values():
+            for begins, ends in _spans(peak, now, demand.lead_s):
                 yield begins
                 yield ends
 
@@ -47,16 +47,16 @@ def needed_nodes(demand: Sequence[PoolDemand], snapshot: Snapshot) -> tuple[int,
     A requesting run counts for the cheapest pool that suits it.
     """
     busy = {pod.node for pod in snapshot.pods if not pod.phase.is_final}
-    found = [len(busy & each.nodes) for each in demand]
+    numbers = [len(busy & pool_demand.nodes) for pool_demand in demand]
     asking = [run for run in snapshot.workloads if is_asking(run)]
     if asking:
-        templates = [_template(each.pool) for each in demand]
+        templates = [_template(pool_demand.pool) for pool_demand in demand]
         eligibility = Eligibility(templates)
         order = sorted(range(len(demand)), key=lambda n: _price(demand[n].pool))
         room: dict[int, int] = {}
         for run in asking:
-            _count(run, templates, eligibility, order, found, room)
-    return tuple(min(number, each.pool.nodes) for number, each in zip(found, demand, strict=True))
+            _count(run, templates, eligibility, order, numbers, room)
+    return tuple(min(number, pool_demand.pool.nodes) for number, pool_demand in zip(numbers, demand, strict=True))
 
 
 def _count(
@@ -64,17 +64,17 @@ def _count(
     templates: Sequence[Node],
     eligibility: Eligibility,
     order: Sequence[int],
-    found: list[int],
+    numbers: list[int],
     room: dict[int, int],
 ) -> None:
     """Add the nodes that a run lacks to its pool; ``room`` tracks the used thousandths of each pool's added nodes."""
     shape = shape_of(run.spec, eligibility)
     for number in order:
-        each = members(NodeCapacity.of(templates[number]), shape, 1000)
-        if each:
+        per_node = members(NodeCapacity.of(templates[number]), shape, 1000)
+        if per_node:
             # In thousandths of a node, because small runs share one.
-            wanted = room.get(number, 0) + -(-1000 * len(requested_pods(run)) // each)
-            found[number] += -(-wanted // 1000) - -(-room.get(number, 0) // 1000)
+            wanted = room.get(number, 0) + -(-1000 * len(requested_pods(run)) // per_node)
+            numbers[number] += -(-wanted // 1000) - -(-room.get(number, 0) // 1000)
             room[number] = wanted
             return
 
@@ -85,12 +85,12 @@ def _wanted(demand: PoolDemand, now: float) -> Standby | None:
     if pool.prewarm is not None:
         # The next look comes a minute later, and its nodes come as much later.
         horizon = math.ceil(demand.lead_s / SLOT_S) + 1
-        found = forecast(demand.needed, horizon, pool.prewarm.confidence)
-        if found is not None:
-            nodes = min(found.nodes, pool.prewarm.most_nodes or pool.nodes)
+        predicted = forecast(demand.needed, horizon, pool.prewarm.confidence)
+        if predicted is not None:
+            nodes = min(predicted.nodes, pool.prewarm.most_nodes or pool.nodes)
             why = (
                 f"within the {describe_duration(demand.lead_s)} that nodes take, {plural(nodes, 'node')} will do "
-                f"{pool.prewarm.confidence:.3g} of the time, by {found.by}"
+                f"{pool.prewarm.confidence:.3g} of the time, by {predicted.by}"
             )
     for name, peak in sorted(pool.peaks.items()):
         if peak.nodes > nodes and any(begins <= now < ends for begins, ends in _spans(peak, now, demand.lead_s)):
@@ -116,13 +116,10 @@ def _day(now: float, timezone: str, offset: int) -> str:
 @lru_cache(maxsize=1024)
 def _moments(text: str, timezone: str, day: str) -> tuple[float, ...]:
     """Return the times of a cron on a day."""
-    cron, date, zone = parse_cron(text), datetime.fromisoformat(day).date(), zone_of(timezone)
-    if not cron.is_on(date):
-        return ()
-    return tuple(
-        datetime(date.year, date.month, date.day, hour, minute, tzinfo=zone).timestamp()
-        for hour, minute in cron.times()
-    )
+    zone = zone_of(timezone)
+    midnight = datetime.fromisoformat(day).replace(tzinfo=zone)
+    begin, end = midnight.timestamp(), (midnight + timedelta(days=1)).timestamp()
+    return tuple(takewhile(lambda at: at < end, times_after(text, begin - 1, zone)))
 
 
 def _template(pool: Pool) -> Node:

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING
 from fairlead.frozen import dataclass
 from fairlead.policy.disruption.defragmentation import can_resume
 from fairlead.policy.disruption.preemption import RESTART_S
-from fairlead.policy.kinds.lifecycle import ran_until
 from fairlead.policy.placement.node_eligibility import is_spot
 from fairlead.policy.queue.remaining_work import ENOUGH_STEPS
 from fairlead.specs.gang import GangSpec
 from fairlead.state.reasons import Code, Reason
+from fairlead.state.run_times import ran_until
 from fairlead.state.scheduling_policy import SchedulingPolicy
 from fairlead.state.snapshot import Node, Phase, Snapshot, Status, Workload
 
@@ -166,19 +166,19 @@ def expect(spec: GangSpec, snapshot: Snapshot, now: float) -> Expectation:
     if prices.spot is None or prices.on_demand is None:
         return Expectation(cost=None, saved=None, done_by=done_by)
     schedule = _schedule(spec, prices, snapshot.growth is not None)
-    there = any(is_spot(node) and node.ready and node.leaving is None for node in snapshot.nodes)
-    cost = spec.nodes * schedule.expected_cost(spot=there, age=1)
+    has_spot = any(is_spot(node) and node.ready and node.leaving is None for node in snapshot.nodes)
+    cost = spec.nodes * schedule.expected_cost(spot=has_spot, age=1)
     whole = spec.nodes * prices.on_demand * (spec.expected_duration_s + RESTART_S) / 3600.0
     return Expectation(cost=cost, saved=1.0 - cost / whole, done_by=done_by)
 
 
 def _prices(spec: GangSpec, snapshot: Snapshot) -> Prices:
     """Return the prices of nodes that could take a pod by their hardware."""
-    found: dict[bool, list[float]] = {True: [], False: []}
+    prices: dict[bool, list[float]] = {True: [], False: []}
     for node in snapshot.nodes:
         if node.price_per_hour is not None and (spec.resources.gpu is None or node.gpus):
-            found[is_spot(node)].append(node.price_per_hour)
-    return Prices(spot=min(found[True], default=None), on_demand=min(found[False], default=None))
+            prices[is_spot(node)].append(node.price_per_hour)
+    return Prices(spot=min(prices[True], default=None), on_demand=min(prices[False], default=None))
 
 
 def _tick_s(spec: GangSpec) -> float:

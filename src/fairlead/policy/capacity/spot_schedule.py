@@ -162,7 +162,7 @@ def _machine(problem: SpotProblem, use: Use, left: int) -> int:
     if use is Use.NOTHING:
         return 0
     pending = problem.pending
-    level = next((i for i, each in enumerate(pending) if each >= left), len(pending) - 1)
+    level = next((i for i, size in enumerate(pending) if size >= left), len(pending) - 1)
     return 1 + level + (len(pending) if use is Use.ON_DEMAND else 0)
 
 
@@ -190,17 +190,17 @@ def _continued(
 
 def _shifted(after: NDArray[np.float32], steps: int, *, least: int) -> NDArray[np.float32]:
     """Return costs by slack before so many steps of it are used, with at least ``least`` steps left after."""
-    found = np.full_like(after, _NEVER)
+    shifted = np.full_like(after, _NEVER)
     low = max(least, 0)
     if low + steps < after.shape[-1]:
-        found[:, low + steps :] = after[:, low : after.shape[-1] - steps]
-    return found
+        shifted[:, low + steps :] = after[:, low : after.shape[-1] - steps]
+    return shifted
 
 
 def _expected(costs: NDArray[np.float32], num_pending: int) -> NDArray[np.float32]:
     """Return costs before it is known whether spot lasts; a machine on spot is lost with it."""
     num = len(AGES)
-    found = np.empty_like(costs)
+    expected = np.empty_like(costs)
     for i, least in enumerate(AGES):
         above = AGES[i + 1] if i + 1 < num else None
         middle = least if above is None else math.sqrt(least * (above - 1))
@@ -210,10 +210,10 @@ def _expected(costs: NDArray[np.float32], num_pending: int) -> NDArray[np.float3
             stays = costs[:, first + i]
             if above is not None:
                 stays = (1 - older) * stays + older * costs[:, first + i + 1]
-            found[:, first + i] = (1 - ends) * stays + ends * costs[:, other]
+            expected[:, first + i] = (1 - ends) * stays + ends * costs[:, other]
         # The end of spot leaves its run without a machine.
         stays = costs[1 : 1 + num_pending, i]
         if above is not None:
             stays = (1 - older) * stays + older * costs[1 : 1 + num_pending, i + 1]
-        found[1 : 1 + num_pending, i] = (1 - ends) * stays + ends * costs[0, num]
-    return found
+        expected[1 : 1 + num_pending, i] = (1 - ends) * stays + ends * costs[0, num]
+    return expected

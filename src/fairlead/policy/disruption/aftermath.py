@@ -10,9 +10,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from fairlead.policy.disruption.preemption import Victim
-from fairlead.policy.kinds.changes import next_attempt
-from fairlead.policy.kinds.lifecycle import ran_until
+from fairlead.policy.queue.changes import next_attempt
 from fairlead.state.reasons import Code
+from fairlead.state.run_times import ran_until
 from fairlead.state.snapshot import Phase, Pod, Snapshot, Workload
 
 
@@ -33,11 +33,11 @@ def without(
         pods: Pods of each workload, of all attempts.
         victims: Runs about to be stopped; those that are already leaving follow from the snapshot.
     """
-    told = {victim.workload.uid: victim for victim in victims}
+    victim_of = {victim.workload.uid: victim for victim in victims}
     after, pending, changed = list[Workload](), list[Workload](), set[str]()
     held = defaultdict[str, Sequence[Pod]](tuple, pods)
     for workload in snapshot.workloads:
-        victim = told.get(workload.uid)
+        victim = victim_of.get(workload.uid)
         if victim is not None and victim.keeps:
             changed.add(workload.uid)
             held[workload.uid] = _kept(pods[workload.uid], victim)
@@ -69,12 +69,12 @@ def _requeued(workload: Workload, now: float) -> Workload:
 
 
 def _kept(pods: Sequence[Pod], victim: Victim) -> list[Pod]:
-    given = list(victim.parts)
-    kept = []
+    parts = list(victim.parts)
+    pods_left = []
     for pod in pods:
         part = (pod.node, pod.grant)
-        if part in given:
-            given.remove(part)
+        if part in parts:
+            parts.remove(part)
         else:
-            kept.append(pod)
-    return kept
+            pods_left.append(pod)
+    return pods_left

@@ -29,6 +29,7 @@ from fairlead.policy.placement.placement import FreeCapacity, NodeCapacity, plac
 from fairlead.policy.placement.pod_shapes import Shape
 from fairlead.policy.queue.dominant_shares import Capacity
 from fairlead.policy.queue.occupancy import Part
+from fairlead.policy.queue.priority_classes import Priorities
 from fairlead.policy.queue.quotas import is_scavenger
 from fairlead.policy.queue.timeline import Timeline, members
 from fairlead.specs.gang import GangSpec
@@ -57,29 +58,30 @@ def movable(
     holders: Iterable[Workload],
     pods: Mapping[str, Sequence[Pod]],
     *,
-    kept: frozenset[str] | None,
+    within_guarantee: frozenset[str] | None,
     whole: Capacity,
     rules: SchedulingPolicy,
+    priorities: Priorities,
     now: float,
 ) -> list[Victim]:
     """Return the runs that may move for another.
 
     Args:
-        kept: Runs within their teams' guarantees; None if no team has any.
+        within_guarantee: Runs within their teams' guarantees; None if no team has any.
     """
-    found = []
-    for each in holders:
-        if not _may_move(each, rules, now) or each.spec.priority > wanting.spec.priority:
+    victims = []
+    for run in holders:
+        if not _may_move(run, rules, now) or priorities.is_lower(wanting.spec, run.spec):
             continue
-        own = [pod for pod in pods[each.uid] if not pod.phase.is_final]
-        is_whole = len(own) == each.gang.nodes <= MOST_MEMBERS
+        own = [pod for pod in pods[run.uid] if not pod.phase.is_final]
+        is_whole = len(own) == run.gang.nodes <= MOST_MEMBERS
         if not is_whole or any(pod.terminating_since is not None for pod in own):
             continue
-        if kept is None or each.uid in kept:
+        if within_guarantee is None or run.uid in within_guarantee:
             parts = tuple((pod.node, pod.grant) for pod in own)
-            cost_s = cost(each, own, whole, now)
-            found.append(Victim(workload=each, parts=parts, cost_s=cost_s, by_priority=True))
-    return found
+            cost_s = cost(run, own, whole, now)
+            victims.append(Victim(workload=run, parts=parts, cost_s=cost_s, by_priority=True))
+    return victims
 
 
 def choose_moves(
@@ -88,7 +90,7 @@ def choose_moves(
     timeline: Timeline,
     free: FreeCapacity,
     *,
-    kept: Sequence[Part],
+    promised: Sequence[Part],
     starts_at: float,
     budget_s: float,
     whole: Capacity,
@@ -99,38 +101,38 @@ def choose_moves(
     The places are allocated in ``free``.
 
     Args:
-        kept: The parts of free capacity that are promised to others.
+        promised: The parts of free capacity that are promised to others.
         starts_at: Its start without moves; infinity if unknown.
         budget_s: The remaining budget of moves, in seconds of the whole cluster.
     """
     shape, count = shape_of(wanting.spec, timeline.doors), wanting.spec.nodes
     if not _is_room(shape, count, timeline.rooms.values()):
         return ()
-    staying = [each for each in offered if timeline.holdings[each.workload.uid].until > now + 2 * RESTART_S]
+    staying = [victim for victim in offered if timeline.holdings[victim.workload.uid].until > now + 2 * RESTART_S]
     staying = _with_homes(staying, free)
     for _ in range(MOST_TRIES):
         with timeline.at(now) as rooms:
             chosen = enough(shape, count, cheapest_nodes_first(shape, count, staying, rooms), rooms)
-        cost_s = sum(each.cost_s for each in chosen)
+        cost_s = sum(victim.cost_s for victim in chosen)
         if not chosen or cost_s > budget_s:
             return ()
-        leave_at = now + max(each.workload.spec.grace_s for each in chosen)
+        leave_at = now + max(victim.workload.spec.grace_s for victim in chosen)
         wait_s = UNKNOWN_WAIT_S if starts_at == math.inf else starts_at - leave_at
         if gain(wanting, wait_s, whole) <= cost_s:
             return ()
-        moves, homeless = _places(wanting.spec, chosen, free, kept)
+        moves, homeless = _places(wanting.spec, chosen, free, promised)
         if homeless is None:
             return moves
-        staying = [each for each in staying if each is not homeless]
+        staying = [victim for victim in staying if victim is not homeless]
     return ()
 
 
 def budget(workloads: Iterable[Workload], rules: SchedulingPolicy, now: float) -> float:
     """Return the remaining budget of moves in this hour, in seconds of the whole cluster."""
     spent_s = sum(
-        each.status.moved_cost_s
-        for each in workloads
-        if each.status.moved_at is not None and now - each.status.moved_at < HOUR_S
+        run.status.moved_cost_s
+        for run in workloads
+        if run.status.moved_at is not None and now - run.status.moved_at < HOUR_S
     )
     return rules.most_moved * HOUR_S - spent_s
 
@@ -171,9 +173,9 @@ def _is_room(shape: Shape, count: int, rooms: Iterable[NodeCapacity]) -> bool:
 def _with_homes(offered: Iterable[Victim], free: FreeCapacity) -> list[Victim]:
     """Return the runs that would find room now if no other moved; similar runs are tried once."""
     known: dict[tuple[Resources, Shape, int], bool] = {}
-    found = []
-    for each in offered:
-        spec = each.workload.gang
+    rehomed = []
+    for victim in offered:
+        spec = victim.workload.gang
         key = spec.resources, shape_of(spec, free.doors), spec.nodes
         if key not in known:
             places = place(spec, free)
@@ -181,8 +183,8 @@ def _with_homes(offered: Iterable[Victim], free: FreeCapacity) -> list[Victim]:
                 free.hold(at.node, at.grant, -1)
             known[key] = places is not None
         if known[key]:
-            found.append(each)
-    return found
+            rehomed.append(victim)
+    return rehomed
 
 
 def cheapest_nodes_first(
@@ -190,47 +192,47 @@ def cheapest_nodes_first(
 ) -> list[Victim]:
     """Return victims on the nodes cheapest to clear for a pod first; a gang counts by its most expensive node."""
     on: dict[str, list[Victim]] = {}
-    for each in offered:
-        for node in {node for node, _ in each.parts}:
-            on.setdefault(node, []).append(each)
+    for victim in offered:
+        for node in {node for node, _ in victim.parts}:
+            on.setdefault(node, []).append(victim)
     price = {}
-    for node, there in on.items():
-        room, held = rooms[node], [grant for each in there for name, grant in each.parts if name == node]
+    for node, victims in on.items():
+        room, held = rooms[node], [grant for offer in victims for name, grant in offer.parts if name == node]
         before = members(room, shape, count)
         for grant in held:
             room.take(grant, -1)
         more = members(room, shape, count) - before
         for grant in held:
             room.take(grant)
-        price[node] = sum(each.cost_s for each in there) / more if more else math.inf
-    useful = [each for each in offered if any(price[node] < math.inf for node, _ in each.parts)]
+        price[node] = sum(offer.cost_s for offer in victims) / more if more else math.inf
+    useful = [offer for offer in offered if any(price[node] < math.inf for node, _ in offer.parts)]
     return sorted(
-        useful, key=lambda each: (max(price[node] for node, _ in each.parts), each.parts[0][0], each.cost_s)
+        useful, key=lambda offer: (max(price[node] for node, _ in offer.parts), offer.parts[0][0], offer.cost_s)
     )  # fmt: skip
 
 
 def _places(
-    wanting: GangSpec, chosen: Sequence[Victim], free: FreeCapacity, kept: Sequence[Part]
+    wanting: GangSpec, chosen: Sequence[Victim], free: FreeCapacity, promised: Sequence[Part]
 ) -> tuple[tuple[Move, ...], Victim | None]:
     """Return places that stay free once the gang is in; or the victim that finds none, with nothing allocated."""
-    held = list(kept)
-    for node, grant in kept:
+    held = list(promised)
+    for node, grant in promised:
         free.hold(node, grant)
-    leaving = [part for each in chosen for part in each.parts]
+    leaving = [part for offer in chosen for part in offer.parts]
     for node, grant in leaving:
         free.hold(node, grant, -1)
-    gang = [(each.node, each.grant) for each in place(wanting, free) or ()]
+    gang = [(placement.node, placement.grant) for placement in place(wanting, free) or ()]
     for node, grant in leaving:
         free.hold(node, grant)
     held += gang
     moves, homeless = list[Move](), None if gang else chosen[0]
-    for each in sorted(chosen, key=lambda each: (-each.cost_s, each.workload.uid)) if gang else ():
-        places = place(each.workload.gang, free)
+    for victim in sorted(chosen, key=lambda offer: (-offer.cost_s, offer.workload.uid)) if gang else ():
+        places = place(victim.workload.gang, free)
         if places is None:
-            homeless = each
+            homeless = victim
             break
         seats = tuple(Reservation(node=at.node, grant=at.grant) for at in places)
-        moves.append(Move(workload=each.workload, seats=seats, cost_s=each.cost_s))
+        moves.append(Move(workload=victim.workload, seats=seats, cost_s=victim.cost_s))
     if homeless is not None:
         held += [(seat.node, seat.grant) for move in moves for seat in move.seats]
         moves.clear()

@@ -4,7 +4,7 @@
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence, Set
 from dataclasses import field, replace
 
 from fairlead.frozen import dataclass
@@ -13,15 +13,18 @@ from fairlead.policy.disruption.defragmentation import Move, budget, cheapest_no
 from fairlead.policy.disruption.migration import coming
 from fairlead.policy.disruption.preemption import Victim, choose, enough, gain, victims
 from fairlead.policy.disruption.remaining_work_preemption import replaced
-from fairlead.policy.kinds.changes import stop
 from fairlead.policy.placement.placement import FreeCapacity, shape_of
 from fairlead.policy.queue import pending_reasons as explaining
+from fairlead.policy.queue.changes import stop
 from fairlead.policy.queue.dominant_shares import asked
 from fairlead.policy.queue.occupancy import Part
+from fairlead.policy.queue.priority_classes import Priorities
 from fairlead.policy.queue.queue_score import Standing
 from fairlead.policy.queue.quotas import is_scavenger, protected
+from fairlead.policy.queue.run_names import Name, Reader
 from fairlead.policy.queue.timeline import Claim, Timeline
 from fairlead.policy.scaling import elastic
+from fairlead.specs.gang import GangSpec
 from fairlead.specs.team import Quota
 from fairlead.state.plan import Change
 from fairlead.state.reasons import Code, Reason
@@ -39,16 +42,18 @@ class HolderFacts:
         least: As in ``EvictionPass``.
         leaving: As in ``EvictionPass``, in any order.
         may_resume: Whether any of them has saved a checkpoint.
-        first_names: Their names that come first in the alphabet, as many as a reason gives.
+        names: Their names, as reasons give them.
         runs: They, and other runs, by uid.
+        reasons: Takes the reasons of runs with a promise, by uid, with what they follow from besides the holders.
     """
 
     number: int
     least: Mapping[str, int]
     leaving: tuple[str, ...]
     may_resume: bool
-    first_names: tuple[str, ...]
+    names: Collection[Name]
     runs: Mapping[str, Workload]
+    reasons: dict[str, tuple[tuple[Hashable, ...], Reason]]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -60,6 +65,7 @@ class EvictionPass:
         standing: The order of runs.
         known: Cached facts about the first holders, in the same order; None without a cache.
         stopped: Uids of runs that are stopped or moved.
+        has_searched: Whether runs were searched that may be stopped or moved for another.
         told: Runs stopped for one that precedes them, as chosen.
         spent_s: The cost of the moves, in seconds of the whole cluster.
         num_asked: The number of runs without a promise that searched for victims.
@@ -77,6 +83,7 @@ class EvictionPass:
     standing: Standing
     known: HolderFacts | None = None
     stopped: set[str] = field(default_factory=set)
+    has_searched: bool = False
     told: list[Victim] = field(default_factory=list)
     spent_s: float = 0.0
     num_asked: int = 0
@@ -94,18 +101,21 @@ class EvictionPass:
 
     def would_ask(self, workload: Workload, holders: Sequence[Workload]) -> bool:
         """Return the same as ``may_ask``, without counting the search."""
+        return self.would_ask_for_any((workload.spec,), holders) or (
+            self.num_asked < self.snapshot.rules.most_promises and self.may_replace(workload, holders)
+        )
+
+    def would_ask_for_any(self, specs: Iterable[GangSpec], holders: Sequence[Workload]) -> bool:
+        """Return whether a run with one of these specs may have victims by its priority."""
         if not self.snapshot.rules.preempts or self.num_asked >= self.snapshot.rules.most_promises:
             return False
         if self.least is None:
             self.least = {} if self.known is None else dict(self.known.least)
-            for each in holders if self.known is None else holders[self.known.number :]:
-                team = "" if is_scavenger(each.spec) else each.spec.team
-                self.least[team] = min(self.least.get(team, each.spec.priority), each.spec.priority)
-        return (
-            "" in self.least
-            or self.least.get(workload.spec.team, workload.spec.priority) < workload.spec.priority
-            or self.may_replace(workload, holders)
-        )
+            for run in holders if self.known is None else holders[self.known.number :]:
+                team = "" if is_scavenger(run.spec) else run.spec.team
+                self.least[team] = min(self.least.get(team, run.spec.priority), run.spec.priority)
+        least = self.least
+        return any("" in least or least.get(spec.team, spec.priority) < spec.priority for spec in specs)
 
     def needs_no_promise(self, workload: Workload) -> bool:
         """Return whether no room is kept idle for it yet, because it may stop runs that take the room meanwhile.
@@ -142,7 +152,7 @@ class EvictionPass:
             before = () if self.known is None else self.known.leaving
             others = holders if self.known is None else holders[self.known.number :]
             self.leaving = (
-                *before, *(each.uid for each in others if makes_room(each, Code.PREEMPTED, Code.RESIZED))
+                *before, *(run.uid for run in others if makes_room(run, Code.PREEMPTED, Code.RESIZED))
             )  # fmt: skip
         return self.leaving
 
@@ -155,10 +165,10 @@ class EvictionPass:
             return False
         if self.last is None:
             self.last = {}
-            for each in holders:
-                if each.status.phase is Phase.RUNNING and not is_scavenger(each.spec):
-                    points = self.standing.points(each)
-                    self.last[each.spec.team] = min(self.last.get(each.spec.team, points), points)
+            for run in holders:
+                if run.status.phase is Phase.RUNNING and not is_scavenger(run.spec):
+                    points = self.standing.points(run)
+                    self.last[run.spec.team] = min(self.last.get(run.spec.team, points), points)
         last = self.last.get(workload.spec.team)
         return last is not None and last < self.standing.points(workload)
 
@@ -167,18 +177,20 @@ class EvictionPass:
         workload: Workload,
         claim: Claim,
         holders: Sequence[Workload],
-        there: Set[str],
+        excluded: Set[str],
         timeline: Timeline,
         *,
         is_owed: bool,
+        may_replace_own: bool,
         comes_by: Callable[[Sequence[Victim]], bool],
     ) -> tuple[Victim, ...]:
         """Return the runs to stop so that the run starts sooner than promised.
 
         Args:
             holders: All runs that hold something.
-            there: Uids of runs that are not to be stopped.
+            excluded: Uids of runs that are not to be stopped.
             is_owed: Whether the run lies within its team's guarantee.
+            may_replace_own: Whether runs of its own team may be stopped for it.
             comes_by: Returns whether the run would get the room of given victims; otherwise they are not stopped.
         """
         if not self.snapshot.rules.preempts:
@@ -186,11 +198,13 @@ class EvictionPass:
         whole, now = self.standing.whole, self.now
         chosen: tuple[Victim, ...] = ()
         if self._may_preempt(workload, is_owed=is_owed):
+            self.has_searched = True
             smaller, offered = victims(
                 workload,
-                [each for each in holders if each.uid not in there],
+                [run for run in holders if run.uid not in excluded],
                 self.pods,
                 is_owed=is_owed,
+                may_replace_own=may_replace_own,
                 kept=protected(holders, self.snapshot.teams, whole, now),
                 barred=shape_of(workload.spec, timeline.doors).barred,
                 points=self.standing.points,
@@ -199,12 +213,13 @@ class EvictionPass:
             )
             for some in (smaller, offered):
                 if not chosen:
-                    found = choose(workload, some, timeline, starts_at=claim.start, whole=whole, now=now)
-                    chosen = found if found and comes_by(found) else ()
-        if not chosen and self.may_replace(workload, holders):
-            staying = [each for each in holders if each.uid not in there]
-            found = replaced(workload, staying, self.pods, timeline, self.standing, starts_at=claim.start)
-            chosen = found if found and comes_by(found) else ()
+                    candidates = choose(workload, some, timeline, starts_at=claim.start, whole=whole, now=now)
+                    chosen = candidates if candidates and comes_by(candidates) else ()
+        if not chosen and may_replace_own and self.may_replace(workload, holders):
+            self.has_searched = True
+            staying = [run for run in holders if run.uid not in excluded]
+            candidates = replaced(workload, staying, self.pods, timeline, self.standing, starts_at=claim.start)
+            chosen = candidates if candidates and comes_by(candidates) else ()
             if not chosen:
                 self.vain[_alike(workload)] = self.standing.left_s(workload) or 0.0
         if chosen:
@@ -225,7 +240,7 @@ class EvictionPass:
         workload: Workload,
         giving_way: Sequence[str],
         holders: Sequence[Workload],
-        there: Set[str],
+        excluded: Set[str],
         timeline: Timeline,
         soon: float,
     ) -> tuple[Victim, ...]:
@@ -234,9 +249,9 @@ class EvictionPass:
         Args:
             soon: When the victims have left; none is stopped for room that is free by then anyway.
             giving_way: Uids of the runs that were not selected, in the order in which they are stopped.
-            holders, there: As for ``victims``.
+            holders, excluded: As for ``victims``.
         """
-        offered = self._not_chosen(giving_way, holders, there, timeline, soon)
+        offered = self._not_chosen(giving_way, holders, excluded, timeline, soon)
         with timeline.at(soon) as rooms:
             return enough(shape_of(workload.spec, timeline.doors), workload.spec.nodes, offered, rooms)
 
@@ -246,7 +261,7 @@ class EvictionPass:
         giving_way: Sequence[str],
         chosen: Set[str],
         holders: Sequence[Workload],
-        there: Set[str],
+        excluded: Set[str],
         timeline: Timeline,
         *,
         soon: float,
@@ -267,16 +282,26 @@ class EvictionPass:
             return (), ()
         size = asked(workload.spec, whole).gpu_milli
         smaller = [
-            each
-            for each in holders
-            if each.uid in chosen and each.uid not in there and asked(each.gang, whole).gpu_milli < size
+            run
+            for run in holders
+            if run.uid in chosen and run.uid not in excluded and asked(run.gang, whole).gpu_milli < size
         ]
-        offered = movable(workload, smaller, self.pods, kept=None, whole=whole, rules=rules, now=now)
-        may_restart = [each for each in offered if timeline.holdings[each.workload.uid].until > soon]
+        priorities = Priorities.of(self.snapshot)
+        offered = movable(
+            workload,
+            smaller,
+            self.pods,
+            within_guarantee=None,
+            whole=whole,
+            rules=rules,
+            priorities=priorities,
+            now=now,
+        )
+        may_restart = [victim for victim in offered if timeline.holdings[victim.workload.uid].until > soon]
         if not may_restart:
             return (), ()
         shape, count = shape_of(workload.spec, timeline.doors), workload.spec.nodes
-        leaving = self._not_chosen(giving_way, holders, there, timeline, soon)
+        leaving = self._not_chosen(giving_way, holders, excluded, timeline, soon)
         with timeline.at(soon) as rooms:
             parts = [part for victim in leaving for part in victim.parts]
             for node, grant in parts:
@@ -285,32 +310,41 @@ class EvictionPass:
             for node, grant in parts:
                 rooms[node].take(grant)
             # Selected runs are the first to be spared if not needed.
-            last = [replace(each, cost_s=float(len(giving_way) + place)) for place, each in enumerate(in_order)]
-            found = enough(shape, count, [*leaving, *last], rooms)
-        costs = {each.workload.uid: each.cost_s for each in may_restart}
-        gone = tuple(each for each in found if each.workload.uid not in costs)
-        again = tuple(replace(each, cost_s=costs[each.workload.uid]) for each in found if each.workload.uid in costs)
-        cost_s = sum(each.cost_s for each in again)
+            last = [replace(victim, cost_s=float(len(giving_way) + place)) for place, victim in enumerate(in_order)]
+            enough_victims = enough(shape, count, [*leaving, *last], rooms)
+        costs = {victim.workload.uid: victim.cost_s for victim in may_restart}
+        gone = tuple(victim for victim in enough_victims if victim.workload.uid not in costs)
+        again = tuple(
+            replace(victim, cost_s=costs[victim.workload.uid])
+            for victim in enough_victims
+            if victim.workload.uid in costs
+        )
+        cost_s = sum(victim.cost_s for victim in again)
         if not again or cost_s > left_s or gain(workload, starts_at - soon, whole) <= cost_s:
             return (), ()
         return gone, again
 
     def _not_chosen(
-        self, giving_way: Sequence[str], holders: Sequence[Workload], there: Set[str], timeline: Timeline, soon: float
+        self,
+        giving_way: Sequence[str],
+        holders: Sequence[Workload],
+        excluded: Set[str],
+        timeline: Timeline,
+        soon: float,
     ) -> list[Victim]:
         """Return the possible victims for selected runs, in order, without those that leave by then anyway."""
         places = {uid: number for number, uid in enumerate(giving_way)}
         offered = []
-        for each in holders:
-            live = self.live(each)
-            takes_idle = is_scavenger(each.spec) and each.intent is Intent.RUN and each.status.phase in _STARTED
-            if each.uid in there or not (each.uid in places or takes_idle) or any(p.terminating_since for p in live):
+        for run in holders:
+            live = self.live(run)
+            takes_idle = is_scavenger(run.spec) and run.intent is Intent.RUN and run.status.phase in _STARTED
+            if run.uid in excluded or not (run.uid in places or takes_idle) or any(p.terminating_since for p in live):
                 continue
-            holding = timeline.holdings.get(each.uid)
+            holding = timeline.holdings.get(run.uid)
             if holding is None or holding.until <= soon:
                 continue
-            place = -1 if takes_idle else places[each.uid]
-            offered.append(Victim(workload=each, parts=holding.parts, cost_s=float(place), by_priority=not takes_idle))
+            place = -1 if takes_idle else places[run.uid]
+            offered.append(Victim(workload=run, parts=holding.parts, cost_s=float(place), by_priority=not takes_idle))
         return sorted(offered, key=lambda victim: victim.cost_s)
 
     def moves(
@@ -318,7 +352,7 @@ class EvictionPass:
         workload: Workload,
         claim: Claim,
         holders: Sequence[Workload],
-        there: Set[str],
+        excluded: Set[str],
         timeline: Timeline,
         free: FreeCapacity,
         promises: Sequence[Part],
@@ -326,30 +360,33 @@ class EvictionPass:
         """Return the moves by which the run finds contiguous room.
 
         Args:
-            holders, there: As for ``victims``.
+            holders, excluded: As for ``victims``.
             promises: The parts of free capacity that are kept for others.
         """
         if self.known is not None and not self.known.may_resume:
             return ()
+        self.has_searched = True
         rules, now, whole = self.snapshot.rules, self.now, self.standing.whole
         left_s = budget(self.snapshot.workloads, rules, now) - self.spent_s
         if not rules.moves or left_s <= 0:
             return ()
-        kept = None
+        within_guarantee = None
         if any(team.guaranteed != Quota() for team in self.snapshot.teams):
-            kept = frozenset(protected(holders, self.snapshot.teams, whole, now))
-        staying = [each for each in holders if each.uid not in there]
-        offered = movable(workload, staying, self.pods, kept=kept, whole=whole, rules=rules, now=now)
+            within_guarantee = frozenset(protected(holders, self.snapshot.teams, whole, now))
+        staying = [run for run in holders if run.uid not in excluded]
+        offered = movable(
+            workload, staying, self.pods, within_guarantee=within_guarantee, whole=whole, rules=rules,
+            priorities=Priorities.of(self.snapshot), now=now)  # fmt: skip
         if not offered:
             return ()
         moves = choose_moves(
             workload, offered, timeline, free,
-            kept=promises, starts_at=claim.start, budget_s=left_s, whole=whole, now=now,
+            promised=promises, starts_at=claim.start, budget_s=left_s, whole=whole, now=now,
         )  # fmt: skip
-        for each in moves:
-            self.spent_s += each.cost_s
-            self.stopped.add(each.workload.uid)
-            timeline.hold(coming(each.workload.uid), [(s.node, s.grant) for s in each.seats], math.inf)
+        for move in moves:
+            self.spent_s += move.cost_s
+            self.stopped.add(move.workload.uid)
+            timeline.hold(coming(move.workload.uid), [(s.node, s.grant) for s in move.seats], math.inf)
         return moves
 
     def stop(self, victim: Victim, wanting: Workload, *, is_owed: bool) -> Change:
@@ -357,10 +394,14 @@ class EvictionPass:
         run = victim.workload
         live = self.live(run)
         if victim.keeps:
-            smaller = elastic.says_shrinks(run, wanting, victim.keeps)
+            smaller = elastic.says_shrinks(run, wanting, victim.keeps, self.reader(run))
             return stop(run, live, Phase.PENDING, smaller, smaller, self.now)
         message = explaining.taken_by(
-            run, wanting, is_owed=is_owed and not victim.by_priority, selection=self.snapshot.rules.selection
+            run,
+            wanting,
+            self.reader(run),
+            is_owed=is_owed and not victim.by_priority,
+            selection=self.snapshot.rules.selection,
         )
         reason = Reason(code=Code.PREEMPTED, message=message)
         return stop(run, live, Phase.PENDING, reason, reason, self.now, taken_by=message)
@@ -368,7 +409,7 @@ class EvictionPass:
     def restart(self, victim: Victim, wanting: Workload) -> Change:
         """Return the change that restarts a run elsewhere."""
         run, now = victim.workload, self.now
-        message = explaining.restarts_for(wanting)
+        message = explaining.restarts_for(wanting, self.reader(run))
         reason = Reason(code=Code.PREEMPTED, message=message)
         return stop(
             run, self.live(run), Phase.PENDING, reason, reason, now,
@@ -382,6 +423,10 @@ class EvictionPass:
         return stop(
             run, self.live(run), Phase.PENDING, reason, reason, self.now, taken_by=message, assigned=assigned,
         )  # fmt: skip
+
+    def reader(self, workload: Workload) -> Reader:
+        """Return the readers of the reasons of a run."""
+        return Reader(workload.spec.team, self.snapshot.rules.shows_names)
 
     def live(self, workload: Workload) -> tuple[Pod, ...]:
         """Return its live pods, in order."""

@@ -8,8 +8,9 @@ example with its node, or if a user stops or suspends the run, the reservation e
 from collections.abc import Iterable, Mapping, Sequence
 
 from fairlead.policy.disruption.defragmentation import Move
-from fairlead.policy.kinds.changes import stop
 from fairlead.policy.placement.placement import FreeCapacity, Placement
+from fairlead.policy.queue.changes import stop
+from fairlead.policy.queue.run_names import Reader
 from fairlead.state.plan import Change
 from fairlead.state.reasons import Code, Reason
 from fairlead.state.snapshot import Intent, Phase, Pod, Reservation, Workload
@@ -31,7 +32,7 @@ def is_moving(workload: Workload) -> bool:
 
 def keep(workloads: Iterable[Workload], free: FreeCapacity) -> dict[str, tuple[Reservation, ...]]:
     """Return the reserved places by uid, allocated in ``free``; those that are gone are omitted."""
-    kept = {}
+    reserved = {}
     for workload in workloads:
         if not is_moving(workload):
             continue
@@ -42,11 +43,11 @@ def keep(workloads: Iterable[Workload], free: FreeCapacity) -> dict[str, tuple[R
             free.hold(seat.node, seat.grant)
             taken.append(seat)
         if len(taken) == len(workload.status.seats):
-            kept[workload.uid] = workload.status.seats
+            reserved[workload.uid] = workload.status.seats
         else:
             for seat in taken:
                 free.hold(seat.node, seat.grant, -1)
-    return kept
+    return reserved
 
 
 def coming(uid: str) -> str:
@@ -59,14 +60,14 @@ def placed_in(seats: Sequence[Reservation]) -> tuple[Placement, ...]:
     return tuple(Placement(index=index, node=seat.node, grant=seat.grant) for index, seat in enumerate(seats))
 
 
-def move_away(move: Move, wanting: Workload, pods: Mapping[str, Sequence[Pod]], now: float) -> Change:
+def move_away(move: Move, wanting: Workload, pods: Mapping[str, Sequence[Pod]], now: float, reader: Reader) -> Change:
     """Return the change that moves a run to its reserved place to make room for another."""
     run = move.workload
     live = tuple(pod for pod in pods[run.uid] if not pod.phase.is_final)
     reason = Reason(
         code=Code.MOVED,
-        message=f"moves to {where(move.seats)}, where its place is kept, so that {wanting.spec.name} fits, which "
-        f"needs {plural(wanting.spec.nodes, 'node')}; it saves first and continues from there",
+        message=f"moves to {where(move.seats)}, where its place is kept, so that {reader.name(wanting.spec)} fits, "
+        f"which needs {plural(wanting.spec.nodes, 'node')}; it saves first and continues from there",
     )
     return stop(
         run, live, Phase.PENDING, reason, reason, now, seats=move.seats, moved_at=now, moved_cost_s=move.cost_s
@@ -79,11 +80,11 @@ def change_place(run: Workload, live: tuple[Pod, ...], seats: tuple[Reservation,
     return stop(run, live, Phase.PENDING, reason, reason, now, seats=seats, moved_at=now, moved_cost_s=0.0)
 
 
-def describe_makes_room(moves: Sequence[Move]) -> str:
+def describe_makes_room(moves: Sequence[Move], reader: Reader) -> str:
     """Explain for which moves a run waits."""
-    found = sorted((move.workload.spec.name, where(move.seats)) for move in moves)
-    names = ", ".join(f"{name} has moved to {where}" for name, where in found[:3])
-    more = f" and {plural(len(found) - 3, 'more run')} elsewhere" if len(found) > 3 else ""
+    pairs = sorted((reader.name(move.workload.spec), where(move.seats)) for move in moves)
+    names = ", ".join(f"{name} has moved to {where}" for name, where in pairs[:3])
+    more = f" and {plural(len(pairs) - 3, 'more run')} elsewhere" if len(pairs) > 3 else ""
     return f"starts when {names}{more}, which leaves its room in one piece"
 
 

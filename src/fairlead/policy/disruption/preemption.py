@@ -2,7 +2,9 @@
 
 There are three grounds. A scavenger yields to every other run. What a team borrows yields to a run within another
 team's guarantee. Within one team a lower priority yields to a higher one, if that costs less than it gains. No run is
-stopped for room that is about to be free anyway, and a team's guarantee is never taken for another team.
+stopped for room that is about to be free anyway, and a team's guarantee is never taken for another team. A team that
+holds more than its fair share replaces none of its own while runs of other teams before it wait for room: when its run
+ends, the room is theirs.
 
 Cost and gain are in seconds of the whole cluster. A victim costs its dominant share times the work since its newest
 checkpoint and ``RESTART_S``; that is an upper bound, since the stop notice lets it save just in time. The gain is the
@@ -54,6 +56,7 @@ def victims(
     pods: Mapping[str, Sequence[Pod]],
     *,
     is_owed: bool,
+    may_replace_own: bool,
     kept: Mapping[str, int],
     barred: frozenset[str],
     points: Callable[[Workload], int],
@@ -64,33 +67,35 @@ def victims(
 
     Args:
         is_owed: Whether the run lies within its team's guarantee.
+        may_replace_own: Whether runs of its own team may be stopped for it.
         kept: The number of nodes of runs within their own teams' guarantees.
         barred: Nodes that the run cannot use.
         points: The scores of pending runs, so that no run is stopped for one that would queue behind it.
     """
-    smaller, found = list[Victim](), list[Victim]()
+    smaller, offered = list[Victim](), list[Victim]()
     if is_scavenger(wanting.spec):
-        return smaller, found
-    for each in holders:
-        own = [pod for pod in pods[each.uid] if not pod.phase.is_final]
-        if each.intent is not Intent.RUN or each.status.phase not in (Phase.STARTING, Phase.RUNNING):
+        return smaller, offered
+    for run in holders:
+        own = [pod for pod in pods[run.uid] if not pod.phase.is_final]
+        if run.intent is not Intent.RUN or run.status.phase not in (Phase.STARTING, Phase.RUNNING):
             continue
         if any(pod.terminating_since is not None for pod in own):
             continue
-        same_team = each.spec.team == wanting.spec.team
-        kept_nodes = kept.get(each.uid, 0)
-        reclaims = is_scavenger(each.spec) or (is_owed and not same_team)
+        same_team = run.spec.team == wanting.spec.team
+        kept_nodes = kept.get(run.uid, 0)
+        reclaims = is_scavenger(run.spec) or (is_owed and not same_team)
         at_once = reclaims and not kept_nodes
-        lower = same_team and each.spec.priority < wanting.spec.priority and points(each) < points(wanting)
-        keeps = max(each.spec.nodes, 0 if lower else kept_nodes)
+        lower = same_team and may_replace_own and run.spec.priority < wanting.spec.priority
+        lower = lower and points(run) < points(wanting)
+        keeps = max(run.spec.nodes, 0 if lower else kept_nodes)
         if (lower or reclaims) and keeps < len(own):
             spare = sorted(own, key=lambda pod: (pod.node not in barred, pod.index))[keeps:]
-            smaller.append(_victim(each, own, spare, whole, now, by_priority=not reclaims, keeps=keeps))
+            smaller.append(_victim(run, own, spare, whole, now, by_priority=not reclaims, keeps=keeps))
         if at_once or lower:
-            found.append(_victim(each, own, own, whole, now, by_priority=not at_once))
-        elif smaller and smaller[-1].workload is each:
-            found.append(smaller[-1])
-    return sorted(smaller, key=_cheapest), sorted(found, key=_cheapest)
+            offered.append(_victim(run, own, own, whole, now, by_priority=not at_once))
+        elif smaller and smaller[-1].workload is run:
+            offered.append(smaller[-1])
+    return sorted(smaller, key=_cheapest), sorted(offered, key=_cheapest)
 
 
 def _cheapest(victim: Victim) -> tuple[bool, float, str]:
@@ -181,7 +186,7 @@ def enough(
         taken.append(victim)
         total += count_as(victim, -1)
     is_enough = total >= count
-    for victim in sorted(taken, key=lambda each: (not each.by_priority, -each.cost_s, each.workload.uid)):
+    for victim in sorted(taken, key=lambda offer: (not offer.by_priority, -offer.cost_s, offer.workload.uid)):
         total += count_as(victim, 1)
         if is_enough and total < count:
             total += count_as(victim, -1)

@@ -44,22 +44,23 @@ def replaced(
     if standing.left_s(wanting) is None:
         return ()
     now, shape, count = standing.now, shape_of(wanting.spec, timeline.doors), wanting.spec.nodes
-    running = sorted((_offer(each, pods, standing) for each in holders if _runs(each, pods)), key=_soonest)
-    offered = [each for each in running if _goes_behind(each.workload, wanting, pods, standing)]
-    offered.sort(key=lambda each: (-standing.work_s(each.workload), each.workload.uid))
-    leave_at = now + max((each.workload.spec.grace_s for each in offered), default=0.0)
+    running = sorted((_offer(run, pods, standing) for run in holders if _runs(run, pods)), key=_soonest)
+    offered = [run for run in running if _goes_behind(run.workload, wanting, pods, standing)]
+    offered.sort(key=lambda victim: (-standing.work_s(victim.workload), victim.workload.uid))
+    leave_at = now + max((victim.workload.spec.grace_s for victim in offered), default=0.0)
     running, offered = (
-        [each for each in some if timeline.holdings[each.workload.uid].until > leave_at] for some in (running, offered)
+        [victim for victim in some if timeline.holdings[victim.workload.uid].until > leave_at]
+        for some in (running, offered)
     )
     if not offered:
         return ()
     with timeline.at(leave_at) as rooms:
-        chosen = enough(shape, count, [_with_cost(each, wanting, pods, standing) for each in offered], rooms)
+        chosen = enough(shape, count, [_with_cost(victim, wanting, pods, standing) for victim in offered], rooms)
         if not chosen:
             return ()
         ending = enough(shape, count, running, rooms)
     # The stopped runs would end by themselves at the times that ``running`` has as their cost.
-    ends_at = now + max((each.cost_s for each in ending), default=math.inf)
+    ends_at = now + max((victim.cost_s for victim in ending), default=math.inf)
     if min(starts_at, ends_at) - leave_at <= RESTART_S:
         return ()
     return chosen if pays(chosen, standing) else ()
@@ -67,7 +68,7 @@ def replaced(
 
 def pays(chosen: Sequence[Victim], standing: Standing) -> bool:
     """Return whether the chosen runs have more work left than they wait, in seconds of the whole cluster."""
-    return sum(standing.work_s(each.workload) for each in chosen) > sum(each.cost_s for each in chosen)
+    return sum(standing.work_s(victim.workload) for victim in chosen) > sum(victim.cost_s for victim in chosen)
 
 
 def _runs(workload: Workload, pods: Mapping[str, Sequence[Pod]]) -> bool:

@@ -1,10 +1,10 @@
 """Chooses the runs that leave the queue of owned nodes for rented ones, so that waits stay within a limit.
 
 A job waits while the waiting that it causes, its own and that of later jobs, is worth the saved money: while it is at
-most k (units x hours)^2, where k follows how much of the allowed average wait is left so far. The square keeps large
-jobs, a few of which account for most of the cost. Waiting jobs are booked shortest first, which lets more of them wait
-for less. Starburst (Luo et al., USENIX ATC 2024) defines the problem and the figures with which ``benchmarks.burst``
-compares this rule. Units are GPUs, or cores for jobs without GPUs.
+most k (units x hours)^2, where k follows how much of the allowed average wait is left once the waiting jobs have
+started as booked. The square keeps large jobs, a few of which account for most of the cost. Waiting jobs are booked
+shortest first, which lets more of them wait for less. Starburst (Luo et al., USENIX ATC 2024) defines the problem and
+the figures with which ``benchmarks.burst`` compares this rule. Units are GPUs, or cores for jobs without GPUs.
 """
 
 import math
@@ -13,11 +13,13 @@ from collections.abc import Sequence
 from fairlead.frozen import dataclass
 
 # One setting for all loads; k is START times the allowed wait when waits are exactly as allowed.
-START = 0.3
+START = 0.4
 # The change of log k for each allowed wait that is saved or overdrawn.
-GAIN = 0.02
-# The part of the allowed wait to use, because the last waits are known only when they are over.
-PART = 0.985
+GAIN = 0.04
+# The same once it is overdrawn: nobody knows whether later jobs make up for it.
+OVERDRAWN_GAIN = 0.3
+# The part of the allowed wait to use.
+PART = 0.99
 # The maximum number of waiting jobs considered, oldest first: the work grows with the cube of their number.
 MOST_WAITING = 48
 # A job that runs longer than expected may end at any time.
@@ -89,17 +91,17 @@ def book(waiting: Sequence[Job], held: Sequence[Held], now: float, *, sizes: Seq
         A booking for each job that fits on the nodes at all.
     """
     taken: list[list[Span]] = [[] for _ in sizes]
-    for each in held:
-        taken[each.node].append((-math.inf, max(each.until_h, now + _SOON_H), each.units))
-    found = []
+    for holding in held:
+        taken[holding.node].append((-math.inf, max(holding.until_h, now + _SOON_H), holding.units))
+    bookings = []
     for job in sorted(waiting, key=lambda job: (job.hours, job.name)):
         booking = _booking(job, taken, now, sizes)
         if booking is None:
             continue
         for node in booking.nodes:
             taken[node].append((booking.start_h, booking.start_h + job.hours, job.units))
-        found.append(booking)
-    return found
+        bookings.append(booking)
+    return bookings
 
 
 def choose_leaving(
@@ -110,22 +112,25 @@ def choose_leaving(
     gone: list[Job] = []
     pending_h = sum(now - job.arrived_h for job in waiting if job.may_leave)
     allowed_h = PART * waits.allowed_h
-    left = (allowed_h * waits.num_jobs - waits.waited_h - pending_h) / allowed_h
-    k = START * allowed_h * math.exp(min(50.0, max(-50.0, GAIN * left)))
     while True:
         bookings = book(staying, held, now, sizes=sizes)
-        whole_h = sum(each.start_h for each in bookings)
+        # A wait that is only counted once it is over is overdrawn by then.
+        booked_h = sum(entry.start_h - now for entry in bookings if entry.job.may_leave)
+        left = (allowed_h * waits.num_jobs - waits.waited_h - pending_h - booked_h) / allowed_h
+        gain = GAIN if left > 0.0 else OVERDRAWN_GAIN
+        k = START * allowed_h * math.exp(min(50.0, max(-50.0, gain * left)))
+        whole_h = sum(entry.start_h for entry in bookings)
         ratios = []
         for booking in bookings:
             job = booking.job
             if not job.may_leave:
                 continue
             others = [other for other in staying if other is not job]
-            caused_h = whole_h - sum(each.start_h for each in book(others, held, now, sizes=sizes)) - now
+            caused_h = whole_h - sum(entry.start_h for entry in book(others, held, now, sizes=sizes)) - now
             ratios.append((caused_h / (k * (job.nodes * job.units * job.hours) ** 2), job.name, job))
         if not ratios:
             return gone
-        ratio, _, worst = max(ratios, key=lambda each: each[:2])
+        ratio, _, worst = max(ratios, key=lambda rated: rated[:2])
         if ratio <= 1.0:
             return gone
         staying.remove(worst)

@@ -91,14 +91,14 @@ def _judge(run: FleetRun, seen: Mapping[str, ClusterSeen], fleet: Fleet, now: fl
         return run
     if run.cluster not in fleet.clusters:
         return _told(run, f"{run.cluster} is not in the fleet any more and still has the run; add it again")
-    there = seen.get(run.cluster)
-    if there is None:
+    cluster_seen = seen.get(run.cluster)
+    if cluster_seen is None:
         return run
-    if there.trouble is not None:
+    if cluster_seen.trouble is not None:
         return _told(run, f"{run.cluster} is unreachable; the run stays there")
-    copy = there.copies.get(run.uid)
+    copy = cluster_seen.copies.get(run.uid)
     if copy is None:
-        return _without_copy(run, there, fleet, now)
+        return _without_copy(run, cluster_seen, fleet, now)
     before, run = run, _observed(run, copy, fleet, now)
     if copy.phase.is_final and not copy.has_pods and not _is_being_removed(run, copy):
         return _end(run, copy.phase, copy.message, fleet, now)
@@ -117,13 +117,13 @@ def _is_being_removed(run: FleetRun, copy: Copy) -> bool:
     return is_leaving and copy.phase is Phase.STOPPED and copy.intent is Intent.DELETE
 
 
-def _without_copy(run: FleetRun, there: ClusterSeen, fleet: Fleet, now: float) -> FleetRun:
+def _without_copy(run: FleetRun, cluster_seen: ClusterSeen, fleet: Fleet, now: float) -> FleetRun:
     """Return the new state of a run of which its cluster, which answers, has no copy."""
     cluster = run.cluster or ""
     if run.stage is Stage.PLACING:
         if run.intent is Intent.STOP:
             return _end(run, Phase.STOPPED, f"stopped before submission to {cluster}", fleet, now)
-        why = there.refused.get(run.uid)
+        why = cluster_seen.refused.get(run.uid)
         if why is None:
             return run
         refused = {**run.refused, cluster: why}
@@ -180,11 +180,11 @@ def _where(run: FleetRun, copy: Copy) -> str:
 
 def _place(runs: Iterable[FleetRun], world: _World) -> list[FleetRun]:
     """Return the runs, with a cluster assigned to each Queued one if possible."""
-    found: list[FleetRun] = []
+    placed: list[FleetRun] = []
     held = _held_units(runs)
     for run in runs:
         if run.stage is not Stage.QUEUED:
-            found.append(run)
+            placed.append(run)
             continue
         why: list[str] = []
         own = 0.0 if run.target is None else run.units  # the place reserved for it does not block it
@@ -194,11 +194,11 @@ def _place(runs: Iterable[FleetRun], world: _World) -> list[FleetRun]:
             held[run.target or "", run.has_gpus] += own
             if run.refused and world.now - run.since > RETRY_S:
                 run = replace(run, refused={}, since=world.now)
-            found.append(_told(run, f"no cluster accepts it: {'; '.join(why)}"))
+            placed.append(_told(run, f"no cluster accepts it: {'; '.join(why)}"))
             continue
         silent = [name for name in _silent_own(run, world) if world.fleet.clusters[target].is_rented]
         if silent and run.target is None and world.now - run.submitted_at < world.fleet.wait_s:
-            found.append(_told(run, f"waits for {silent[0]}, which does not answer, before it goes to {target}"))
+            placed.append(_told(run, f"waits for {silent[0]}, which does not answer, before it goes to {target}"))
             continue
         held[target, run.has_gpus] += run.units
         price = _price(run, world.fleet.clusters[target], expected_s(run.spec, world.took_s))
@@ -206,14 +206,18 @@ def _place(runs: Iterable[FleetRun], world: _World) -> list[FleetRun]:
         run = replace(run, stage=Stage.PLACING, since=world.now, cluster=target, target=None, reason=reason)
         if world.fleet.clusters[target].is_rented and run.started_at is None:
             run = replace(run, started_at=world.now)  # rented nodes come on request, so it no longer waits for a turn
-        found.append(run)
-    return found
+        placed.append(run)
+    return placed
 
 
 def _silent_own(run: FleetRun, world: _World) -> Iterator[str]:
     for name, member in world.fleet.clusters.items():
-        there = world.seen.get(name)
-        if not member.is_rented and name not in run.refused and (there is None or there.trouble is not None):
+        cluster_seen = world.seen.get(name)
+        if (
+            not member.is_rented
+            and name not in run.refused
+            and (cluster_seen is None or cluster_seen.trouble is not None)
+        ):
             yield name
 
 
@@ -225,15 +229,15 @@ def _clusters_for(
         world.fleet.clusters, key=lambda name: (name != run.target, dollars_an_hour(run, world.fleet.clusters[name]))
     )
     for name in order:
-        there, problem = world.seen.get(name), None
+        cluster_seen, problem = world.seen.get(name), None
         if name in run.refused:
             problem = f"{name} refused it: {run.refused[name]}"
-        elif there is None or there.trouble is not None:
+        elif cluster_seen is None or cluster_seen.trouble is not None:
             problem = f"{name} does not answer"
         elif (problem := _beyond(run, world.fleet.clusters[name], held[name, run.has_gpus])) is not None:
             problem = f"{name} {problem}"
-        elif not world.fleet.clusters[name].is_rented and there.room is not None:
-            never = why_never(run.spec, there.room.nodes)
+        elif not world.fleet.clusters[name].is_rented and cluster_seen.room is not None:
+            never = why_never(run.spec, cluster_seen.room.nodes)
             problem = None if never is None else f"in {name}, {never.message}"
         if problem is None:
             yield name
@@ -357,9 +361,14 @@ def _left_s(run: FleetRun, world: _World) -> float:
 
 def _own_rooms(world: _World) -> Iterator[tuple[str, Room]]:
     for name, member in world.fleet.clusters.items():
-        there = world.seen.get(name)
-        if not member.is_rented and there is not None and there.trouble is None and there.room is not None:
-            yield name, there.room
+        cluster_seen = world.seen.get(name)
+        if (
+            not member.is_rented
+            and cluster_seen is not None
+            and cluster_seen.trouble is None
+            and cluster_seen.room is not None
+        ):
+            yield name, cluster_seen.room
 
 
 def _unfinished(runs: Iterable[FleetRun]) -> Iterator[FleetRun]:
@@ -371,7 +380,7 @@ def _took_s(runs: Iterable[FleetRun]) -> dict[tuple[str, str], list[float]]:
     for run in runs:
         if run.took_s is not None:
             took[kind_of(run.spec)].append(run.took_s)
-    return {kind: sorted(each) for kind, each in took.items()}
+    return {kind: sorted(durations) for kind, durations in took.items()}
 
 
 class _Board:
@@ -385,17 +394,21 @@ class _Board:
             sum(gpu.milli for gpu in node.gpus) / 1000 if has_gpus else node.cpu_milli / 1000 for node in room.nodes
         ]
         self.held = [
-            Held(node=self._index[each.node], until_h=each.until / _HOUR_S, units=each.gpus if has_gpus else each.cpus)
-            for each in room.held
-            if each.node in self._index
+            Held(
+                node=self._index[holding.node],
+                until_h=holding.until / _HOUR_S,
+                units=holding.gpus if has_gpus else holding.cpus,
+            )
+            for holding in room.held
+            if holding.node in self._index
         ]
 
     def others(self) -> list[Job]:
         """Return the pending runs of others there."""
         return [
-            self._job(each.spec, -1 - number, each.since, each.takes_s, may_leave=False)
-            for number, each in enumerate(self._room.others)
-            if (each.spec.resources.gpu is not None) is self._has_gpus
+            self._job(other_room.spec, -1 - number, other_room.since, other_room.takes_s, may_leave=False)
+            for number, other_room in enumerate(self._room.others)
+            if (other_room.spec.resources.gpu is not None) is self._has_gpus
         ]
 
     def job(self, run: FleetRun, name: int, takes_s: float, *, may_leave: bool = True) -> Job:

@@ -45,11 +45,11 @@ def in_layout(pool: Pool, layout: str, node: str) -> tuple[Gpu, ...]:
     return _laid_out(gpu, partitions.layouts[layout], node)
 
 
-def layout_of(pool: Pool, gpus: tuple[Gpu, ...], asked: str | None) -> str | None:
+def layout_of(pool: Pool, gpus: tuple[Gpu, ...], requested: str | None) -> str | None:
     """Return the layout of a node's devices, the requested one if several match; None without a match."""
     assert pool.partitions is not None, "a pool without layouts has none"
     sizes = sorted(gpu.milli for gpu in gpus)
-    for name in sorted(pool.partitions.layouts, key=lambda each: (each != asked, each)):
+    for name in sorted(pool.partitions.layouts, key=lambda layout: (layout != requested, layout)):
         if sorted(gpu.milli for gpu in in_layout(pool, name, "")) == sizes:
             return name
     return None
@@ -82,9 +82,9 @@ def _instances(gpu: PoolGpu, name: str) -> Iterator[Gpu]:
         raise InvalidSpec((f"{gpu.model} has no known MIG profiles; give `model` and `memory` of one of {known}",))
     counts = {profile: int(number) for profile, number in gpu.instances.items()}
     if not holds(model, counts):
-        said = " and ".join(f"{number} x {profile}" for profile, number in counts.items())
+        counted = " and ".join(f"{number} x {profile}" for profile, number in counts.items())
         has = ", ".join(model.profiles)
-        raise InvalidSpec((f"{said} do not fit on one {model.name}, which has {has}",))
+        raise InvalidSpec((f"{counted} do not fit on one {model.name}, which has {has}",))
     for profile, number in counts.items():
         sized = model.profiles[profile]
         for index in range(number):

@@ -65,23 +65,23 @@ def describe_parts(gpus: Sequence[Gpu], count: int = 2) -> str:
 def describe_shared(nodes: Iterable[Node]) -> str:
     """Describe the shared devices of nodes, such as ``7 MIG instances of 0.142 GPU with 5 GB``."""
     kinds = Counter((gpu.milli, gpu.sharing, gpu.memory_bytes) for node in nodes for gpu in node.gpus)
-    said = []
+    parts = []
     for (milli, way, memory_bytes), count in sorted(kinds.items(), key=lambda item: (-item[1], str(item[0]))):
         if way is None:
-            said.append(f"{plural(count, 'GPU')} that {'goes' if count == 1 else 'go'} to one run only")
+            parts.append(f"{plural(count, 'GPU')} that {'goes' if count == 1 else 'go'} to one run only")
         elif milli == WHOLE_MILLI:
-            said.append(f"{plural(count, 'GPU')} shared by {SHARED_BY[way]}")
+            parts.append(f"{plural(count, 'GPU')} shared by {SHARED_BY[way]}")
         else:
             memory = f" with {memory_bytes / GB:g} GB" if memory_bytes else ""
-            said.append(f"{plural(count, _PARTS[way])} of {milli / WHOLE_MILLI:g} GPU{memory}")
-    return ", ".join(said[:4]) or "no GPU"
+            parts.append(f"{plural(count, _PARTS[way])} of {milli / WHOLE_MILLI:g} GPU{memory}")
+    return ", ".join(parts[:4]) or "no GPU"
 
 
 def remedy(resources: Resources, nodes: Iterable[Node]) -> str | None:
     """Return the remedy if a share finds no place because of its required isolation; None if the cause is another."""
-    there = {gpu.sharing for node in nodes for gpu in node.gpus} - {None}
-    missing = [way for way in MOST_APART_FIRST if way in there and way not in resources.sharing]
-    if not resources.sharing or not missing or there.intersection(resources.sharing):
+    modes = {gpu.sharing for node in nodes for gpu in node.gpus} - {None}
+    missing = [way for way in MOST_APART_FIRST if way in modes and way not in resources.sharing]
+    if not resources.sharing or not missing or modes.intersection(resources.sharing):
         return None
     ways = " or ".join(missing)
     return (

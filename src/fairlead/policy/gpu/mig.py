@@ -82,7 +82,7 @@ class Partitionable:
         return range(instance.start, instance.start + self.profiles[instance.profile].memory)
 
 
-def layouts_with(model: Partitionable, kept: Iterable[Instance], *, media: bool = False) -> tuple[Layout, ...]:
+def layouts_with(model: Partitionable, fixed: Iterable[Instance], *, media: bool = False) -> tuple[Layout, ...]:
     """Return every way to fill a GPU around some instances until no further one fits.
 
     Of ways that differ only in places, one is included.
@@ -90,14 +90,14 @@ def layouts_with(model: Partitionable, kept: Iterable[Instance], *, media: bool 
     Args:
         media: Whether to include variants with media engines, which replace one plain instance.
     """
-    return _filled(model, tuple(sorted(kept)), media)
+    return _filled(model, tuple(sorted(fixed)), media)
 
 
 def holds(model: Partitionable, counts: Mapping[str, int]) -> bool:
     """Return whether a GPU can have so many instances of each profile at once."""
     return any(
-        all(found.get(profile, 0) >= number for profile, number in counts.items())
-        for found in map(counts_of, layouts_with(model, (), media=True))
+        all(layout_counts.get(profile, 0) >= number for profile, number in counts.items())
+        for layout_counts in map(counts_of, layouts_with(model, (), media=True))
     )
 
 
@@ -113,18 +113,18 @@ def partitionable(model: str, memory_bytes: int) -> Partitionable | None:
         memory_bytes: The memory of the whole GPU, as reported by a driver or a user; 0 if unknown, when the name may
             tell.
     """
-    found = [each for each in MODELS.values() if _is_of(each.family, model)]
+    models = [known for known in MODELS.values() if _is_of(known.family, model)]
     if memory_bytes:
-        found = [each for each in found if _is_about(memory_bytes, each.memory_gb)]
-    elif len(found) > 1:
-        found = [each for each in found if f"{each.memory_gb}GB" in model.upper().replace(" ", "")]
-    return found[0] if len(found) == 1 else None
+        models = [known for known in models if _is_about(memory_bytes, known.memory_gb)]
+    elif len(models) > 1:
+        models = [known for known in models if f"{known.memory_gb}GB" in model.upper().replace(" ", "")]
+    return models[0] if len(models) == 1 else None
 
 
 def _is_of(family: str, model: str) -> bool:
     """Return whether a model is of a family: ``A30`` is in ``NVIDIA-A30``, but not in ``A300`` or ``GA30X``."""
-    before, found, after = model.upper().partition(family)
-    return bool(found) and not before[-1:].isalnum() and not after[:1].isalnum()
+    before, matched, after = model.upper().partition(family)
+    return bool(matched) and not before[-1:].isalnum() and not after[:1].isalnum()
 
 
 def _is_about(memory_bytes: int, memory_gb: int) -> bool:
@@ -133,31 +133,31 @@ def _is_about(memory_bytes: int, memory_gb: int) -> bool:
 
 
 @lru_cache(maxsize=4096)
-def _filled(model: Partitionable, kept: Layout, media: bool) -> tuple[Layout, ...]:
+def _filled(model: Partitionable, fixed: Layout, media: bool) -> tuple[Layout, ...]:
     plain = [profile for profile in model.profiles.values() if not profile.has_media]
-    has_media = any(model.profiles[instance.profile].has_media for instance in kept)
-    found: dict[tuple[tuple[str, int], ...], Layout] = {}
-    for layout in _completions(model, plain, kept):
-        for each in (layout, *(_with_media(model, layout, kept) if media and not has_media else ())):
-            found.setdefault(tuple(sorted(counts_of(each).items())), each)
-    return tuple(found[key] for key in sorted(found))
+    has_media = any(model.profiles[instance.profile].has_media for instance in fixed)
+    layouts: dict[tuple[tuple[str, int], ...], Layout] = {}
+    for layout in _completions(model, plain, fixed):
+        for variant in (layout, *(_with_media(model, layout, fixed) if media and not has_media else ())):
+            layouts.setdefault(tuple(sorted(counts_of(variant).items())), variant)
+    return tuple(layouts[key] for key in sorted(layouts))
 
 
-def _with_media(model: Partitionable, layout: Layout, kept: Layout) -> Iterator[Layout]:
+def _with_media(model: Partitionable, layout: Layout, fixed: Layout) -> Iterator[Layout]:
     for i, instance in enumerate(layout):
-        if instance not in kept and instance.profile + MEDIA in model.profiles:
+        if instance not in fixed and instance.profile + MEDIA in model.profiles:
             better = Instance(start=instance.start, profile=instance.profile + MEDIA)
             yield (*layout[:i], better, *layout[i + 1 :])
 
 
-def _completions(model: Partitionable, plain: list[Profile], kept: Layout) -> Iterator[Layout]:
-    """Yield every full layout around ``kept``, slice by slice from the left."""
-    taken = {at for instance in kept for at in model.slices(instance)}
+def _completions(model: Partitionable, plain: list[Profile], fixed: Layout) -> Iterator[Layout]:
+    """Yield every full layout around ``fixed``, slice by slice from the left."""
+    taken = {at for instance in fixed for at in model.slices(instance)}
 
     def go_on(at: int, added: Layout, used: frozenset[int]) -> Iterator[Layout]:
         if at == model.memory:
             if not any(_fits(profile, start, used) for profile in plain for start in profile.starts):
-                yield tuple(sorted((*kept, *added)))
+                yield tuple(sorted((*fixed, *added)))
             return
         yield from go_on(at + 1, added, used)
         for profile in plain:

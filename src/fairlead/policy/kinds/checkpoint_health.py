@@ -80,19 +80,20 @@ def late_at(run: Workload) -> float | None:
     return None
 
 
-def warned(run: Workload, now: float, otherwise: Reason | None = None) -> Status | None:
+def warned(run: Workload, now: float, first: Reason | None = None, *, otherwise: Reason | None = None) -> Status | None:
     """Return the status with the current warning; None if that was reported and its age has not doubled.
 
     Args:
+        first: The warning that matters more than one about checkpoints; None for none.
         otherwise: The warning if there is no problem with the checkpoints.
     """
-    found, told, told_at = warning(run, now) or otherwise, run.status.warning, run.status.warned_at
-    if found is None:
-        return None if told is None else replace(run.status, warning=None, warned_at=None)
-    is_known = told is not None and told.code is found.code
+    current, shown, told_at = first or warning(run, now) or otherwise, run.status.warning, run.status.warned_at
+    if current is None:
+        return None if shown is None else replace(run.status, warning=None, warned_at=None)
+    is_known = shown is not None and shown.code is current.code
     if is_known and told_at is not None and now - run.status.since < 2 * (told_at - run.status.since):
         return None
-    return replace(run.status, warning=found, warned_at=now)
+    return replace(run.status, warning=current, warned_at=now)
 
 
 def unsaved(progress: Progress | None) -> str | None:

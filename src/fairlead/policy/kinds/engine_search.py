@@ -3,7 +3,7 @@
 import math
 from collections.abc import Collection, Mapping
 
-from fairlead.specs.search_space import Parameter, Value, parse_value, show_value
+from fairlead.specs.search_space import Parameter, Value, parse_value
 from fairlead.specs.sweep import Sweep
 from fairlead.specs.sweep_engines import TITLES
 from fairlead.state.engine_searches import EngineSearch, Proposal
@@ -16,17 +16,21 @@ def new_proposals(search: EngineSearch | None, known: Collection[str], room: int
     if search is None:
         return ()
     seen = set(known)
-    return tuple(each for each in search.proposals if each.name not in seen)[: max(0, room)]
+    return tuple(proposal for proposal in search.proposals if proposal.name not in seen)[: max(0, room)]
 
 
 def read_values(space: tuple[Parameter, ...], values: Mapping[str, str]) -> dict[str, Value]:
     """Return the values of a proposal as the parameters have them."""
-    return {each.name: _read_value(each, values[each.name]) for each in space if each.name in values}
+    return {
+        parameter.name: _read_value(parameter, values[parameter.name])
+        for parameter in space
+        if parameter.name in values
+    }
 
 
 def _read_value(parameter: Parameter, text: str) -> Value:
     if parameter.choices:
-        return next((value for value in parameter.choices if show_value(value) == text), parse_value(text))
+        return next((value for value in parameter.choices if parameter.text_of(value) == text), parse_value(text))
     try:
         number = float(text)
     except ValueError:

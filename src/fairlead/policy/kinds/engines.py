@@ -6,10 +6,10 @@ the engine's; budgets, time limits, retries, stops and reasons remain Fairlead's
 
 from dataclasses import replace
 
-from fairlead.policy.kinds.changes import change_to, next_attempt, wait
-from fairlead.policy.kinds.lifecycle import move
 from fairlead.policy.queue.budgets import budget_overspent
+from fairlead.policy.queue.changes import change_to, next_attempt, wait
 from fairlead.specs.engines import Engine
+from fairlead.state.phase_transitions import move
 from fairlead.state.plan import Change, CreatePod
 from fairlead.state.reasons import Code, Reason
 from fairlead.state.snapshot import Grant, Phase, Pod, Snapshot, Workload
@@ -34,7 +34,7 @@ def hand_over(workload: Workload, snapshot: Snapshot, now: float) -> Change | No
         code=Code.HANDED_OVER, message=f"{what} handed to the engine {spec.engine}{queue}, which places them"
     )
     attempt = next_attempt(status)
-    grant = Grant(cpu_milli=spec.resources.cpu_milli or 0, memory_bytes=spec.resources.memory_bytes or 0)
+    grant = Grant(cpu_milli=spec.resources.pod_cpu_milli, memory_bytes=spec.resources.pod_memory_bytes)
     create = tuple(CreatePod(attempt=attempt, index=index, node="", grant=grant) for index in range(num_pods))
     moved = move(
         status, Phase.STARTING, reason, now, attempt=attempt, taken_by=None, asked_at=None, ask_again_at=None,
@@ -48,8 +48,8 @@ def tell_wait(workload: Workload, delayed: Pod) -> Change | None:
     message = delayed.message or ""
     if delayed.node:
         message = f"pod {delayed.index} of {workload.gang.nodes} has not started: {message}"
-    told = workload.status.reason
-    if (told.code, told.message) == (Code.START_DELAYED, message):
+    reason = workload.status.reason
+    if (reason.code, reason.message) == (Code.START_DELAYED, message):
         return None
     change = change_to(workload, replace(workload.status, reason=Reason(code=Code.START_DELAYED, message=message)))
-    return replace(change, event=None) if told.code is Code.START_DELAYED else change
+    return replace(change, event=None) if reason.code is Code.START_DELAYED else change

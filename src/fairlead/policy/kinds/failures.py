@@ -1,6 +1,5 @@
 """Diagnoses the failure of a gang: the user's program, the infrastructure, or a hang; and the first failed rank."""
 
-import json
 import re
 import signal as signals
 from dataclasses import replace
@@ -14,15 +13,19 @@ from fairlead.specs.training import DECADE_S, Training
 from fairlead.state.reasons import Code, Reason
 from fairlead.state.snapshot import Node, Phase, Pod, PodPhase, Progress, RankExit, Workload
 from fairlead.text.quantities import describe_duration, describe_memory
+from fairlead.untrusted_json import parse_object
 
 # When one rank is killed, its peers fail within moments, and one wait may report them together. Within this window a
 # kill explains an error; an error never explains a kill, because a failed pod's other ranks get 0.5 s before SIGKILL.
+MOST_SAID_BYTES = 64 << 10
 SAME_MOMENT_S = 0.2
 MIB = 1024**2
 # The message with which `run.progress` ends a program.
 _BAD_LOSS = re.compile(r"LossNotFinite: (the loss is not finite at step \d+: [-a-z]+)")
 # The message of ranks that could not continue in place.
 _NOT_REFORMED = re.compile(r"ReformFailed: (.+)")
+# A line of the shim, `runtime/shim.py`.
+_OWN_SIGNAL = "fairlead: a process of its own group sent SIGTERM to all of it"
 # Messages of programs, and of torch itself, that torchrun has not started them.
 _MISSED = re.compile(
     r"KeyError: '((LOCAL_)?(RANK|WORLD_SIZE)|(GROUP|NODE)_RANK|MASTER_(ADDR|PORT))'"
@@ -143,6 +146,14 @@ def _ended(spec: Training, exit_: RankExit, progress: Progress | None, nodes: tu
             exit_.tail,
             setting=setting,
         )
+    if number == signals.SIGTERM and any(_OWN_SIGNAL in line for line in exit_.tail):
+        return _failure(
+            Blame.PROGRAM,
+            Code.PROGRAM_FAILED,
+            f"{where} was ended by SIGTERM{after}, which a process of its own group sent to all of it",
+            "`kill 0` in a script ends the script too; `kill $(jobs -p)` ends what it has started.",
+            exit_.tail,
+        )
     if number is not None and number in KILLS:
         by = f"killed with {signals.Signals(number).name}{after}"
         extra = ", which Fairlead did not send"
@@ -157,19 +168,19 @@ def _ended(spec: Training, exit_: RankExit, progress: Progress | None, nodes: tu
             "Use a smaller batch, shard the model (FSDP2), or ask for a GPU with more memory.",
             exit_.tail,
         )
-    found = next((match for line in exit_.tail if (match := _BAD_LOSS.search(line))), None)
-    if number is None and found is not None:
+    bad_loss = next((match for line in exit_.tail if (match := _BAD_LOSS.search(line))), None)
+    if number is None and bad_loss is not None:
         return _failure(
             Blame.PROGRAM,
             Code.LOSS_NOT_FINITE,
-            f"{found[1]}, reported by {where}{after}",
+            f"{bad_loss[1]}, reported by {where}{after}",
             "Lower the learning rate, clip gradients, or look at the data of that step; "
             "`terminate_on_nan: false` lets it go on.",
             exit_.tail,
         )
-    found = next((match for line in exit_.tail if (match := _NOT_REFORMED.search(line))), None)
-    if number is None and found is not None:
-        what = f"{where} could not go on in place{after}: {found[1][:200]}"
+    bad_loss = next((match for line in exit_.tail if (match := _NOT_REFORMED.search(line))), None)
+    if number is None and bad_loss is not None:
+        what = f"{where} could not go on in place{after}: {bad_loss[1][:200]}"
         return _failure(Blame.INFRASTRUCTURE, Code.KILLED, what, None, exit_.tail)
     if number is not None:
         name = signals.Signals(number).name if number in list(signals.Signals) else f"signal {number}"
@@ -239,10 +250,10 @@ def _readable(line: str) -> str:
     if not line.startswith(SERVING):
         return line
     try:
-        said = json.loads(line).get("failed")
+        message = parse_object(line, max_bytes=MOST_SAID_BYTES).get("failed")
     except ValueError:  # truncated
         return line
-    return said if isinstance(said, str) else line
+    return message if isinstance(message, str) else line
 
 
 def _advice(spec: Training, exit_: RankExit) -> str | None:

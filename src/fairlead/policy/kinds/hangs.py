@@ -25,16 +25,20 @@ def explain(exits: Sequence[RankExit], world_size: int) -> str | None:
         return None
     waiting = {rank: hang for rank, hang in looked.items() if hang.waits_in is not None}
     busy = {rank: hang for rank, hang in looked.items() if hang.waits_in is None and hang.place is not None}
-    silent = world_size - len(waiting) - len(busy)
+    # A rank that had succeeded has no stack to give.
+    over = {exit_.rank for exit_ in exits if exit_.ok and exit_.hang is None}
+    silent = world_size - len(waiting) - len(busy) - len(over)
     if not waiting and not busy:
         return "no rank gave its stack, so where it hangs is not known"
     if world_size == 1:
         return f"rank 0 hangs in {_where(looked[0])}"
-    said = _told_apart(waiting, busy) if busy else _all_wait(waiting)
+    explanation = _told_apart(waiting, busy) if busy else _all_wait(waiting)
+    if over:
+        explanation += f"; {_names(sorted(over))} had succeeded"
     if silent == 1:
-        quiet = next(rank for rank in range(world_size) if rank not in waiting and rank not in busy)
-        return f"{said}; rank {quiet} gave no stack"
-    return said if silent == 0 else f"{said}; {silent} ranks gave no stack"
+        quiet = next(rank for rank in range(world_size) if rank not in {*waiting, *busy, *over})
+        return f"{explanation}; rank {quiet} gave no stack"
+    return explanation if silent == 0 else f"{explanation}; {silent} ranks gave no stack"
 
 
 def _told_apart(waiting: dict[int, Whereabouts], busy: dict[int, Whereabouts]) -> str:

@@ -9,8 +9,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from fairlead.frozen import dataclass
-from fairlead.policy.kinds.changes import stop
 from fairlead.policy.queue.budgets import HOUR_S, rate_of
+from fairlead.policy.queue.changes import stop
 from fairlead.specs.training import Idle, WhenIdle
 from fairlead.state.idleness import Idleness
 from fairlead.state.plan import Change
@@ -62,17 +62,17 @@ def sample_of(
     cores: float | None = None,
 ) -> Sample:
     """Return a measurement with the run's reports by then."""
-    told = run.progress if run.progress is not None and run.progress.updated_at >= run.status.since else Progress()
+    progress = run.progress if run.progress is not None and run.progress.updated_at >= run.status.since else Progress()
     signs = [pod.active_at for pod in pods if pod.active_at is not None]
     return Sample(
-        at=at, span_s=min(span_s, MOST_SPAN_S), busy=busy, has_gpus=has_gpus, cores=cores, step=told.step,
-        saving_s=told.saving_s, loading_s=told.loading_s, active_at=max(signs, default=None),
+        at=at, span_s=min(span_s, MOST_SPAN_S), busy=busy, has_gpus=has_gpus, cores=cores, step=progress.step,
+        saving_s=progress.saving_s, loading_s=progress.loading_s, active_at=max(signs, default=None),
     )  # fmt: skip
 
 
 def recent(samples: Iterable[Sample], wish: Idle, now: float) -> list[Sample]:
     """Return the samples that may still count."""
-    return [each for each in samples if each.at > now - wish.for_s]
+    return [sample for sample in samples if sample.at > now - wish.for_s]
 
 
 def coarsened(samples: list[Sample], most: int) -> list[Sample]:
@@ -95,17 +95,17 @@ def idleness(samples: Sequence[Sample], wish: Idle, now: float) -> Idleness | No
     Args:
         samples: Those of its current start, in order.
     """
-    found = recent(samples, wish, now)
-    covered_s = sum(each.span_s for each in found)
-    if not found or covered_s < LEAST_COVERED * wish.for_s:
+    window = recent(samples, wish, now)
+    covered_s = sum(sample.span_s for sample in window)
+    if not window or covered_s < LEAST_COVERED * wish.for_s:
         return None
-    busy = sum(each.busy * each.span_s for each in found) / covered_s
+    busy = sum(sample.busy * sample.span_s for sample in window) / covered_s
     if busy >= wish.below:
         return None
-    first, last = found[0], found[-1]
-    known = [each for each in found if each.cores is not None]
-    known_s = sum(each.span_s for each in known)
-    cores = sum((each.cores or 0.0) * each.span_s for each in known) / known_s if known_s else None
+    first, last = window[0], window[-1]
+    known = [sample for sample in window if sample.cores is not None]
+    known_s = sum(sample.span_s for sample in known)
+    cores = sum((sample.cores or 0.0) * sample.span_s for sample in known) / known_s if known_s else None
     return Idleness(
         busy=round(busy, 2),
         has_gpus=last.has_gpus,
@@ -121,46 +121,46 @@ def _passed(first: float | None, last: float | None, covered_s: float) -> float 
     return None if last is None else round(min(1.0, max(0.0, last - (first or 0.0)) / covered_s), 2)
 
 
-def cause(found: Idleness) -> str | None:
+def cause(sample: Idleness) -> str | None:
     """Return what keeps it from working, as a clause; None if unknown."""
-    idle = 1.0 - found.busy
-    if found.saving >= EXPLAINS * idle:
-        return f"it waits for its checkpoints {found.saving:.0%} of the time"
-    if found.loading is not None and found.loading >= EXPLAINS * idle:
-        return f"it waits for data {found.loading:.0%} of the time"
-    if found.is_silent or found.steps == 0:
+    idle = 1.0 - sample.busy
+    if sample.saving >= EXPLAINS * idle:
+        return f"it waits for its checkpoints {sample.saving:.0%} of the time"
+    if sample.loading is not None and sample.loading >= EXPLAINS * idle:
+        return f"it waits for data {sample.loading:.0%} of the time"
+    if sample.is_silent or sample.steps == 0:
         return "it has made no progress in all that time, so it hangs or waits for something outside"
-    if found.has_gpus and found.cores is not None and found.cores >= CORES_SHORT:
-        return f"its processor cores are {found.cores:.0%} busy, so that what prepares its data is short of them"
-    if found.steps is not None:
-        return f"it continues, with {plural(found.steps, 'step')}, and is idle between or within them"
+    if sample.has_gpus and sample.cores is not None and sample.cores >= CORES_SHORT:
+        return f"its processor cores are {sample.cores:.0%} busy, so that what prepares its data is short of them"
+    if sample.steps is not None:
+        return f"it continues, with {plural(sample.steps, 'step')}, and is idle between or within them"
     return None
 
 
 def reason(run: Workload, nodes: Iterable[Node]) -> Reason | None:
     """Return the reason of an idle run, with the cause and the cost; None if it is not idle."""
-    found = run.idle
-    if found is None or run.status.phase is not Phase.RUNNING:
+    idle = run.idle
+    if idle is None or run.status.phase is not Phase.RUNNING:
         return None
-    what = "its GPUs" if found.has_gpus else "the cores that it asks for"
-    message = f"{what} were {found.busy:.0%} busy in the last {describe_duration(run.spec.idle.for_s)}"
-    why = cause(found)
+    what = "its GPUs" if idle.has_gpus else "the cores that it asks for"
+    message = f"{what} were {idle.busy:.0%} busy in the last {describe_duration(run.spec.idle.for_s)}"
+    why = cause(idle)
     if why is not None:
         message += f": {why}"
-    wasted = rate_of(run.gang, nodes) * HOUR_S * (1.0 - found.busy)
+    wasted = rate_of(run.gang, nodes) * HOUR_S * (1.0 - idle.busy)
     if wasted:
         message += f"; what is idle costs {describe_microusd(round(wasted))} an hour"
-    return Reason(code=Code.IDLE, message=message, remedy=_remedy(found))
+    return Reason(code=Code.IDLE, message=message, remedy=_remedy(idle))
 
 
-def _remedy(found: Idleness) -> str:
-    if found.saving >= EXPLAINS * (1.0 - found.busy):
+def _remedy(idle: Idleness) -> str:
+    if idle.saving >= EXPLAINS * (1.0 - idle.busy):
         return "Save less often, by `checkpoint.every`, or to a faster place, by `checkpoint.to`."
-    if found.is_silent or found.steps == 0:
+    if idle.is_silent or idle.steps == 0:
         return "`stall_timeout` would end it and say where it hangs; `idle: suspend` gives up what it holds."
-    if not found.has_gpus:
+    if not idle.has_gpus:
         return "Ask for fewer cores, by `resources.cpu`."
-    if found.loading is None:
+    if idle.loading is None:
         return "Take batches from `run.batches(loader)`: it tells whether data is what it waits for."
     return "More loader workers, more `resources.cpu`, larger batches or a smaller part of a GPU would use them better."
 

@@ -1,68 +1,10 @@
-"""Defines the lifecycle of a workload as one table of all transitions. Any other transition is a bug."""
+"""Says which intents a workload may get, whether it is over, and how statuses of earlier versions read now."""
 
-from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
 from fairlead.errors import Conflict
-from fairlead.state.reasons import Code, Reason
+from fairlead.state.reasons import Code
 from fairlead.state.snapshot import AnyWorkload, Intent, Phase, Status
-
-MOVES: dict[tuple[Phase, Phase], str] = {
-    (Phase.PENDING, Phase.STARTING): "the whole gang was placed",
-    (Phase.PENDING, Phase.SUSPENDED): "suspended before it started",
-    (Phase.PENDING, Phase.STOPPED): "stopped before it started",
-    (Phase.PENDING, Phase.FAILED): "no node can ever hold it, or its time is over",
-    (Phase.STARTING, Phase.RUNNING): "every rank was started",
-    (Phase.STARTING, Phase.SUCCEEDED): "all ranks succeeded before it was seen running",
-    (Phase.STARTING, Phase.RESTARTING): "the start failed and may be repeated",
-    (Phase.STARTING, Phase.STOPPING): "asked to stop, or failing for good while pods live",
-    (Phase.STARTING, Phase.FAILED): "failed for good, no pod lives",
-    (Phase.RUNNING, Phase.SUCCEEDED): "every rank ended with exit code 0",
-    (Phase.RUNNING, Phase.RESTARTING): "a failure that may be retried",
-    (Phase.RUNNING, Phase.STOPPING): "asked to stop, or failing for good while pods live",
-    (Phase.RUNNING, Phase.FAILED): "failed for good, no pod lives",
-    (Phase.RESTARTING, Phase.STARTING): "the whole gang was placed again",
-    (Phase.RESTARTING, Phase.PENDING): "it waits for room",
-    (Phase.RESTARTING, Phase.SUSPENDED): "suspended between two starts",
-    (Phase.RESTARTING, Phase.STOPPING): "asked to stop while pods of the failed start live",
-    (Phase.RESTARTING, Phase.STOPPED): "stopped between two starts",
-    (Phase.RESTARTING, Phase.FAILED): "its time is over, or no node can hold it any more",
-    (Phase.STOPPING, Phase.STARTING): "it stopped to change its size, and was placed again",
-    (Phase.STOPPING, Phase.STOPPED): "no pod lives any more",
-    (Phase.STOPPING, Phase.FAILED): "no pod lives any more, and it had failed for good",
-    (Phase.STOPPING, Phase.PENDING): "no pod lives any more, and it waits to be placed again",
-    (Phase.STOPPING, Phase.SUSPENDED): "no pod lives any more, and it was asked to suspend",
-    (Phase.STOPPING, Phase.SUCCEEDED): "all ranks had succeeded when the stop notice came",
-    (Phase.SUSPENDED, Phase.PENDING): "resumed",
-    (Phase.SUSPENDED, Phase.STOPPED): "stopped while suspended",
-    (Phase.STOPPED, Phase.PENDING): "resumed",
-    (Phase.FAILED, Phase.PENDING): "resumed",
-}
-
-PARENT_MOVES: dict[tuple[Phase, Phase], str] = {
-    (Phase.PENDING, Phase.RUNNING): "its kind has judged it for the first time",
-    (Phase.PENDING, Phase.STOPPING): "asked to stop, or over, while children are not",
-    (Phase.PENDING, Phase.SUSPENDED): "suspended before anything was submitted",
-    (Phase.PENDING, Phase.STOPPED): "stopped before anything was submitted",
-    (Phase.PENDING, Phase.SUCCEEDED): "there was nothing to do, or nothing left",
-    (Phase.PENDING, Phase.FAILED): "it cannot go on",
-    (Phase.RUNNING, Phase.STOPPING): "asked to stop, or over, while children are not",
-    (Phase.RUNNING, Phase.SUSPENDED): "suspended while no child ran",
-    (Phase.RUNNING, Phase.STOPPED): "stopped while no child ran",
-    (Phase.RUNNING, Phase.SUCCEEDED): "it has what was wanted",
-    (Phase.RUNNING, Phase.FAILED): "it cannot go on",
-    (Phase.STOPPING, Phase.SUSPENDED): "all children are over or Suspended",
-    (Phase.STOPPING, Phase.STOPPED): "all children are over",
-    (Phase.STOPPING, Phase.SUCCEEDED): "all children are over, and it had what was wanted",
-    (Phase.STOPPING, Phase.FAILED): "all children are over, and it could not go on",
-    (Phase.SUSPENDED, Phase.PENDING): "resumed",
-    (Phase.SUSPENDED, Phase.STOPPING): "stopped while suspended, as its children are",
-    (Phase.SUSPENDED, Phase.STOPPED): "stopped while suspended",
-    (Phase.STOPPED, Phase.PENDING): "resumed",
-    (Phase.FAILED, Phase.PENDING): "resumed",
-}
-"""The lifecycle of a parent, which follows its children: it never starts, and fails only for good."""
 
 
 def check_intent(run: AnyWorkload, intent: Intent) -> None:
@@ -71,68 +13,52 @@ def check_intent(run: AnyWorkload, intent: Intent) -> None:
     Raises:
         Conflict: The run is over, or about to be.
     """
-    name, phase, after = run.spec.name, run.status.phase, run.status.next_phase
+    name, phase = run.spec.name, run.status.phase
     if intent is Intent.SUSPEND and phase.is_final:
         raise Conflict(f"{name} is {phase.value}; only an unfinished run can be suspended.")
     if intent is Intent.RUN and phase is Phase.SUCCEEDED:
-        raise Conflict(f"{name} has succeeded; there is nothing left to do. `fairlead run` submits it as a new run.")
+        raise Conflict(f"{name} has succeeded; there is nothing left to do. {_anew(run)}")
+    if intent is Intent.RUN:
+        check_not_ending(run)
+
+
+def check_not_ending(run: AnyWorkload) -> None:
+    """Refuse to resume a run that is about to end although it is to run.
+
+    Raises:
+        Conflict: It is.
+    """
+    name, phase, after = run.spec.name, run.status.phase, run.status.next_phase
     # The intent is RUN already, so that setting it again would have no effect.
-    if intent is run.intent is Intent.RUN and phase is Phase.STOPPING and after is not None and after.is_final:
+    if run.intent is Intent.RUN and phase is Phase.STOPPING and after is not None and after.is_final:
         raise Conflict(f"{name} is not yet {after.value}: {run.status.reason.message}; resume it when it is.")
+
+
+def _anew(run: AnyWorkload) -> str:
+    # Here and not above, since every command reads this module, and few runs are sweeps.
+    from fairlead.specs.sweep import MAX_TRIALS, Sweep
+
+    if isinstance(run.spec, Sweep):
+        more = min(2 * run.spec.num_trials, MAX_TRIALS)
+        if has_more(replace(run, spec=replace(run.spec, trials=more))):
+            return f"`fairlead resume {run.spec.name} --set trials={more}` tries more of the same search."
+    return "`fairlead run` submits it as a new run."
 
 
 def is_over(run: AnyWorkload) -> bool:
     """Return whether a run has ended and was not resumed since; an unprocessed resume counts."""
     phase = run.status.phase
-    return phase.is_final and not (run.intent is Intent.RUN and phase in (Phase.FAILED, Phase.STOPPED))
+    if not phase.is_final or run.intent is not Intent.RUN:
+        return phase.is_final
+    return phase is Phase.SUCCEEDED and not has_more(run)
 
 
-def ran_until(status: Status, at: float) -> float:
-    """Return ``ran_s`` including the current start up to a time."""
-    if status.phase is not Phase.RUNNING:
-        return status.ran_s
-    return status.ran_s + max(0.0, at - status.since) * (status.nodes or 1)
+def has_more(run: AnyWorkload) -> bool:
+    """Return whether a run that has succeeded has more to do, by a spec that has changed since."""
+    from fairlead.policy.kinds.table import parent_of  # here, since few runs have succeeded and are to run
 
-
-def active_until(status: Status, at: float) -> float:
-    """Return ``active_s`` including the present time in Running, up to a time."""
-    return status.active_s + (max(0.0, at - status.since) if status.phase is Phase.RUNNING else 0.0)
-
-
-def move(status: Status, to: Phase, reason: Reason, now: float, **changes: Any) -> Status:
-    """Return the status after a transition; ``changes`` are further fields of Status.
-
-    Raises:
-        ValueError: The table has no such transition.
-    """
-    if status.phase is Phase.RUNNING and to in (Phase.STOPPING, Phase.SUCCEEDED):
-        changes.setdefault("ran_s", ran_until(status, now))
-    if status.phase is Phase.RUNNING:
-        changes |= {"asked_at": None, "ask_again_at": None}  # they were of pods that it had lost
-    changes |= {"warning": None, "warned_at": None}
-    return _move(MOVES, status, to, reason, now, changes)
-
-
-def move_parent(status: Status, to: Phase, reason: Reason, now: float, **changes: Any) -> Status:
-    """Return the status of a parent after a transition, as ``move`` does, by the table of parents."""
-    return _move(PARENT_MOVES, status, to, reason, now, changes)
-
-
-def _move(
-    moves: Mapping[tuple[Phase, Phase], str],
-    status: Status,
-    to: Phase,
-    reason: Reason,
-    now: float,
-    changes: dict[str, Any],
-) -> Status:
-    if (status.phase, to) not in moves:
-        raise ValueError(f"no move from {status.phase} to {to}")
-    changes.setdefault("active_s", active_until(status, now))
-    if changes.get("attempt", status.attempt) != status.attempt:
-        changes["lost"] = ()
-    moved = replace(status, phase=to, reason=reason, since=now, next_phase=None, next_reason=None, **changes)
-    return replace(moved, finished_at=now) if to.is_final else moved
+    kind = parent_of(run.spec)
+    return kind is not None and kind.has_more is not None and kind.has_more(run)
 
 
 def upgraded(status: Status) -> Status:

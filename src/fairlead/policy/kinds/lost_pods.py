@@ -12,10 +12,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from fairlead.policy.disruption.node_reclaims import reclaim
-from fairlead.policy.kinds.changes import notices
 from fairlead.policy.kinds.failures import Blame, Failure, diagnose
 from fairlead.policy.kinds.retries import PRODUCTIVE_S, backoff_s
 from fairlead.policy.kinds.slow_starts import LIMIT_S, overdue
+from fairlead.policy.queue.changes import notices
 from fairlead.specs.training import Elastic, Training
 from fairlead.state.plan import Change, CreatePod, Event
 from fairlead.state.reasons import Code, Reason
@@ -75,7 +75,7 @@ def go_on(workload: Workload, own: tuple[Pod, ...], nodes: tuple[Node, ...], now
         return None
     status, progress = workload.status, workload.progress
     step = 0 if progress is None or progress.step is None else progress.step
-    known = {each.index: each for each in status.lost}
+    known = {pod.index: pod for pod in status.lost}
     at = {pod.index: pod for pod in own}
     for index in gone:
         one = _again(workload.spec, index, known.get(index), at.get(index), step, now)
@@ -86,7 +86,7 @@ def go_on(workload: Workload, own: tuple[Pod, ...], nodes: tuple[Node, ...], now
     avoids = tuple(sorted({*status.avoids, *(name for failure in gone.values() for name in failure.nodes)}))
     left = [at[index] for index in gone if index in at and not at[index].phase.is_final]
     first = gone[min(gone)].reason
-    num, goes_on = workload.gang.nodes, workload.gang.nodes - sum(each.replaced_at is None for each in lost)
+    num, goes_on = workload.gang.nodes, workload.gang.nodes - sum(pod.replaced_at is None for pod in lost)
     ranks = plural(goes_on * workload.gang.ranks_on_each_node, "rank")
     more = f", and {plural(len(gone) - 1, 'other pod')} with it" if len(gone) > 1 else ""
     they = "they are" if len(gone) > 1 else "it is"
@@ -104,8 +104,8 @@ def go_on(workload: Workload, own: tuple[Pod, ...], nodes: tuple[Node, ...], now
 def leave(workload: Workload, own: tuple[Pod, ...], nodes: tuple[Node, ...]) -> Change | None:
     """Return the notices to pods on nodes that are about to be taken away, if the others can go on without them."""
     going = leaving_alone(workload, own, nodes)
-    told = [(pod, order) for pod in going if (order := reclaim(workload.spec, (pod,), nodes)) is not None]
-    new = [(pod, order) for pod, order in told if pod.terminating_since is None]
+    reclaims = [(pod, order) for pod in going if (order := reclaim(workload.spec, (pod,), nodes)) is not None]
+    new = [(pod, order) for pod, order in reclaims if pod.terminating_since is None]
     if not new:
         return None
     orders = tuple(notice for pod, order in new for notice in notices((pod,), order.grace_s))
@@ -165,8 +165,8 @@ def came_back(workload: Workload, own: tuple[Pod, ...]) -> Change | None:
     if delayed is not None and status.reason.code is Code.PLACED:
         message = f"pod {delayed.index} of {num} has not started again: {delayed.message}"
         reason = Reason(code=Code.START_DELAYED, message=message)
-        told = replace(status, reason=reason)
-        return Change(workload_uid=workload.uid, version=workload.version, status=told)
+        back = replace(status, reason=reason)
+        return Change(workload_uid=workload.uid, version=workload.version, status=back)
     if status.reason.code is Code.RANKS_STARTED or not all(map(_runs, own)):
         return None
     message = f"{plural(workload.gang.world_size, 'rank')} in all {num} pods run"
@@ -182,11 +182,11 @@ def came_back(workload: Workload, own: tuple[Pod, ...]) -> Change | None:
 
 def replaced(workload: Workload, create: tuple[CreatePod, ...], now: float) -> Change:
     """Return the change that places replacements."""
-    status, which = workload.status, {each.index for each in create}
-    lost = tuple(replace(each, replaced_at=now) if each.index in which else each for each in status.lost)
+    status, which = workload.status, {placement.index for placement in create}
+    lost = tuple(replace(pod, replaced_at=now) if pod.index in which else pod for pod in status.lost)
     are = "pods" if len(which) > 1 else "pod"
     pods = f"{are} {', '.join(map(str, sorted(which)))} of {workload.gang.nodes}"
-    where = ", ".join(sorted({each.node for each in create}))
+    where = ", ".join(sorted({placement.node for placement in create}))
     reason = Reason(code=Code.PLACED, message=f"{pods} placed again on {where}; the others continue in place meanwhile")
     return Change(
         workload_uid=workload.uid,
@@ -206,7 +206,7 @@ def waits(workload: Workload, why: Reason, asked_at: float | None, ask_again_at:
         asked_at, ask_again_at: As in ``Status``.
     """
     status, num = workload.status, workload.gang.nodes
-    indexes = ", ".join(str(each.index) for each in status.missing)
+    indexes = ", ".join(str(pod.index) for pod in status.missing)
     which = f"pods {indexes} wait: each" if len(status.missing) > 1 else f"pod {indexes} waits: it"
     what = f"{num - len(status.missing)} of {num} pods run; {which} {why.message}"
     remedy = "It is placed as soon as a node has that free; the others continue meanwhile."
@@ -225,10 +225,10 @@ def waits(workload: Workload, why: Reason, asked_at: float | None, ask_again_at:
 def look_times(workload: Workload) -> Iterator[float]:
     """Yield when a replacement may be placed, or gives up its place as it has not started."""
     if workload.status.phase is Phase.RUNNING:
-        for each in workload.status.lost:
-            yield each.retry_at
-            if each.replaced_at is not None:
-                yield each.replaced_at + LIMIT_S
+        for pod in workload.status.lost:
+            yield pod.retry_at
+            if pod.replaced_at is not None:
+                yield pod.replaced_at + LIMIT_S
 
 
 def _runs(pod: Pod) -> bool:
@@ -245,9 +245,9 @@ def _lost(
 ) -> Iterator[tuple[int, Failure]]:
     """Yield the indexes of pods that are lost, with the reasons."""
     gang, status = workload.gang, workload.status
-    there = {pod.index for pod in own} | {each.index for each in status.missing}
+    known = {pod.index for pod in own} | {lost_pod.index for lost_pod in status.missing}
     for index in range(gang.nodes):
-        if index not in there:
+        if index not in known:
             reason = Reason(code=Code.POD_LOST, message=f"pod {index} of {gang.nodes} vanished")
             yield index, Failure(blame=Blame.INFRASTRUCTURE, reason=reason)
     for pod in own:

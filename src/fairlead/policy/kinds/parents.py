@@ -12,13 +12,15 @@ from dataclasses import replace
 from typing import TypeAlias
 
 from fairlead.frozen import dataclass
-from fairlead.policy.kinds.changes import change_to
-from fairlead.policy.kinds.lifecycle import move_parent
+from fairlead.policy.kinds.internal_failures import Failures
+from fairlead.policy.kinds.lifecycle import has_more
 from fairlead.policy.kinds.record import Family
 from fairlead.policy.kinds.table import parent_of
 from fairlead.policy.placement.node_eligibility import is_spot
+from fairlead.policy.queue.changes import change_to
 from fairlead.specs.training import Tier
 from fairlead.specs.workload import WorkloadSpec, renamed
+from fairlead.state.phase_transitions import move_parent
 from fairlead.state.plan import Change, ChildIntent, Event, SubmitChild
 from fairlead.state.reasons import Code, Reason
 from fairlead.state.snapshot import AnyWorkload, Intent, Phase, PodPhase, Snapshot
@@ -110,19 +112,30 @@ def finish(
     return _halt(replace(parent, status=status), family, Intent.STOP, phase, reason, now)
 
 
-def judge_parents(snapshot: Snapshot, now: float) -> list[Change]:
-    """Return the changes of the parents of a snapshot: one for each, or those of children that precede its end."""
+def judge_parents(snapshot: Snapshot, now: float, failures: Failures | None = None) -> list[Change]:
+    """Return the changes of the parents of a snapshot: one for each, or those of children that precede its end.
+
+    Args:
+        failures: Receives the parents that cannot be judged, so that the others are judged all the same.
+    """
     families = families_at(snapshot, now)
     names = {
-        (each.spec.team, each.spec.name): each.parent
-        for each in (*snapshot.workloads, *snapshot.parents)
-        if not each.status.phase.is_final
+        (run.spec.team, run.spec.name): run.parent
+        for run in (*snapshot.workloads, *snapshot.parents)
+        if not run.status.phase.is_final
     }
     changes: list[Change] = []
     for parent in snapshot.parents:
-        change = _judge(parent, families[parent.uid], names, now)
-        if change is not None:
-            changes += _last_words(parent, families[parent.uid], change) or (change,)
+        if failures is not None and parent.uid in failures:
+            continue
+        try:
+            change = _judge(parent, families[parent.uid], names, now)
+            if change is not None:
+                changes += _last_words(parent, families[parent.uid], change) or (change,)
+        except Exception as error:
+            if failures is None:
+                raise
+            failures.note(parent.uid, error)
     return changes
 
 
@@ -197,14 +210,14 @@ _Member: TypeAlias = tuple[float, str, str, AnyWorkload]
 
 
 def _by_parent(workloads: Iterable[AnyWorkload], prefixes: tuple[tuple[str, str], ...]) -> dict[str, list[_Member]]:
-    of, found = dict(prefixes), defaultdict[str, list[_Member]](list)
+    of, members = dict(prefixes), defaultdict[str, list[_Member]](list)
     for child in workloads:
         uid = child.parent
         if uid is not None and uid in of:
             # Most of thousands have another intent.
             shown = _as_it_goes_on(child) if child.intent is Intent.RUN else child
-            found[uid].append((child.created_at, child.uid, child.spec.name.removeprefix(of[uid]), shown))
-    return found
+            members[uid].append((child.created_at, child.uid, child.spec.name.removeprefix(of[uid]), shown))
+    return members
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,7 +251,7 @@ def _by_parent_of_ended(ended: tuple[AnyWorkload, ...], prefixes: tuple[tuple[st
         before, known = (), {}
     elif len(ended) == len(before):
         return known
-    found = dict(known)
+    ended_of = dict(known)
     for uid, new in _by_parent(ended[len(before) :], prefixes).items():
         new.sort()
         had = known.get(uid, _NOBODY)
@@ -248,9 +261,9 @@ def _by_parent_of_ended(ended: tuple[AnyWorkload, ...], prefixes: tuple[tuple[st
             by_name = {**had.by_name, **_by_name(new)}
         else:
             by_name = _by_name(sorted([*had.members, *new]))
-        found[uid] = _Ended(sorted([*had.members, *new]), by_name if _stay(new) else {})
-    _LAST_ENDED = ended, prefixes, found
-    return found
+        ended_of[uid] = _Ended(sorted([*had.members, *new]), by_name if _stay(new) else {})
+    _LAST_ENDED = ended, prefixes, ended_of
+    return ended_of
 
 
 def _by_name(members: Iterable[_Member]) -> dict[str, AnyWorkload]:
@@ -275,7 +288,7 @@ def _merged(
 
 def _on_spot(snapshot: Snapshot) -> frozenset[str]:
     """Return the uids of replicas above the base of an endpoint that have a pod on a spot node."""
-    above = {each.uid for each in snapshot.workloads if each.spec.capacity.tier is Tier.OVERFLOW}
+    above = {run.uid for run in snapshot.workloads if run.spec.capacity.tier is Tier.OVERFLOW}
     if not above:
         return frozenset()
     spot = {node.name for node in snapshot.nodes if is_spot(node)}
@@ -292,11 +305,11 @@ def _ready(snapshot: Snapshot) -> frozenset[str]:
     for pod in snapshot.pods:
         answers[pod.workload_uid, pod.attempt].append(pod.ready and not pod.phase.is_final)
     return frozenset(
-        each.uid
-        for each in snapshot.workloads
-        if (given := answers.get((each.uid, each.status.attempt))) is not None
-        and len(given) == each.gang.nodes
-        and all(given)
+        run.uid
+        for run in snapshot.workloads
+        if (answer := answers.get((run.uid, run.status.attempt))) is not None
+        and len(answer) == run.gang.nodes
+        and all(answer)
     )
 
 
@@ -335,7 +348,7 @@ def _after_the_end(
         return _order(parent, family.children.values(), Intent.DELETE)
     if parent.intent is not Intent.RUN:
         return None
-    if status.phase is Phase.SUCCEEDED:
+    if status.phase is Phase.SUCCEEDED and not has_more(parent):
         return Change(workload_uid=parent.uid, version=parent.version, intent=Intent.STOP)
     name = parent.spec.name
     if (parent.spec.team, name) in names:
@@ -343,10 +356,13 @@ def _after_the_end(
         taken = Reason(code=Code.NAME_TAKEN, message=message, remedy="Resume it when that one is over.")
         event = Event(type="NotResumed", reason=taken)
         return Change(workload_uid=parent.uid, version=parent.version, intent=Intent.STOP, event=event)
+    # The failed children of a parent that succeeded are results.
+    was_undone = status.phase is not Phase.SUCCEEDED
     again = [
         child
         for child in family.children.values()
-        if child.status.phase is Phase.FAILED or (child.uid in status.halted and child.status.phase is Phase.STOPPED)
+        if (was_undone and child.status.phase is Phase.FAILED)
+        or (child.uid in status.halted and child.status.phase is Phase.STOPPED)
     ]
     return _go_on(parent, again, f"resumed after it had {status.phase.value.lower()}", now)
 

@@ -58,8 +58,8 @@ def judge(pipeline: Workload[Pipeline], family: Family, now: float) -> Change | 
             detail=PipelineDetail(submitted=True),
             submit=(submit(pipeline, DRIVER, pipeline.spec.driver),),
         )
-    told = driver.progress
-    over, tasks = (0, None) if told is None else (told.step or 0, told.total_steps)
+    driver_progress = driver.progress
+    over, tasks = (0, None) if driver_progress is None else (driver_progress.step or 0, driver_progress.total_steps)
     detail = PipelineDetail(submitted=True, over=over, tasks=tasks)
     if driver.status.phase is Phase.STOPPED and pipeline.status.phase is Phase.PENDING:
         # Resuming the pipeline also resumes its driver, even one that was stopped by itself.
@@ -76,8 +76,8 @@ def judge(pipeline: Workload[Pipeline], family: Family, now: float) -> Change | 
             own, whole = f"resume {driver.spec.name}`", f"resume {pipeline.spec.name}`"
             reason = replace(reason, remedy=reason.remedy.replace(own, whole))
         return finish(pipeline, family, Phase.FAILED, reason, now, detail=detail)
-    asked = asked_children(pipeline.spec, family, driver.progress.asks if driver.progress is not None else ())
-    new = tuple(submit(pipeline, name, spec) for name, spec in asked.items())
+    requested = asked_children(pipeline.spec, family, driver.progress.asks if driver.progress is not None else ())
+    new = tuple(submit(pipeline, name, spec) for name, spec in requested.items())
     others = sorted(
         child.spec.name for name, child in family.children.items() if name != DRIVER and not child.status.phase.is_final
     )
@@ -87,8 +87,8 @@ def judge(pipeline: Workload[Pipeline], family: Family, now: float) -> Change | 
     reason = Reason(code=Code.CHILDREN_RUNNING, message="; ".join(parts))
     event = None
     if new:
-        said = f"submitted {_named([order.spec.name for order in new])} for its driver"
-        event = Event(type="StepsSubmitted", reason=Reason(code=Code.CHILDREN_RUNNING, message=said))
+        sentence = f"submitted {_named([order.spec.name for order in new])} for its driver"
+        event = Event(type="StepsSubmitted", reason=Reason(code=Code.CHILDREN_RUNNING, message=sentence))
     return advance(pipeline, reason, now, detail=detail, submit=new, event=event)
 
 

@@ -6,12 +6,18 @@ from fairlead.state.snapshot import AnyWorkload, Progress, is_leaf
 
 
 def warning_of(workload: AnyWorkload, now: float) -> Reason | None:
-    """Return the warning of a running run; None without one, and for a parent."""
+    """Return the warning of a running run, or of a workload at which Fairlead itself failed; None without one."""
+    shown = workload.status.warning
+    if shown is not None and shown.code is Code.INTERNAL_ERROR:
+        return shown
     if not is_leaf(workload):
         return None
-    told = workload.status.warning
+    if shown is not None and shown.code is Code.NODE_SILENT:
+        return shown
     # Only the loop knows measurements of a run; it stores its finding.
-    return warning(workload, now) or (told if told is not None and told.code is Code.IDLE else None)
+    return warning(workload, now) or (
+        shown if shown is not None and shown.code in (Code.IDLE, Code.SLOW_RANK) else None
+    )
 
 
 def progress_of(workload: AnyWorkload, *, short: bool = False) -> str:

@@ -101,6 +101,8 @@ class ParentKind(Generic[Spec]):
             saves nothing. It affects only the latency of ``judge``.
         together: Returns families of the kind's parents, by uid, that are judged by more than their own children: by
             what they divide among them, or by free capacity; None if each is judged by itself.
+        has_more: Returns whether a workload that has succeeded would no longer end at once, as its spec was changed
+            since; None if specs of the kind stay as they are.
         next_at: Returns when time alone changes the result of ``judge``, in Unix seconds; None if it never does.
     """
 
@@ -110,6 +112,7 @@ class ParentKind(Generic[Spec]):
     map_runs: Callable[[Spec, Callable[[Training], Training]], Spec]
     progress: Callable[[Workload[Spec]], str]
     together: Callable[[Snapshot, Mapping[str, Family], float], Mapping[str, Family]] | None = None
+    has_more: Callable[[Workload[Spec]], bool] | None = None
     next_at: Callable[[Workload[Spec], Family, float], float | None] | None = None
     best: Callable[[Workload[Spec]], str] | None = None
     why_stopped: Callable[[Workload[Spec], AnyWorkload], str | None] | None = None

@@ -8,12 +8,12 @@ revision works.
 from dataclasses import replace
 
 from fairlead.policy.kinds import training
-from fairlead.policy.kinds.changes import change_to
 from fairlead.policy.kinds.failures import Blame, Failure, diagnose
-from fairlead.policy.kinds.lifecycle import move
 from fairlead.policy.kinds.record import LeafKind
 from fairlead.policy.kinds.retries import Again
+from fairlead.policy.queue.changes import change_to
 from fairlead.specs.serving import Replica
+from fairlead.state.phase_transitions import move
 from fairlead.state.plan import Change
 from fairlead.state.reasons import Code, Reason
 from fairlead.state.snapshot import Intent, Phase, Pod, PodPhase, Snapshot, Workload
@@ -67,8 +67,8 @@ def _wait_for_probe(workload: Workload, own: tuple[Pod, ...], now: float) -> Cha
         reason = Reason(code=Code.RANKS_STARTED, message="it answers its probe")
         return change_to(workload, move(status, Phase.RUNNING, reason, now))
     probe = spec.probe if isinstance(spec, Replica) else "/"
-    said = next((pod.message for pod in own if pod.message is not None and not pod.ready), None)
-    reason = Reason(code=Code.NOT_READY, message=said or f"its server has started; waits for an answer on {probe}")
+    message = next((pod.message for pod in own if pod.message is not None and not pod.ready), None)
+    reason = Reason(code=Code.NOT_READY, message=message or f"its server has started; waits for an answer on {probe}")
     if status.reason == reason:
         return None
     changed = change_to(workload, replace(status, reason=reason))

@@ -37,6 +37,8 @@ class Retention:
 
 
 KEEP_ALL = Retention()
+OF_CLUSTERS = Retention(for_s=30 * 86_400.0)
+"""The retention of a cluster that was given none."""
 KARMADA = ("karmada.io/managed", "true")
 """The label of objects that Karmada copied to a cluster."""
 
@@ -67,13 +69,13 @@ def expired(runs: Iterable[AnyWorkload], keep: Retention, now: float) -> list[An
         if run.parent is not None:
             children[run.parent].append(run)
         if not run.status.phase.is_final:
-            origins += (each.checkpoint.origin for each in runs_of(run.spec) if each.checkpoint.origin is not None)
+            origins += (child.checkpoint.origin for child in runs_of(run.spec) if child.checkpoint.origin is not None)
         elif run.parent is None:
             kinds[kind_of(run.spec)].append(run)
-    found: list[AnyWorkload] = []
+    expired_runs: list[AnyWorkload] = []
     for ended in kinds.values():
         ended.sort(key=_ended_at, reverse=True)
-        found += (
+        expired_runs += (
             run
             for run in ended[keep.last or 0 :]
             if run.intent not in (Intent.RUN, Intent.DELETE)
@@ -81,12 +83,12 @@ def expired(runs: Iterable[AnyWorkload], keep: Retention, now: float) -> list[An
             and (keep.for_s is None or now - _ended_at(run)[0] >= keep.for_s)
             and not any(run.uid in origin.split("/") for origin in origins)
         )
-    families = (_with_children(run, children) for run in sorted(found, key=_ended_at))
-    return [run for family in families for run in family if all(each.status.phase.is_final for each in family)]
+    families = (_with_children(run, children) for run in sorted(expired_runs, key=_ended_at))
+    return [run for family in families for run in family if all(member.status.phase.is_final for member in family)]
 
 
 def _with_children(run: AnyWorkload, children: Mapping[str, list[AnyWorkload]]) -> list[AnyWorkload]:
-    return [*(each for child in children.get(run.uid, ()) for each in _with_children(child, children)), run]
+    return [*(descendant for child in children.get(run.uid, ()) for descendant in _with_children(child, children)), run]
 
 
 def forgetting(runs: Iterable[AnyWorkload], keep: Retention, now: float) -> Plan:

@@ -15,6 +15,7 @@ from dataclasses import replace
 
 from fairlead.policy.placement.placement import why_never
 from fairlead.policy.queue.durations import kind_of
+from fairlead.specs.resources import MOST_BYTES, MOST_CPU_MILLI
 from fairlead.specs.training import Training
 from fairlead.state.plan import Change, Event
 from fairlead.state.reasons import Code, Reason
@@ -69,48 +70,51 @@ def requests_of(
     ranks, (team, name) = spec.ranks_on_each_node, kind_of(spec)
     alike = sorted(
         ((run.at, run.used) for run in completed if run.used is not None and kind_of(run) == (team, name)),
-        key=lambda found: found[0],
+        key=lambda pair: pair[0],
     )
-    used = [each for _, each in alike if each.ranks == ranks][-LAST_RUNS:]
-    meant = [each for each in recommended if (each.team, each.name) == (team, name)]
+    used = [usage for _, usage in alike if usage.ranks == ranks][-LAST_RUNS:]
+    meant = [advice for advice in recommended if (advice.team, advice.name) == (team, name)]
     if not used and not meant:
         return Requests(why=f"no earlier run of {name} has told what it uses, so that it gets the defaults")
     runs = "its last run" if len(used) == 1 else f"its last {plural(len(used), 'run')}"
     memory, cpu = list[_Source](), list[_Source]()
     if used:
-        most, busiest = max(each.memory_bytes for each in used), max(1, *(each.cpu_milli for each in used), 0)
+        most = max(1, *(usage.memory_bytes for usage in used), 0)
+        busiest = max(1, *(usage.cpu_milli for usage in used), 0)
         bytes_ = _memory(MARGIN * most, most, nodes)
         memory.append((bytes_, f"{bytes_ / most:.2g} times what {name} used in {runs}"))
         busy = f"{MARGIN:g} times its busiest minute in {runs}, {busiest / 1000:.2g}"
         cpu.append((_cpu(MARGIN * busiest, busiest, nodes), busy))
-    for each in meant:
-        says = f"{RECOMMENDED_MARGIN:g} times what {each.by} recommends"
-        if each.memory_bytes:
-            memory.append((_memory(RECOMMENDED_MARGIN * each.memory_bytes, each.memory_bytes, nodes), says))
-        if each.cpu_milli:
-            cpu.append((_cpu(RECOMMENDED_MARGIN * each.cpu_milli, each.cpu_milli, nodes), says))
-    said = []
+    for advice in meant:
+        says = f"{RECOMMENDED_MARGIN:g} times what {advice.by} recommends"
+        if advice.memory_bytes:
+            memory.append((_memory(RECOMMENDED_MARGIN * advice.memory_bytes, advice.memory_bytes, nodes), says))
+        if advice.cpu_milli:
+            cpu.append((_cpu(RECOMMENDED_MARGIN * advice.cpu_milli, advice.cpu_milli, nodes), says))
+    reasons = []
     gpu = None if spec.resources.gpu is None or not spec.resources.gpu.memory_auto else _gpu_memory(used, nodes)
     if gpu is not None:
-        said.append(f"GPUs with {describe_memory(gpu)}: {MARGIN:g} times what {name} used of one in {runs}")
+        reasons.append(f"GPUs with {describe_memory(gpu)}: {MARGIN:g} times what {name} used of one in {runs}")
     if spec.resources.memory_auto and memory:
-        said.append(f"memory {_largest(memory, describe_memory)}")
+        reasons.append(f"memory {_largest(memory, describe_memory)}")
     if spec.resources.cpu_auto and cpu:
-        said.append(_largest(cpu, describe_cpu))
+        reasons.append(_largest(cpu, describe_cpu))
     return Requests(
         memory_bytes=max(memory)[0] if spec.resources.memory_auto and memory else None,
         cpu_milli=max(cpu)[0] if spec.resources.cpu_auto and cpu else None,
         gpu_memory_bytes=gpu,
-        why="; ".join(said) or f"{_silent(meant)} nothing of what {name} leaves open, so that it gets the defaults",
+        why="; ".join(reasons) or f"{_silent(meant)} nothing of what {name} leaves open, so that it gets the defaults",
     )
 
 
 def _gpu_memory(used: Sequence[Usage], nodes: Sequence[Node]) -> int | None:
     """Return the memory that each GPU must have; None if none of the runs has told what it used."""
-    most = max((each.gpu_memory_bytes for each in used if each.gpu_memory_bytes is not None), default=None)
+    most = max((usage.gpu_memory_bytes for usage in used if usage.gpu_memory_bytes is not None), default=None)
     if most is None:
         return None
-    return _within(_rounded(MARGIN * most), most, [gpu.memory_bytes for node in nodes for gpu in node.gpus], MIB)
+    return _within(
+        _rounded(MARGIN * most), most, [gpu.memory_bytes for node in nodes for gpu in node.gpus], MIB, MOST_BYTES
+    )
 
 
 def _silent(meant: Sequence[Recommendation]) -> str:
@@ -129,12 +133,12 @@ def _largest(sources: Sequence[_Source], describe: Callable[[int], str]) -> str:
 
 
 def _memory(wanted_bytes: float, used_bytes: int, nodes: Sequence[Node]) -> int:
-    return _within(_rounded(wanted_bytes), used_bytes, [node.memory_bytes for node in nodes], MIB)
+    return _within(_rounded(wanted_bytes), used_bytes, [node.memory_bytes for node in nodes], MIB, MOST_BYTES)
 
 
 def _cpu(wanted_milli: float, used_milli: int, nodes: Sequence[Node]) -> int:
     wanted = max(LEAST_CPU_MILLI, math.ceil(wanted_milli / 100) * 100)
-    return _within(wanted, used_milli, [node.cpu_milli for node in nodes], 1)
+    return _within(wanted, used_milli, [node.cpu_milli for node in nodes], 1, MOST_CPU_MILLI)
 
 
 def more_memory(workload: Workload, nodes: tuple[Node, ...]) -> Requests | None:
@@ -157,7 +161,7 @@ def more_gpu_memory(workload: Workload, nodes: tuple[Node, ...]) -> Requests | N
     gpu = workload.spec.resources.gpu
     if gpu is None or not gpu.memory_auto or gpu.min_memory_bytes is None:
         return None
-    most = max((each.memory_bytes for node in nodes for each in node.gpus), default=0) // MIB * MIB
+    most = max((device.memory_bytes for node in nodes for device in node.gpus), default=0) // MIB * MIB
     more = min(_rounded(MORE_AFTER_KILL * gpu.min_memory_bytes), most)
     before = workload.status.requests or Requests(why="")
     why = f"GPUs with {describe_memory(more)}: {describe_memory(gpu.min_memory_bytes)} was not enough"
@@ -168,16 +172,16 @@ def more_gpu_memory(workload: Workload, nodes: tuple[Node, ...]) -> Requests | N
 
 def used_by(workload: Workload, pods: Sequence[Pod]) -> Usage | None:
     """Return the peak usage of a run's pods so far; None if not measured."""
-    found = [pod.usage for pod in pods if pod.usage is not None]
+    usages = [pod.usage for pod in pods if pod.usage is not None]
     if workload.status.used is not None:
-        found.append(workload.status.used)
-    if not found:
+        usages.append(workload.status.used)
+    if not usages:
         return None
     return Usage(
-        memory_bytes=max(each.memory_bytes for each in found),
-        cpu_milli=max(each.cpu_milli for each in found),
+        memory_bytes=max(usage.memory_bytes for usage in usages),
+        cpu_milli=max(usage.cpu_milli for usage in usages),
         gpu_memory_bytes=max(
-            (each.gpu_memory_bytes for each in found if each.gpu_memory_bytes is not None), default=None
+            (usage.gpu_memory_bytes for usage in usages if usage.gpu_memory_bytes is not None), default=None
         ),
         ranks=workload.spec.ranks_on_each_node,
     )
@@ -189,7 +193,10 @@ def _rounded(memory_bytes: float) -> int:
     return max(LEAST_MEMORY_BYTES, math.ceil(memory_bytes / step) * step)
 
 
-def _within(wanted: int, used: int, of_nodes: Sequence[int], step: int) -> int:
-    """Return the wanted amount, or all of the largest node if that holds what was used, but not the margin."""
+def _within(wanted: int, used: int, of_nodes: Sequence[int], step: int, limit: int) -> int:
+    """Return the wanted amount, or all of the largest node if that holds what was used, but not the margin.
+
+    Programs and objects of tenants tell amounts that no spec may have; the limit is that of specs.
+    """
     most = max(of_nodes, default=wanted) // step * step
-    return most if used <= most < wanted else wanted
+    return min(most if used <= most < wanted else wanted, limit)

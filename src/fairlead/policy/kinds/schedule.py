@@ -1,80 +1,45 @@
 """Decides when an applied pipeline is due: by its schedule, or because data has changed."""
 
-from bisect import bisect_right
-from datetime import UTC, date, datetime, timedelta, tzinfo
+from datetime import tzinfo
 from functools import lru_cache
-from zoneinfo import ZoneInfo
+from itertools import islice, takewhile
 
 from fairlead.frozen import dataclass
-from fairlead.specs.cron import Cron, parse_cron
 from fairlead.specs.pipeline import CatchUp, Overlap, Schedule
+from fairlead.state.cron_times import times_after, times_until
 
 # A time at most this long ago does not count as missed.
 LATE_S = 90.0
 # Missed times are counted up to this number.
 MOST_MISSED = 1_000
-# Within this many days a 29th of February falls on each day of the week.
-MOST_DAYS = 366 * 41
 
 
-def zone_of(name: str) -> tzinfo:
-    """Return the time zone of a name.
-
-    Raises:
-        KeyError: It does not exist, or is unknown on this machine.
-    """
-    return UTC if name == "UTC" else ZoneInfo(name)
+# A supervisor asks for the same two each second.
+@lru_cache(maxsize=64)
+def _next(cron: str, after: float, zone: tzinfo) -> float | None:
+    return next(times_after(cron, after, zone), None)
 
 
 def next_time(schedule: Schedule, after: float, zone: tzinfo) -> float:
     """Return the first time of a schedule after a moment, both in Unix seconds.
 
-    A time of day that the clock skips comes right after the skip; one that occurs twice counts the first time.
-
     Raises:
-        ValueError: There is none within forty years.
+        ValueError: There is none within fifty years.
     """
-    cron = parse_cron(schedule.cron)
-    begin = datetime.fromtimestamp(after, zone).date() - timedelta(days=1)
-    for offset in range(MOST_DAYS):
-        day = begin + timedelta(days=offset)
-        if cron.is_on(day):
-            moments = _moments(cron, day, zone)
-            if moments[-1] > after:
-                return moments[bisect_right(moments, after)]
-    raise ValueError(f"`{schedule.cron}` does not come within forty years")
+    time = _next(schedule.cron, after, zone)
+    if time is None:
+        raise ValueError(f"`{schedule.cron}` does not come within fifty years")
+    return time
 
 
 def _missed(schedule: Schedule, after: float, until: float, zone: tzinfo) -> tuple[float | None, int]:
-    """Return the newest time within a span, and their number, counted up to MOST_MISSED.
-
-    Days are walked from the newest to the oldest, so that years cost no more than the counted days.
-    """
-    cron = parse_cron(schedule.cron)
-    begin = datetime.fromtimestamp(after, zone).date() - timedelta(days=1)
-    day = datetime.fromtimestamp(until, zone).date() + timedelta(days=1)
-    newest, number = None, 0
-    while day >= begin and number < MOST_MISSED:
-        if cron.is_on(day):
-            moments = _moments(cron, day, zone)
-            low, high = bisect_right(moments, after), bisect_right(moments, until)
-            if high > low:
-                newest = moments[high - 1] if newest is None else newest
-                number += high - low
-        day -= timedelta(days=1)
-    return newest, min(number, MOST_MISSED)
-
-
-# A supervisor needs the same two days each second.
-@lru_cache(maxsize=64)
-def _moments(cron: Cron, day: date, zone: tzinfo) -> tuple[float, ...]:
-    """Return the times of a day, in order."""
-    return tuple(
-        sorted(
-            datetime(day.year, day.month, day.day, hour, minute, tzinfo=zone).timestamp()
-            for hour, minute in cron.times()
-        )
-    )
+    """Return the newest time within a span, and their number, counted up to MOST_MISSED."""
+    first = _next(schedule.cron, after, zone)
+    if first is None or first > until:
+        return None, 0
+    within = takewhile(lambda time: time > after, times_until(schedule.cron, until, zone))
+    times = list(islice(within, MOST_MISSED))
+    return times[0], len(times)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

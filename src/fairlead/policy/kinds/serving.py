@@ -140,18 +140,18 @@ class Trial:
     @property
     def seen(self) -> dict[str, Comparison]:
         """Return all counts, by criterion."""
-        return _sum(self.banked, *(each.counts for each in self.gateways))
+        return _sum(self.banked, *(gateway.counts for gateway in self.gateways))
 
 
 def _sum(*counts: tuple[Comparison, ...]) -> dict[str, Comparison]:
-    found: dict[str, Comparison] = {}
-    for each in (comparison for comparisons in counts for comparison in comparisons):
-        before = found.get(each.name, Comparison(name=each.name))
-        found[each.name] = Comparison(
-            name=each.name, pairs=before.pairs + each.pairs, worse=before.worse + each.worse,
-            better=before.better + each.better,
+    sums: dict[str, Comparison] = {}
+    for comparison in (comparison for comparisons in counts for comparison in comparisons):
+        before = sums.get(comparison.name, Comparison(name=comparison.name))
+        sums[comparison.name] = Comparison(
+            name=comparison.name, pairs=before.pairs + comparison.pairs, worse=before.worse + comparison.worse,
+            better=before.better + comparison.better,
         )  # fmt: skip
-    return found
+    return sums
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -201,7 +201,7 @@ class ServingDetail:
 
     def revision(self, number: int | None) -> Revision | None:
         """Return the revision with a number."""
-        return next((each for each in self.revisions if each.number == number), None)
+        return next((revision for revision in self.revisions if revision.number == number), None)
 
 
 def judge(serving: Workload[Serving], family: Family, now: float) -> Change | None:
@@ -232,22 +232,24 @@ def judge(serving: Workload[Serving], family: Family, now: float) -> Change | No
     if detail.canary is None and compared is not None:
         needs = wanted_replicas(spec, family.demand, compared.ready_at, before.wanted, now, family.share)
         step = _with_compared(step, replicas, compared.number, wanted_now + spec.rollout.max_surge, needs)
-    going = tuple(each for each in detail.going if each.name in family.children)
+    going = tuple(replica for replica in detail.going if replica.name in family.children)
     going += tuple(Going(name=name, since=now) for name in step.go)
-    gone = {each.name for each in going}
+    gone = {replica.name for replica in going}
     old = compared or target
-    stay = [each for each in replicas if each.name not in step.go]
+    stay = [replica for replica in replicas if replica.name not in step.go]
     to_come = [(target, tier) for tier in _tiers_to_come(spec, stay, target, wanted_now, step.come)]
     to_come += [(old, tier) for tier in _tiers_to_come(spec, stay, old, wanted_now, step.come_old)]
     new = tuple(
         submit(
-            serving, f"{each.name}-{number}", (spec if _is_of(each, spec) else spec_of(each)).replica(each.name, tier)
+            serving,
+            f"{rev.name}-{number}",
+            (spec if _is_of(rev, spec) else spec_of(rev)).replica(rev.name, tier),
         )
-        for number, (each, tier) in enumerate(to_come, detail.count + 1)
+        for number, (rev, tier) in enumerate(to_come, detail.count + 1)
     )
     detail = replace(
         detail, wanted=wanted, going=going, count=detail.count + len(new),
-        ready=sum(each.ready and each.name not in gone for each in replicas),
+        ready=sum(replica.ready and replica.name not in gone for replica in replicas),
     )  # fmt: skip
     missing = _unscaled(spec, family, now)
     reason = _say(serving, detail, replicas, family, missing)
@@ -275,17 +277,19 @@ def _judge_at_engine(serving: Workload[Serving], engine: EndpointEngine, family:
     detail = _asked(spec, before, now)
     if serving.status.phase is Phase.PENDING:
         detail = _count_anew(detail, now)
-    there = family.engine
+    endpoint = family.engine
     target = detail.revision(detail.target)
     assert target is not None, "the revision that is asked for is kept"
-    if there is not None and there.ready and there.given == target.name and target.ready_at is None:
+    if endpoint is not None and endpoint.ready and endpoint.given == target.name and target.ready_at is None:
         detail = _show_ready(spec, detail, now)
     detail, gave_up = _give_up(serving, detail, family, now)
     detail, tried = _weigh(spec, detail, now)
-    ready = 0 if there is None else there.replicas
-    detail = replace(detail, ready=ready, wanted=max(spec.replicas, ready), url=None if there is None else there.url)
+    ready = 0 if endpoint is None else endpoint.replicas
+    detail = replace(
+        detail, ready=ready, wanted=max(spec.replicas, ready), url=None if endpoint is None else endpoint.url
+    )
     event = gave_up or tried or _news(spec, before, replace(detail, wanted=before.wanted))
-    return advance(serving, _say_at_engine(spec, engine, detail, there), now, detail=detail, event=event)
+    return advance(serving, _say_at_engine(spec, engine, detail, endpoint), now, detail=detail, event=event)
 
 
 def _weigh(spec: Serving, detail: ServingDetail, now: float) -> tuple[ServingDetail, Event | None]:
@@ -305,19 +309,19 @@ def _weigh(spec: Serving, detail: ServingDetail, now: float) -> tuple[ServingDet
 
 
 def _say_at_engine(
-    spec: Serving, engine: EndpointEngine, detail: ServingDetail, there: EngineEndpoint | None
+    spec: Serving, engine: EndpointEngine, detail: ServingDetail, endpoint: EngineEndpoint | None
 ) -> Reason:
     """Describe the state of an endpoint at an engine, as a sentence."""
-    title, target, asked = TITLES[engine], detail.revision(detail.target), detail.revision(detail.asked)
+    title, target, newest = TITLES[engine], detail.revision(detail.target), detail.revision(detail.asked)
     assert target is not None
-    aside = "" if asked is None or asked.failed is None else f"; {asked.name} was given up: {asked.failed}"
-    if there is None or not there.is_there:
-        why = "" if there is None or not there.message else f": {there.message}"
+    aside = "" if newest is None or newest.failed is None else f"; {newest.name} was given up: {newest.failed}"
+    if endpoint is None or not endpoint.is_there:
+        why = "" if endpoint is None or not endpoint.message else f": {endpoint.message}"
         code = Code.NOT_READY if why else Code.HANDED_OVER
         return Reason(code=code, message=f"{target.name} is handed to {title}, which serves it{why}{aside}")
-    if there.message and not there.ready:
-        return Reason(code=Code.NOT_READY, message=f"{target.name} is not ready at {title}: {there.message}{aside}")
-    if there.given != target.name or not there.ready:
+    if endpoint.message and not endpoint.ready:
+        return Reason(code=Code.NOT_READY, message=f"{target.name} is not ready at {title}: {endpoint.message}{aside}")
+    if endpoint.given != target.name or not endpoint.ready:
         return Reason(code=Code.NOT_READY, message=f"{title} has yet to say that {target.name} is ready{aside}")
     if detail.canary is not None and spec.canary is not None:
         share = f"{share_of_canary(spec, detail.canary):.1%}"
@@ -332,34 +336,34 @@ def _say_at_engine(
 def together(snapshot: Snapshot, families: Mapping[str, Family], now: float) -> dict[str, Family]:
     """Divide replicas among endpoints that scale by latency, check that targets for token times can be met, and find
     room for replicas that may return to spot."""
-    found = {uid: replace(families[uid], share=share) for uid, share in _shares(snapshot, families, now).items()}
+    with_shares = {uid: replace(families[uid], share=share) for uid, share in _shares(snapshot, families, now).items()}
     for parent in snapshot.parents:
         if isinstance(parent.spec, Serving) and parent.spec.scale.is_by_tokens:
-            family = found.get(parent.uid, families[parent.uid])
+            family = with_shares.get(parent.uid, families[parent.uid])
             if family.demand is not None:
                 # Here and not above: few endpoints scale so.
                 from fairlead.policy.serving.latency_scaling import out_of_reach
 
-                found[parent.uid] = replace(family, out_of_reach=out_of_reach(parent.spec, family.demand))
+                with_shares[parent.uid] = replace(family, out_of_reach=out_of_reach(parent.spec, family.demand))
         if isinstance(parent.spec, Serving) and parent.spec.capacity.overflow is not None:
-            serving, family = cast("Workload[Serving]", parent), found.get(parent.uid, families[parent.uid])
+            serving, family = cast("Workload[Serving]", parent), with_shares.get(parent.uid, families[parent.uid])
             displaced = _displaced(replicas_of(detail_of(serving), family))
             if displaced and parent.spec.rollout.max_surge:
                 # Imported here and not above: displaced replicas are rare.
                 from fairlead.policy.serving.spot_return import spot_room
 
-                workloads = [cast("Workload", family.children[each.name]) for each in displaced]
+                workloads = [cast("Workload", family.children[replica.name]) for replica in displaced]
                 room = spot_room(workloads[0].spec, workloads, snapshot)
-                found[parent.uid] = replace(family, spot_room=room)
-    return found
+                with_shares[parent.uid] = replace(family, spot_room=room)
+    return with_shares
 
 
 def _shares(snapshot: Snapshot, families: Mapping[str, Family], now: float) -> dict[str, int]:
     """Divide replicas among the endpoints that scale by latency, separately for each size."""
     by_latency = [
-        cast("Workload[Serving]", each)
-        for each in snapshot.parents
-        if isinstance(each.spec, Serving) and each.spec.scale.is_by_time
+        cast("Workload[Serving]", owner)
+        for owner in snapshot.parents
+        if isinstance(owner.spec, Serving) and owner.spec.scale.is_by_time
     ]
     if not by_latency:
         return {}
@@ -368,36 +372,36 @@ def _shares(snapshot: Snapshot, families: Mapping[str, Family], now: float) -> d
 
     grants = {pod.workload_uid: pod.grant for pod in snapshot.pods if not pod.phase.is_final}
     groups = defaultdict[Grant, dict[str, "Service"]](dict)
-    kept: dict[str, int] = {}
+    during_change: dict[str, int] = {}
     for parent in by_latency:
         detail, family = detail_of(parent), families[parent.uid]
-        target, gone = detail.revision(detail.target), {each.name for each in detail.going}
-        there = [
+        target, gone = detail.revision(detail.target), {replica.name for replica in detail.going}
+        shared = [
             child
             for name, child in family.children.items()
             if child.uid in grants and child.intent is Intent.RUN and name not in gone
         ]
-        if not there or not detail.wanted or target is None or family.demand is None:
+        if not shared or not detail.wanted or target is None or family.demand is None:
             continue
         # A replica without a place is not available to others.
-        moves = detail.ready != len(there) or detail.canary is not None or target.number != detail.serving
+        moves = detail.ready != len(shared) or detail.canary is not None or target.number != detail.serving
         start_s = None if target.ready_at is None else target.ready_at - target.created_at
-        service = service_of(parent.spec, family.demand, len(there), locked=moves, start_s=start_s, now=now)
+        service = service_of(parent.spec, family.demand, len(shared), locked=moves, start_s=start_s, now=now)
         if service is not None:
-            groups[replace(grants[there[0].uid], gpu_uuids=())][parent.uid] = service
+            groups[replace(grants[shared[0].uid], gpu_uuids=())][parent.uid] = service
             if moves:
                 # The number of replicas during a change does not indicate the need.
-                kept[parent.uid] = detail.wanted
-    found: dict[str, int] = {}
+                during_change[parent.uid] = detail.wanted
+    counts: dict[str, int] = {}
     for grant, services in groups.items():
-        found |= shares(services, room_for(grant, snapshot.nodes, snapshot.pods))
-    return found | kept
+        counts |= shares(services, room_for(grant, snapshot.nodes, snapshot.pods))
+    return counts | during_change
 
 
 def next_at(serving: Workload[Serving], family: Family, now: float) -> float | None:
     """Return when a replica gets its notice, a revision is given up, or fewer replicas are needed."""
     spec, detail = serving.spec, detail_of(serving)
-    times = [each.since + DRAIN_S for each in detail.going]
+    times = [replica.since + DRAIN_S for replica in detail.going]
     target = detail.revision(detail.target)
     if target is not None and target.ready_at is None and detail.serving not in (None, target.number):
         times.append(target.created_at + spec.ready_within_s)
@@ -448,8 +452,8 @@ def detail_of(serving: Workload[Serving]) -> ServingDetail:
 
 def asked_revision(serving: Workload[Serving]) -> Revision | None:
     """Return the revision that the spec describes; None until it was judged."""
-    asked = detail_of(serving).revision(detail_of(serving).asked)
-    return asked if asked is not None and _is_of(asked, serving.spec) else None
+    newest = detail_of(serving).revision(detail_of(serving).asked)
+    return newest if newest is not None and _is_of(newest, serving.spec) else None
 
 
 def detail_with(serving: Workload[Serving], spec: Serving, now: float) -> ServingDetail:
@@ -466,15 +470,15 @@ def spec_of(revision: Revision) -> Serving:
 
 def replicas_of(detail: ServingDetail, family: Family) -> list[ReplicaState]:
     """Return the replicas that exist, or that are still to be started."""
-    gone = {each.name for each in detail.going}
-    found = []
+    gone = {replica.name for replica in detail.going}
+    replicas = []
     for name, child in family.children.items():
         revision, number = _numbers(name)
         if number is None or child.status.phase.is_final:
             continue
         ready = child.uid in family.ready and child.status.phase is Phase.RUNNING
         leaving = name in gone or child.intent is not Intent.RUN
-        found.append(
+        replicas.append(
             ReplicaState(
                 name=name,
                 number=number,
@@ -486,7 +490,7 @@ def replicas_of(detail: ServingDetail, family: Family) -> list[ReplicaState]:
                 waits=child.status.phase is Phase.PENDING and child.status.reason.code is not Code.SUBMITTED,
             )
         )
-    return found
+    return replicas
 
 
 def _numbers(name: str) -> tuple[int, int | None]:
@@ -497,27 +501,27 @@ def _numbers(name: str) -> tuple[int, int | None]:
 
 def _asked(spec: Serving, detail: ServingDetail, now: float) -> ServingDetail:
     """Return the detail with the revision of the spec as the requested one, if it has changed."""
-    asked = detail.revision(detail.asked)
-    if asked is not None and _is_of(asked, spec) and (asked.failed is None or spec_of(asked).canary == spec.canary):
+    newest = detail.revision(detail.asked)
+    if newest is not None and _is_of(newest, spec) and (newest.failed is None or spec_of(newest).canary == spec.canary):
         return detail
-    known = next((each for each in detail.revisions if _is_of(each, spec)), None)
+    known = next((rev for rev in detail.revisions if _is_of(rev, spec)), None)
     if known is None:
-        number = max((each.number for each in detail.revisions), default=0) + 1
+        number = max((rev.number for rev in detail.revisions), default=0) + 1
         text = to_json(spec.replica("r"))
         revision = Revision(number=number, spec=to_json(_unscaled_spec(spec)), replica=text, created_at=now)
     else:
         # An existing one keeps its state and does not have to become ready again.
-        there = known.number in (detail.serving, detail.target) and known.failed is None
-        ready_at = known.ready_at if there else None
+        is_current = known.number in (detail.serving, detail.target) and known.failed is None
+        ready_at = known.ready_at if is_current else None
         revision = replace(known, created_at=now, failed=None, ready_at=ready_at, spec=to_json(_unscaled_spec(spec)))
     if detail.canary is not None:
         why = f"{revision.name} was requested before it was promoted"
-        left = (replace(each, failed=why) if each.number == detail.target else each for each in detail.revisions)
+        left = (replace(rev, failed=why) if rev.number == detail.target else rev for rev in detail.revisions)
         detail = replace(detail, revisions=tuple(left), canary=None)
-    others = [each for each in detail.revisions if each.number != revision.number]
-    kept = [each for each in others if each.number in (detail.serving, detail.target)]
-    rest = [each for each in others if each not in kept][-(MOST_REVISIONS - 1 - len(kept)) :]
-    revisions = tuple(sorted((*kept, *rest, revision), key=lambda each: each.number))
+    others = [rev for rev in detail.revisions if rev.number != revision.number]
+    current = [rev for rev in others if rev.number in (detail.serving, detail.target)]
+    rest = [rev for rev in others if rev not in current][-(MOST_REVISIONS - 1 - len(current)) :]
+    revisions = tuple(sorted((*current, *rest, revision), key=lambda rev: rev.number))
     # A revision requested during a rollout takes the places of all replicas from before that rollout.
     replaced = max(detail.ready, detail.replaced)
     return replace(detail, revisions=revisions, asked=revision.number, target=revision.number, replaced=replaced)
@@ -571,7 +575,9 @@ def _count_anew(detail: ServingDetail, now: float) -> ServingDetail:
     waits = detail.revision(detail.target)
     if waits is None or waits.ready_at is not None:
         return detail
-    revisions = tuple(replace(each, created_at=now) if each is waits else each for each in detail.revisions)
+    revisions = tuple(
+        replace(revision, created_at=now) if revision is waits else revision for revision in detail.revisions
+    )
     return replace(detail, revisions=revisions)
 
 
@@ -583,14 +589,14 @@ def _note_ready(spec: Serving, detail: ServingDetail, replicas: list[ReplicaStat
     target = detail.revision(detail.target)
     if target is None or target.ready_at is not None:
         return detail
-    if not any(each.ready and each.revision == target.number for each in replicas):
+    if not any(replica.ready and replica.revision == target.number for replica in replicas):
         return detail
     return _show_ready(spec, detail, now)
 
 
 def _note_replaced(detail: ServingDetail, replicas: list[ReplicaState]) -> ServingDetail:
     """Clear ``replaced`` once the target has the places of the others, or as many as are wanted."""
-    num_ready = sum(each.ready for each in replicas if each.revision == detail.target)
+    num_ready = sum(replica.ready for replica in replicas if replica.revision == detail.target)
     is_over = num_ready >= min(detail.replaced, detail.wanted) and all(e.revision == detail.target for e in replicas)
     return replace(detail, replaced=0) if detail.replaced and is_over else detail
 
@@ -600,7 +606,9 @@ def _show_ready(spec: Serving, detail: ServingDetail, now: float) -> ServingDeta
     target, old = detail.revision(detail.target), detail.serving
     assert target is not None
     is_tried = is_to_be_tried(spec, detail)
-    revisions = tuple(replace(each, ready_at=now) if each is target else each for each in detail.revisions)
+    revisions = tuple(
+        replace(revision, ready_at=now) if revision is target else revision for revision in detail.revisions
+    )
     detail = replace(detail, revisions=revisions)
     if not is_tried or old is None:
         return _take_over(detail, now)
@@ -632,16 +640,18 @@ def _with_compared(step: Step, replicas: list[ReplicaState], old: int, most: int
         most: The number of replicas that may exist.
         needs: The number that the endpoint would need.
     """
-    there = sum(not each.leaving for each in replicas) - len(step.go) + step.come
-    has_any = any(each.revision == old and not each.leaving for each in replicas)
-    return step if has_any or not needs or there >= most else replace(step, come_old=1)
+    num_staying = sum(not replica.leaving for replica in replicas) - len(step.go) + step.come
+    has_any = any(replica.revision == old and not replica.leaving for replica in replicas)
+    return step if has_any or not needs or num_staying >= most else replace(step, come_old=1)
 
 
 def _take_over(detail: ServingDetail, now: float) -> ServingDetail:
     """Make the target the serving revision."""
     revisions = tuple(
-        replace(each, served_at=now) if each.number == detail.target and each.served_at is None else each
-        for each in detail.revisions
+        replace(revision, served_at=now)
+        if revision.number == detail.target and revision.served_at is None
+        else revision
+        for revision in detail.revisions
     )
     return replace(detail, revisions=revisions, serving=detail.target, canary=None)
 
@@ -661,24 +671,26 @@ def _try(
         trial = Trial(name=f"{target.name}@{now:.3f}", old=trial.old, began_at=now, rules=str(spec.canary))
     was_alone = trial.answers_alone
     trial = _watched(spec, _counted(trial, spec, family), detail, replicas, family, now)
-    found = judge_canary(trial.seen, spec.canary.margins, spec.canary.confidence)
-    num_pairs = max((each.pairs for each in trial.seen.values()), default=0)
-    why = _against(spec, found, trial, target, old, family, now)
+    judgement = judge_canary(trial.seen, spec.canary.margins, spec.canary.confidence)
+    num_pairs = max((comparison.pairs for comparison in trial.seen.values()), default=0)
+    why = _against(spec, judgement, trial, target, old, family, now)
     if why is not None:
         reason = Reason(
             code=Code.REVISION_FAILED,
             message=f"{target.name} is rolled back and {old.name} serves: {why}",
             remedy=f"Correct the spec and run it again; `fairlead logs {spec.name}` shows what its replicas say.",
         )
-        failed = tuple(replace(each, failed=why) if each is target else each for each in detail.revisions)
+        failed = tuple(
+            replace(revision, failed=why) if revision is target else revision for revision in detail.revisions
+        )
         detail = replace(detail, revisions=failed, target=old.number, canary=None)
         return detail, Event(type="CanaryRolledBack", reason=reason)
-    if found.verdict is Verdict.PROMOTE:
+    if judgement.verdict is Verdict.PROMOTE:
         sure = f"{spec.canary.confidence:.4g}"
         message = f"{target.name} is no worse than {old.name} by {num_pairs} pairs of requests (confidence {sure})"
         reason = Reason(code=Code.SERVING, message=f"{message} and takes over")
         return _take_over(detail, now), Event(type="CanaryPromoted", reason=reason)
-    step = max(trial.step, step_at(len(spec.canary.steps), found.evidence))
+    step = max(trial.step, step_at(len(spec.canary.steps), judgement.evidence))
     trial = replace(trial, step=min(step, len(spec.canary.steps) - 1))
     since = trial.uncompared_since
     if since is not None and now >= since + spec.ready_within_s:
@@ -699,15 +711,15 @@ def _watched(
 ) -> Trial:
     """Return the trial with the state of the old revision: whether it is ready, and if it is not, for how long."""
     traffic = () if family.demand is None else family.demand.revisions
-    mine = [each for each in traffic if each.name == f"r{detail.target}"]
-    told = Answers(requests=sum(each.requests for each in mine), errors=sum(each.errors for each in mine))
+    mine = [answers for answers in traffic if answers.name == f"r{detail.target}"]
+    counts = Answers(requests=sum(answers.requests for answers in mine), errors=sum(answers.errors for answers in mine))
     if trial.answers_alone:
         # A gateway that was restarted counts from zero again.
-        requests, errors = max(0, told.requests - trial.told.requests), max(0, told.errors - trial.told.errors)
+        requests, errors = max(0, counts.requests - trial.told.requests), max(0, counts.errors - trial.told.errors)
         alone = Answers(requests=trial.alone.requests + requests, errors=trial.alone.errors + min(errors, requests))
         trial = replace(trial, alone=alone)
-    trial = replace(trial, told=told)
-    is_compared = any(each.ready and each.revision == trial.old for each in replicas)
+    trial = replace(trial, told=counts)
+    is_compared = any(replica.ready and replica.revision == trial.old for replica in replicas)
     if not detail.wanted or is_compared:
         trial = replace(trial, uncompared_since=None, answers_alone=False)
     if not detail.wanted:
@@ -733,9 +745,9 @@ def _comes(
     start_s = 0.0 if old is None or old.ready_at is None else max(0.0, old.ready_at - old.created_at)
     if passed_s >= min(spec.ready_within_s, FIRST_WAIT_S + 2 * start_s):
         return False
-    there = [each for each in replicas if each.revision == trial.old and not each.leaving]
-    return not there or any(
-        not each.waits and family.children[each.name].status.disruptions < MANY_FAILURES for each in there
+    of_old = [replica for replica in replicas if replica.revision == trial.old and not replica.leaving]
+    return not of_old or any(
+        not replica.waits and family.children[replica.name].status.disruptions < MANY_FAILURES for replica in of_old
     )
 
 
@@ -743,11 +755,11 @@ def _counted(trial: Trial, spec: Serving, family: Family) -> Trial:
     """Return the trial with new counts of gateways; counts of those no longer heard are kept."""
     if family.demand is None or spec.canary is None:
         return trial
-    banked, latest = trial.banked, {each.gateway: each for each in trial.gateways}
-    heard = [each for each in family.demand.canaries if each.trial == trial.name]
+    banked, latest = trial.banked, {gateway.gateway: gateway for gateway in trial.gateways}
+    heard = [canary for canary in family.demand.canaries if canary.trial == trial.name]
     for counts in heard:
         before = latest.get(counts.gateway)
-        if before is not None and counts.pairs < max((each.pairs for each in before.counts), default=0):
+        if before is not None and counts.pairs < max((comparison.pairs for comparison in before.counts), default=0):
             banked = tuple(_sum(banked, before.counts).values())  # it counts from zero again
         latest[counts.gateway] = GatewayCounts(
             gateway=counts.gateway,
@@ -759,14 +771,14 @@ def _counted(trial: Trial, spec: Serving, family: Family) -> Trial:
             ),
         )
     # One that is not heard now may be heard again; of many past ones only the sum is kept.
-    gone = [name for name in latest if name not in {each.gateway for each in heard}]
+    gone = [name for name in latest if name not in {report.gateway for report in heard}]
     for name in gone[: max(0, len(gone) - MOST_GATEWAYS)]:
         banked = tuple(_sum(banked, latest.pop(name).counts).values())
     return replace(trial, gateways=tuple(latest.values()), banked=banked)
 
 
 def _against(
-    spec: Serving, found: Judgement, trial: Trial, target: Revision, old: Revision, family: Family, now: float
+    spec: Serving, judgement: Judgement, trial: Trial, target: Revision, old: Revision, family: Family, now: float
 ) -> str | None:
     """Return why a revision on trial has to be removed; None if there is no reason."""
     canary = spec.canary
@@ -779,27 +791,27 @@ def _against(
             f"it failed {trial.alone.errors} of {plural(trial.alone.requests, 'request')} that it answered while none "
             f"of {old.name} was ready"
         )
-    if found.verdict is Verdict.ROLL_BACK:
-        said = {
+    if judgement.verdict is Verdict.ROLL_BACK:
+        verdict = {
             "failed": "failed",
             "slow": f"took longer than {format_duration(canary.latency_s or 0.0)}",
             "metric": f"had a bad {canary.metric.header}" if canary.metric is not None else "",
         }
         seen = trial.seen
-        told = [
-            f"of {seen[name].pairs} pairs of requests only its own {said[name]} in {seen[name].worse}, "
+        parts = [
+            f"of {seen[name].pairs} pairs of requests only its own {verdict[name]} in {seen[name].worse}, "
             f"and only that of {old.name} in {seen[name].better}"
-            for name in found.blamed
+            for name in judgement.blamed
         ]
-        return "; ".join(told)
-    asked = "; more of its evidence is there with larger `canary.steps` or margins, or a longer `canary.within`"
+        return "; ".join(parts)
+    hint = "; more of its evidence is there with larger `canary.steps` or margins, or a longer `canary.within`"
     is_late = trial.asleep_since is None and now >= trial.began_at + canary.within_s
-    if found.verdict is Verdict.UNDECIDED or is_late:
-        num_pairs = max((each.pairs for each in trial.seen.values()), default=0)
+    if judgement.verdict is Verdict.UNDECIDED or is_late:
+        num_pairs = max((comparison.pairs for comparison in trial.seen.values()), default=0)
         after = plural(num_pairs, "pair") + " of requests"
-        if found.verdict is not Verdict.UNDECIDED:
+        if judgement.verdict is not Verdict.UNDECIDED:
             after = f"{format_duration(canary.within_s)} with {after}"
-        return f"after {after} it is not known whether it is as good as {old.name}{asked}"
+        return f"after {after} it is not known whether it is as good as {old.name}{hint}"
     return None
 
 
@@ -817,7 +829,7 @@ def _step(spec: Serving, detail: ServingDetail, replicas: list[ReplicaState], wa
             replicas, detail.target, detail.canary.old, wanted, share, spec.rollout.max_surge,
             is_shadow=spec.canary.shadow,
         )  # fmt: skip
-    failed = {each.number for each in detail.revisions if each.failed is not None}
+    failed = {revision.number for revision in detail.revisions if revision.failed is not None}
     return next_step(replicas, detail.target, wanted, spec.rollout.max_surge, failed)
 
 
@@ -832,7 +844,7 @@ def _give_up(
         return detail, None
     within = format_duration(serving.spec.ready_within_s)
     why = f"no replica of it was ready within {within}{_trouble(target, family)}"
-    failed = tuple(replace(each, failed=why) if each is target else each for each in detail.revisions)
+    failed = tuple(replace(revision, failed=why) if revision is target else revision for revision in detail.revisions)
     reason = Reason(
         code=Code.REVISION_FAILED,
         message=f"the rollout of {target.name} failed and {last.name} keeps serving: {why}",
@@ -858,9 +870,9 @@ def _newest(serving: AnyWorkload, revision: Revision, family: Family) -> str:
 
 
 def _children(revision: Revision, family: Family) -> list[AnyWorkload]:
-    found = [(_numbers(name), child) for name, child in family.children.items()]
-    of = [(number, child) for (of, number), child in found if of == revision.number and number is not None]
-    return [child for _, child in sorted(of, key=lambda each: each[0])]
+    numbered = [(_numbers(name), child) for name, child in family.children.items()]
+    of = [(number, child) for (of, number), child in numbered if of == revision.number and number is not None]
+    return [child for _, child in sorted(of, key=lambda numbered_child: numbered_child[0])]
 
 
 def _state(child: AnyWorkload) -> str:
@@ -871,10 +883,10 @@ def _orders(detail: ServingDetail, family: Family, now: float) -> tuple[ChildInt
     """Delete replicas without routes; the newest of a failed revision is only stopped, to keep its output."""
     keep = {
         children[-1].uid
-        for each in detail.revisions
-        if each.failed is not None and each.number == detail.asked and (children := _children(each, family))
+        for revision in detail.revisions
+        if revision.failed is not None and revision.number == detail.asked and (children := _children(revision, family))
     }
-    going = {each.name for each in detail.going if now >= each.since + DRAIN_S}
+    going = {replica.name for replica in detail.going if now >= replica.since + DRAIN_S}
     orders = []
     for name, child in family.children.items():
         if name not in going and not child.status.phase.is_final:
@@ -889,33 +901,37 @@ def _marked(spec: Serving, detail: ServingDetail, replicas: list[ReplicaState], 
     """Mark surplus replicas of a tier, and one returning to spot, as another revision, to go as in a rollout."""
     if detail.returning is not None:
         name = detail.returning.name
-        replicas = [replace(each, revision=ANOTHER_TIER) if each.name == name else each for each in replicas]
-    there = [each for each in replicas if each.revision == detail.target and not each.leaving]
+        replicas = [
+            replace(replica, revision=ANOTHER_TIER) if replica.name == name else replica for replica in replicas
+        ]
+    of_target = [replica for replica in replicas if replica.revision == detail.target and not replica.leaving]
     num_wanted = spec.tiers(wanted)
-    if detail.canary is not None or {each.tier for each in there} | num_wanted.keys() == {None}:
+    if detail.canary is not None or {replica.tier for replica in of_target} | num_wanted.keys() == {None}:
         return replicas
-    found = set[str]()
-    for tier in {each.tier for each in there}:
-        first = sorted((each for each in there if each.tier is tier), key=lambda e: (e.ready, e.on_spot, -e.number))
-        found |= {each.name for each in first[: max(0, len(first) - num_wanted.get(tier, 0))]}
-    return [replace(each, revision=ANOTHER_TIER) if each.name in found else each for each in replicas]
+    marked = set[str]()
+    for tier in {replica.tier for replica in of_target}:
+        first = sorted(
+            (replica for replica in of_target if replica.tier is tier), key=lambda e: (e.ready, e.on_spot, -e.number)
+        )
+        marked |= {replica.name for replica in first[: max(0, len(first) - num_wanted.get(tier, 0))]}
+    return [replace(replica, revision=ANOTHER_TIER) if replica.name in marked else replica for replica in replicas]
 
 
 def _tiers_to_come(
     spec: Serving, stay: list[ReplicaState], revision: Revision, wanted: int, come: int
 ) -> list[Tier | None]:
     """Return the tiers of new replicas of a revision: the base first, as long as it lacks any."""
-    there = [each for each in stay if each.revision == revision.number and not each.leaving]
-    found: list[Tier | None] = []
+    of_revision = [replica for replica in stay if replica.revision == revision.number and not replica.leaving]
+    tiers: list[Tier | None] = []
     for tier, num in spec.tiers(wanted).items():
-        found += [tier] * max(0, num - sum(each.tier is tier for each in there))
+        tiers += [tier] * max(0, num - sum(replica.tier is tier for replica in of_revision))
     last = Tier.OVERFLOW if spec.capacity.overflow is not None else None
-    return [*found, *[last] * come][:come]
+    return [*tiers, *[last] * come][:come]
 
 
 def _displaced(replicas: list[ReplicaState]) -> list[ReplicaState]:
     """Return replicas above the base that serve from on-demand nodes."""
-    return [each for each in replicas if each.tier is Tier.OVERFLOW and each.ready and not each.on_spot]
+    return [replica for replica in replicas if replica.tier is Tier.OVERFLOW and replica.ready and not replica.on_spot]
 
 
 def _return_to_spot(
@@ -926,22 +942,22 @@ def _return_to_spot(
     The old one serves until the new one does. Only one at a time, and none during other changes.
     """
     target = detail.revision(detail.target)
-    there = [each for each in replicas if not each.leaving]
+    staying = [replica for replica in replicas if not replica.leaving]
     if detail.returning is not None:
-        goes = any(each.name == detail.returning.name for each in there)
-        is_vain = any(each.waits for each in there) or now >= detail.returning.since + spec.ready_within_s
-        if goes and not is_vain and detail.canary is None and all(e.revision == detail.target for e in there):
+        goes = any(replica.name == detail.returning.name for replica in staying)
+        is_vain = any(replica.waits for replica in staying) or now >= detail.returning.since + spec.ready_within_s
+        if goes and not is_vain and detail.canary is None and all(e.revision == detail.target for e in staying):
             return detail, None
         detail = replace(detail, returning=None, spot_since=None if goes else detail.spot_since)
-    displaced, room = _displaced(there), family.spot_room
+    displaced, room = _displaced(staying), family.spot_room
     if not displaced or room is None or target is None:
         is_clear = detail.spot_since is None and detail.return_at is None
         return detail if is_clear else replace(detail, spot_since=None, return_at=None), None
-    is_calm = detail.canary is None and all(each.ready and each.revision == detail.target for each in there)
+    is_calm = detail.canary is None and all(replica.ready and replica.revision == detail.target for replica in staying)
     since = now if detail.spot_since is None else detail.spot_since
     at = since + room.pays_after_s(_start_s(target))
     detail = replace(detail, spot_since=since, return_at=at if math.isfinite(at) else None)
-    if not is_calm or len(there) != detail.wanted or now < at:
+    if not is_calm or len(staying) != detail.wanted or now < at:
         return detail, None
     name = _last(displaced).name
     child = family.children[name]
@@ -960,12 +976,12 @@ def _start_s(target: Revision) -> float:
 
 
 def _last(replicas: list[ReplicaState]) -> ReplicaState:
-    return max(replicas, key=lambda each: each.number)
+    return max(replicas, key=lambda replica: replica.number)
 
 
 def _is_settled(replicas: list[ReplicaState]) -> bool:
     """Return whether each replica above the base is placed, so that their nodes are worth reporting."""
-    return all(each.ready for each in replicas if each.tier is Tier.OVERFLOW and not each.leaving)
+    return all(replica.ready for replica in replicas if replica.tier is Tier.OVERFLOW and not replica.leaving)
 
 
 def _tell_displaced(replicas: list[ReplicaState], displaced: int) -> Event:
@@ -973,7 +989,7 @@ def _tell_displaced(replicas: list[ReplicaState], displaced: int) -> Event:
     if not displaced:
         reason = Reason(code=Code.SERVING, message="no replica above the base holds an on-demand node any more")
         return Event(type="OverflowOnSpot", reason=reason)
-    num = sum(each.tier is Tier.OVERFLOW and not each.leaving for each in replicas)
+    num = sum(replica.tier is Tier.OVERFLOW and not replica.leaving for replica in replicas)
     reason = Reason(
         code=Code.OVERFLOW_ON_DEMAND,
         message=f"{displaced} of {plural(num, 'replica')} above the base hold on-demand nodes: no spot node had room",
@@ -1049,9 +1065,9 @@ def _say(
     aside += "" if family.unaddressed is None else f"; it has no address: {family.unaddressed}"
     if missing is not None:
         aside += f"; {missing}" if serving.spec.scale.by is not None else f"; its query has no answer: {missing}"
-    new = [each for each in replicas if each.revision == target.number and not each.leaving]
-    old = [each for each in replicas if each.revision != target.number and each.ready]
-    num_ready = sum(each.ready for each in new)
+    new = [replica for replica in replicas if replica.revision == target.number and not replica.leaving]
+    old = [replica for replica in replicas if replica.revision != target.number and replica.ready]
+    num_ready = sum(replica.ready for replica in new)
     if not detail.wanted and target.ready_at is not None:
         if detail.canary is not None:
             aside = f"; {target.name} is a canary, compared with r{detail.canary.old} when requests come{aside}"
@@ -1062,34 +1078,36 @@ def _say(
     if detail.canary is not None and serving.spec.canary is not None:
         return _say_trial(serving.spec, detail.canary, target, num_ready, len(old))
     of = max(detail.wanted, 1 if target.ready_at is None else 0)
-    said = f"{num_ready} of {plural(of, 'replica')} of {target.name} {'is' if of == 1 else 'are'} ready"
+    message = f"{num_ready} of {plural(of, 'replica')} of {target.name} {'is' if of == 1 else 'are'} ready"
     if num_ready < of:
-        said += _say_slow(new, family)
+        message += _say_slow(new, family)
     if old:
-        names = ", ".join(sorted({f"r{each.revision}" for each in old}))
-        return Reason(code=Code.ROLLING_OUT, message=f"{said}; {names} still serves with {len(old)}")
+        names = ", ".join(sorted({f"r{replica.revision}" for replica in old}))
+        return Reason(code=Code.ROLLING_OUT, message=f"{message}; {names} still serves with {len(old)}")
     code = Code.SERVING if num_ready >= of else Code.NOT_READY
-    return Reason(code=code, message=f"{said}{aside}")
+    return Reason(code=code, message=f"{message}{aside}")
 
 
 def _say_trial(spec: Serving, trial: Trial, target: Revision, num_new: int, num_old: int) -> Reason:
     """Describe the progress of a trial."""
     assert spec.canary is not None
-    found = judge_canary(trial.seen, spec.canary.margins, spec.canary.confidence)
-    num_pairs = max((each.pairs for each in trial.seen.values()), default=0)
+    judgement = judge_canary(trial.seen, spec.canary.margins, spec.canary.confidence)
+    num_pairs = max((comparison.pairs for comparison in trial.seen.values()), default=0)
     copies = "copies of " if spec.canary.shadow else ""
-    said = f"{target.name} is a canary with {copies}{share_of_canary(spec, trial):.1%} of the requests"
-    said += f"; {plural(num_pairs, 'pair')} compared with r{trial.old}, {found.evidence:.0%} of the evidence is there"
-    there = f"{num_new} of {target.name} and {num_old} of r{trial.old} are ready"
+    message = f"{target.name} is a canary with {copies}{share_of_canary(spec, trial):.1%} of the requests"
+    message += (
+        f"; {plural(num_pairs, 'pair')} compared with r{trial.old}, {judgement.evidence:.0%} of the evidence is there"
+    )
+    copies_ready = f"{num_new} of {target.name} and {num_old} of r{trial.old} are ready"
     if not num_old:
         alone = f", and {target.name} answers all requests"
-        there += alone if trial.answers_alone else f": requests wait for r{trial.old}"
-    return Reason(code=Code.ROLLING_OUT, message=f"{said}; {there}")
+        copies_ready += alone if trial.answers_alone else f": requests wait for r{trial.old}"
+    return Reason(code=Code.ROLLING_OUT, message=f"{message}; {copies_ready}")
 
 
 def _say_slow(new: list[ReplicaState], family: Family) -> str:
     """Describe what the first unready replica waits for."""
-    slow = next((family.children[each.name] for each in new if not each.ready), None)
+    slow = next((family.children[replica.name] for replica in new if not replica.ready), None)
     return "" if slow is None else f"; {slow.spec.name} is {_state(slow)}"
 
 

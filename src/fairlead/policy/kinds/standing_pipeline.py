@@ -11,8 +11,9 @@ from datetime import datetime, tzinfo
 from fairlead.frozen import dataclass
 from fairlead.policy.kinds.parents import failed, submit
 from fairlead.policy.kinds.record import Family
-from fairlead.policy.kinds.schedule import next_time, turn, zone_of
+from fairlead.policy.kinds.schedule import next_time, turn
 from fairlead.specs.pipeline import Pipeline
+from fairlead.state.cron_times import zone_of
 from fairlead.state.plan import ChildIntent, Event, SubmitChild
 from fairlead.state.reasons import Code, Reason
 from fairlead.state.snapshot import AnyWorkload, DriftSeen, Intent, Phase, Workload
@@ -143,11 +144,11 @@ def next_at(pipeline: Workload[Pipeline], family: Family, detail: StandingDetail
 
 def _adopted(detail: StandingDetail, runs: dict[int, AnyWorkload]) -> StandingDetail | None:
     """Return the state updated by an unrecorded run; None without one."""
-    found = runs.get(detail.number + 1)
-    if found is None:
+    next_run = runs.get(detail.number + 1)
+    if next_run is None:
         return None
     detail = replace(detail, number=detail.number + 1)
-    kind, _, what = found.spec.labels.get(TRIGGER, "").partition("-")
+    kind, _, what = next_run.spec.labels.get(TRIGGER, "").partition("-")
     if kind == SCHEDULE and what.isdigit():
         return replace(detail, handled_until=max(detail.handled_until, float(what)))
     if kind == DRIFT:
@@ -159,10 +160,10 @@ def _cycle(spec: Pipeline, cycle: DriftCycle, watch: AnyWorkload | None, runs: d
     """Return the drift cycle of the current model, with the latest findings."""
     if spec.on is None or spec.on.drift is None:
         return cycle
-    told = _drift_seen(watch, cycle)
-    if told is not None:
-        begin = told.begin if cycle.begin is None else cycle.begin
-        cycle = replace(cycle, begin=begin, fresh_now=told.fresh)
+    drift = _drift_seen(watch, cycle)
+    if drift is not None:
+        begin = drift.begin if cycle.begin is None else cycle.begin
+        cycle = replace(cycle, begin=begin, fresh_now=drift.fresh)
     # A comparison with a reference file covers the whole file, whenever a model was trained.
     over = max((number for number, run in runs.items() if number > cycle.run and _ends_cycle(run)), default=None)
     if over is None or spec.on.drift.reference is not None:
@@ -180,8 +181,8 @@ def _ends_cycle(run: AnyWorkload) -> bool:
 
 def _drift_seen(watch: AnyWorkload | None, cycle: DriftCycle) -> DriftSeen | None:
     """Return the finding of the drift check since the last training; None without one."""
-    told = None if watch is None or watch.progress is None else watch.progress.drift
-    return told if told is not None and told.run == cycle.run else None
+    drift = None if watch is None or watch.progress is None else watch.progress.drift
+    return drift if drift is not None and drift.run == cycle.run else None
 
 
 def _due(
@@ -208,11 +209,11 @@ def _due(
     if seen and seen != detail.content and going is None and spec.on is not None and spec.on.data:
         detail = replace(detail, content=seen)
         return detail, f"{DATA}-{seen}", f"by changed data: {', '.join(spec.on.data)}", None
-    told = _drift_seen(watch, detail.drift)
-    looked = "" if told is None else told.looked[:HASH]
-    if told is not None and told.is_due and going is None and looked and looked != detail.drift.acted_on:
+    drift = _drift_seen(watch, detail.drift)
+    looked = "" if drift is None else drift.looked[:HASH]
+    if drift is not None and drift.is_due and going is None and looked and looked != detail.drift.acted_on:
         detail = replace(detail, drift=replace(detail.drift, acted_on=looked))
-        return detail, f"{DRIFT}-{looked}", f"by drift: {told.said}", None
+        return detail, f"{DRIFT}-{looked}", f"by drift: {drift.said}", None
     return detail, None, "", event
 
 
@@ -251,8 +252,8 @@ def _reason(
     if spec.on is not None and spec.on.data:
         parts.append(f"runs when {', '.join(spec.on.data)} changes")
     if spec.on is not None and spec.on.drift is not None:
-        told = _drift_seen(watch, detail.drift)
-        parts.append(f"runs when {spec.on.drift.data} drifts" + (f" ({told.said})" if told is not None else ""))
+        drift = _drift_seen(watch, detail.drift)
+        parts.append(f"runs when {spec.on.drift.data} drifts" + (f" ({drift.said})" if drift is not None else ""))
     if runs and not going:
         newest = runs[max(runs)]
         parts.append(f"{newest.spec.name} is {newest.status.phase.value}")

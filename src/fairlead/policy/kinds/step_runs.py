@@ -28,9 +28,9 @@ def child_spec(pipeline: Pipeline, step: Step, variables: Mapping[str, str]) -> 
         assert step.training is not None, "a command is no child"
         run = as_run(step.training, step.training.name)
         return replace(run, env=ours(run), labels={**pipeline.labels, **run.labels})
-    given = {each.name: getattr(step.sweep, each.name) for each in fields(Sweep)}
+    values = {spec_field.name: getattr(step.sweep, spec_field.name) for spec_field in fields(Sweep)}
     trial: Trial = replace(step.sweep.trial, env=ours(step.sweep.trial))
-    return Sweep(**{**given, "trial": trial, "labels": {**pipeline.labels, **step.sweep.labels}})
+    return Sweep(**{**values, "trial": trial, "labels": {**pipeline.labels, **step.sweep.labels}})
 
 
 def asked_children(pipeline: Pipeline, family: Family, asks: Iterable[StepAsked]) -> dict[str, Training | Sweep]:
@@ -40,31 +40,31 @@ def asked_children(pipeline: Pipeline, family: Family, asks: Iterable[StepAsked]
     they read and write, or a URL from which each pod downloads and to which it uploads.
     """
     driver, to = family.children[DRIVER], pipeline.checkpoint.to
-    found: dict[str, Training | Sweep] = {}
-    for asked in asks:
-        step = pipeline.steps.get(asked.step)
-        name = child_name(asked.step, asked.index)
-        if to is None or step is None or step.child is None or not _can_be_asked(step, asked):
+    children: dict[str, Training | Sweep] = {}
+    for ask in asks:
+        step = pipeline.steps.get(ask.step)
+        name = child_name(ask.step, ask.index)
+        if to is None or step is None or step.child is None or not _can_be_asked(step, ask):
             continue  # a program may have written anything where its driver reports
         if name in family.children:
             continue
-        below = f"{place_of(to, driver)}/steps/{place_name(asked.step, asked.index)}"
-        task = Task(step=asked.step, index=asked.index, item=asked.item)
+        below = f"{place_of(to, driver)}/steps/{place_name(ask.step, ask.index)}"
+        task = Task(step=ask.step, index=ask.index, item=ask.item)
         here = STEP_DIR if is_url(to) else below
         variables = variables_of(pipeline, task, f"{here}/outputs", partial(_input_at, here))
         if is_url(to):
             variables |= {"FAIRLEAD_STEP_GIVEN": below, "FAIRLEAD_STEP_DIR": STEP_DIR}
             # No trial of a sweep returns anything by itself.
             variables |= {} if step.training is None else {"FAIRLEAD_STEP_RETURNS": below}
-        found[name] = child_spec(pipeline, step, variables)
-    return found
+        children[name] = child_spec(pipeline, step, variables)
+    return children
 
 
 def _input_at(below: str, need: str, output: str) -> str:
     return f"{below}/inputs/{input_name(need, output)}"
 
 
-def _can_be_asked(step: Step, asked: StepAsked) -> bool:
+def _can_be_asked(step: Step, ask: StepAsked) -> bool:
     if not step.is_fanned_out:
-        return asked.index is None and asked.item is None
-    return asked.index is not None and 0 <= asked.index < 10**ITEM_DIGITS and asked.item is not None
+        return ask.index is None and ask.item is None
+    return ask.index is not None and 0 <= ask.index < 10**ITEM_DIGITS and ask.item is not None

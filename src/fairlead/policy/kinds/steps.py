@@ -13,8 +13,12 @@ from fairlead.frozen import dataclass
 from fairlead.specs.expressions import holds, names_in
 from fairlead.specs.pipeline import Cache, Pipeline, Step
 from fairlead.specs.quantities import format_duration
+from fairlead.text.quantities import describe_memory, plural
 
 ITEMS_MOST = 10_000
+# Maximum size of a list that `each_of` reads; a variable of a program, such as FAIRLEAD_ITEM, holds less on Linux.
+LIST_BYTES = 4 * 1024 * 1024
+ITEM_BYTES = 128 * 1024 - len("FAIRLEAD_ITEM=") - 1
 MOST_NAMED = 3
 
 
@@ -77,12 +81,12 @@ def input_name(need: str, output: str) -> str:
     return f"{need}.{output}"
 
 
-def variables_of(pipeline: Pipeline, task: Task, room: str, handed: Callable[[str, str], str]) -> dict[str, str]:
+def variables_of(pipeline: Pipeline, task: Task, room: str, input_of: Callable[[str, str], str]) -> dict[str, str]:
     """Return the variables that describe a step and its inputs to its program, for any way of running it.
 
     Args:
         room: The directory for its outputs.
-        handed: Returns the location of an output of one of its needs.
+        input_of: Returns the location of an output of one of its needs.
     """
     step = pipeline.steps[task.step]
     env = {"FAIRLEAD_STEP": task.step}
@@ -91,7 +95,7 @@ def variables_of(pipeline: Pipeline, task: Task, room: str, handed: Callable[[st
     env |= {f"FAIRLEAD_OUTPUT_{name.upper()}": f"{room}/{name}" for name in step.outputs}
     for need in step.needs:
         for output in pipeline.steps[need].outputs:
-            env[f"FAIRLEAD_INPUT_{need}_{output}".upper()] = handed(need, output)
+            env[f"FAIRLEAD_INPUT_{need}_{output}".upper()] = input_of(need, output)
     return env
 
 
@@ -159,22 +163,32 @@ def judge(pipeline: Pipeline, step: str, steps: Mapping[str, Sequence[Task]]) ->
             return Settle(step=step, phase=TaskPhase.FAILED, message=f"when: `{spec.when}`: {error}")
     if not spec.is_fanned_out or steps[step][0].index is not None:
         return Prepare(step=step)
-    return _expand(step, spec, values)
+    return _expand(pipeline, step, values)
 
 
-def _expand(step: str, spec: Step, values: Mapping[str, Any]) -> Action:
+def _expand(pipeline: Pipeline, step: str, values: Mapping[str, Any]) -> Action:
+    spec = pipeline.steps[step]
     if spec.each_of is None:
         return Expand(step=step, items=spec.each)
-    found = values.get(spec.each_of)
-    if not isinstance(found, list):
+    items = values.get(spec.each_of)
+    unread = items is None
+    if isinstance(items, list) and pipeline.steps[spec.each_of.partition(".")[0]].is_fanned_out:
+        unread = None in items  # of a task whose output is too large; `null` is no item either
+    if unread:
+        message = (
+            f"each_of: {spec.each_of} cannot be read: it is a directory, not UTF-8 text, `null` or larger than "
+            f"{describe_memory(LIST_BYTES)}; write a JSON list, such as [1, 2], of addresses if the items are large"
+        )
+        return Settle(step=step, phase=TaskPhase.FAILED, message=message)
+    if not isinstance(items, list):
         message = f"each_of: {spec.each_of} is not a list; write a JSON list, such as [1, 2]"
         return Settle(step=step, phase=TaskPhase.FAILED, message=message)
-    if len(found) > ITEMS_MOST:
-        message = f"each_of: {spec.each_of} has {len(found)} items; at most {ITEMS_MOST} are run"
+    if len(items) > ITEMS_MOST:
+        message = f"each_of: {spec.each_of} has {len(items)} items; at most {ITEMS_MOST} are run"
         return Settle(step=step, phase=TaskPhase.FAILED, message=message)
-    if not found:
+    if not items:
         return Settle(step=step, phase=TaskPhase.SKIPPED, message=f"each_of: {spec.each_of} is empty")
-    return Expand(step=step, items=tuple(item if isinstance(item, str) else _plain(item) for item in found))
+    return Expand(step=step, items=tuple(item if isinstance(item, str) else _plain(item) for item in items))
 
 
 def _plain(item: Any) -> str:
@@ -284,10 +298,10 @@ def describe_changes(old: Mapping[str, str], new: Mapping[str, str]) -> str:
     changed = [name for name in new if name in old and old[name] != new[name]]
     added = [name for name in new if name not in old]
     gone = [name for name in old if name not in new]
-    said = [f"{name} has changed" for name in changed]
-    said += [f"{name} is new" for name in added] + [f"{name} is gone" for name in gone]
-    more = f", and {len(said) - MOST_NAMED} more" if len(said) > MOST_NAMED else ""
-    return ", ".join(said[:MOST_NAMED]) + more
+    parts = [f"{name} has changed" for name in changed]
+    parts += [f"{name} is new" for name in added] + [f"{name} is gone" for name in gone]
+    more = f", and {len(parts) - MOST_NAMED} more" if len(parts) > MOST_NAMED else ""
+    return ", ".join(parts[:MOST_NAMED]) + more
 
 
 # Failed steps that the sentence of a finished pipeline names; it counts the others.
@@ -296,7 +310,7 @@ MOST_NAMED = 3
 
 def outcome(steps: Mapping[str, Sequence[Task]]) -> tuple[bool, str]:
     """Return whether a pipeline with nothing left to do has succeeded, and a sentence on it."""
-    tasks = [task for each in steps.values() for task in each]
+    tasks = [task for of_step in steps.values() for task in of_step]
     failed = [task for task in tasks if task.phase is TaskPhase.FAILED]
     counts = {phase: sum(task.phase is phase for task in tasks) for phase in TaskPhase}
     parts = _counted(counts)
@@ -308,9 +322,13 @@ def outcome(steps: Mapping[str, Sequence[Task]]) -> tuple[bool, str]:
 
 def _counted(counts: Mapping[TaskPhase, int]) -> str:
     words: Iterable[tuple[TaskPhase, str]] = (
-        (TaskPhase.SUCCEEDED, "run"),
+        (TaskPhase.SUCCEEDED, "ran"),
         (TaskPhase.CACHED, "unchanged"),
         (TaskPhase.SKIPPED, "skipped"),
         (TaskPhase.FAILED, "failed"),
     )
-    return ", ".join(f"{counts[phase]} {word}" for phase, word in words if counts[phase]) or "no steps"
+    parts = [(counts[phase], word) for phase, word in words if counts[phase]]
+    if not parts:
+        return "no steps"
+    (first, word), *others = parts
+    return ", ".join((f"{plural(first, 'step')} {word}", *(f"{count} {word}" for count, word in others)))

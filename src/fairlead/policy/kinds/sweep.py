@@ -6,7 +6,7 @@ process continues identically. Additionally the values at rungs are kept, which 
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
 from operator import attrgetter
@@ -32,7 +32,7 @@ from fairlead.policy.search.pruning import (
 )
 from fairlead.policy.search.sampling import suggest
 from fairlead.policy.search.trials import CUT_SHORT, TrialRecord, TrialState, draw, front, metric_of
-from fairlead.specs.search_space import Value, show_value
+from fairlead.specs.search_space import Value, texts_of
 from fairlead.specs.sweep import Objective, Prune, Sampler, Sweep, map_runs, trial_run, values_of
 from fairlead.specs.training import Training
 from fairlead.state.plan import Change, ChildIntent, Event, SubmitChild
@@ -42,6 +42,8 @@ from fairlead.text.quantities import describe_duration, plural
 
 # The maximum number of submissions per pass; the next pass continues.
 MOST_AT_ONCE = 100
+# A sweep that is over continues with its time limit if so much of it is left.
+LEAST_LEFT_S = 1.0
 # A trial that is so many times as far as a rung when the rung becomes known is not compared there.
 LATE = 2
 
@@ -94,7 +96,7 @@ def judge(sweep: Workload[Sweep], family: Family, now: float) -> Change | None:
         return finish(sweep, family, *end, now, detail=detail)
     promoted = able[: _room(spec, family)]
     detail = replace(
-        detail, over=detail.over - len(promoted), pruned=tuple(each for each in pruned if each not in promoted)
+        detail, over=detail.over - len(promoted), pruned=tuple(number for number in pruned if number not in promoted)
     )
     orders = (*_stop_orders(family, detail.pruned), *_resume_orders(family, promoted))
     if spec.engine is None:
@@ -103,16 +105,51 @@ def judge(sweep: Workload[Sweep], family: Family, now: float) -> Change | None:
         new, detail = _proposed(sweep, family, detail)
     detail = replace(detail, submitted=detail.submitted + len(new))
     waits = say_search(spec, family.search, num_active + len(new))
-    said = f"{_progress(detail, spec, history)}{_say_best(sweep, history)}{waits}"
-    reason = Reason(code=Code.CHILDREN_RUNNING, message=said)
+    message = f"{_progress(detail, spec, history)}{_say_best(sweep, history)}{waits}"
+    reason = Reason(code=Code.CHILDREN_RUNNING, message=message)
     event = _news(sweep, family, history.records, before, detail)
     return advance(sweep, reason, now, detail=detail, submit=new, children=orders, event=event)
 
 
-def next_at(sweep: Workload[Sweep], _family: Family, _now: float) -> float | None:
-    """Return when its time limit is reached."""
-    duration_s, started_at = sweep.spec.stop.duration_s, sweep.status.started_at
-    return None if duration_s is None or started_at is None else started_at + duration_s
+def next_at(sweep: Workload[Sweep], _family: Family, now: float) -> float | None:
+    """Return when its time limit is reached; time in which it does not run does not count."""
+    duration_s, status = sweep.spec.stop.duration_s, sweep.status
+    if duration_s is None or status.started_at is None:
+        return None
+    return (status.since if status.phase is Phase.RUNNING else now) + duration_s - status.active_s
+
+
+def has_more(sweep: Workload[Sweep]) -> bool:
+    """Return whether a sweep that has succeeded would no longer end at once."""
+    return why_at_its_end(sweep, sweep.spec) is None
+
+
+def why_at_its_end(sweep: Workload[Sweep], spec: Sweep) -> str | None:
+    """Return why a sweep that has succeeded would end at once with a spec, and what to change; None if it would not."""
+    detail, status = detail_of(sweep), sweep.status
+    if spec.engine is not None:
+        return f"its search at {spec.engine} ended with it; `fairlead run` begins another"
+    if _is_good_enough(spec, detail):
+        return f"its best value, {detail.best_value:.6g}, is good enough; give a better `stop.target`, or none"
+    if spec.stop.duration_s is not None and spec.stop.duration_s - status.active_s < LEAST_LEFT_S:
+        return f"it has run for {describe_duration(status.active_s)}; give a longer `stop.duration`"
+    wanted = num_wanted(spec, detail.pruned)
+    if detail.submitted < wanted or status.halted:
+        return None
+    had = f"it has had {plural(detail.submitted, 'trial')}"
+    if spec.trials is not None and wanted < spec.trials:
+        return (
+            f"{had}, and {'a population' if spec.is_population else 'its grid'} has no more; `fairlead run` begins anew"
+        )
+    return f"{had}; give more `trials`, such as {2 * detail.submitted}"
+
+
+def _is_good_enough(spec: Sweep, detail: SweepDetail) -> bool:
+    """Return whether the best value so far has reached the target."""
+    target, objective = spec.stop.target, spec.objective
+    if target is None or objective is None or detail.best_value is None:
+        return False
+    return objective.goal.sign * detail.best_value <= objective.goal.sign * target
 
 
 def foresee(sweep: Workload[Sweep], family: Family) -> None:
@@ -125,7 +162,7 @@ def foresee(sweep: Workload[Sweep], family: Family) -> None:
     if is_over or spec.is_population or spec.objective is None or spec.chosen_sampler is not Sampler.TPE:
         return
     records = list(trials_of(sweep, family))
-    running = next((place for place, each in enumerate(records) if each.state is TrialState.ACTIVE), None)
+    running = next((place for place, trial in enumerate(records) if trial.state is TrialState.ACTIVE), None)
     if running is None:
         return
     worst = spec.objective.goal.sign * math.inf
@@ -178,9 +215,9 @@ class _History:
         records.sort(key=attrgetter("number"))
         return cls(
             records=records,
-            counts=Counter(each.state for each in records),
+            counts=Counter(trial.state for trial in records),
             best=_best(spec, records),
-            failed=tuple(each.number for each in records if each.state is TrialState.FAILED),
+            failed=tuple(trial.number for trial in records if trial.state is TrialState.FAILED),
         )
 
     def at_the_end(self) -> "_History":
@@ -196,7 +233,7 @@ class _History:
         return _History(
             records=records,
             counts={state: self.counts.get(state, 0) + others.counts.get(state, 0) for state in TrialState},
-            best=_best(spec, [each for each in (self.best, others.best) if each is not None]),
+            best=_best(spec, [record for record in (self.best, others.best) if record is not None]),
             failed=tuple(sorted((*self.failed, *others.failed))),
         )
 
@@ -260,19 +297,19 @@ def _read_records(
     may_go_on: bool,
     *known: Mapping[str, _Kept],
 ) -> dict[str, _Kept]:
-    numbers, kept = set(pruned), dict[str, _Kept]()
+    numbers, records = set(pruned), dict[str, _Kept]()
     for name, child in children.items():
-        for each in known:
-            before = each.get(name)
+        for records_before in known:
+            before = records_before.get(name)
             if before is not None and before[0] is child and before[1] is (before[2].number in numbers):
-                kept[name] = before
+                records[name] = before
                 break
         else:
             if name.isdigit():
                 is_pruned = int(name) in numbers
                 record = _read_record(objectives, int(name), child, is_pruned, may_go_on)
-                kept[name] = child, is_pruned, record
-    return kept
+                records[name] = child, is_pruned, record
+    return records
 
 
 def _read_record(
@@ -280,10 +317,14 @@ def _read_record(
 ) -> TrialRecord:
     assert isinstance(child.spec, Training), "the children of a sweep are runs"
     progress = child.progress
-    told = [(metric_of(progress, each.metric), each.goal.sign) for each in objectives]
-    is_judged = all(value is not None for value, _ in told)
-    value = told[0][0] if len(told) == 1 else None
-    scores = tuple(sign * value for value, sign in told if value is not None) if len(told) > 1 and is_judged else ()
+    signed_values = [(metric_of(progress, objective.metric), objective.goal.sign) for objective in objectives]
+    is_judged = all(value is not None for value, _ in signed_values)
+    value = signed_values[0][0] if len(signed_values) == 1 else None
+    scores = (
+        tuple(sign * value for value, sign in signed_values if value is not None)
+        if len(signed_values) > 1 and is_judged
+        else ()
+    )
     phase = child.status.phase
     has_checkpoint = progress is not None and progress.checkpoint_step is not None
     if not phase.is_final:
@@ -357,9 +398,9 @@ def _prune(
     reports, pruned, arrived = list(before.rungs), list(before.pruned), dict[int, RungReport]()
     is_pausing = _keeps_checkpoints(spec, history)
     furthest: dict[int, int] = {}
-    for each in reports:
-        furthest[each.trial] = max(each.rung, furthest.get(each.trial, -1))
-    on_way = [each for each in history if each.state is TrialState.ACTIVE and each.number not in furthest]
+    for other in reports:
+        furthest[other.trial] = max(other.rung, furthest.get(other.trial, -1))
+    on_way = [record for record in history if record.state is TrialState.ACTIVE and record.number not in furthest]
     curves = _follow(prune, objective, on_way, before) if known.is_early else {}
     for trial in history:
         if trial.value is None or trial.step is None:
@@ -397,7 +438,7 @@ def _prune(
     ]
     if spec.is_population:
         # Judged by its value at its last interval, once others have reached it too.
-        last = {each.trial: each for each in sorted(reports, key=attrgetter("rung"))}
+        last = {report.trial: report for report in sorted(reports, key=attrgetter("rung"))}
         for trial in history:
             is_judged = trial.state is TrialState.ACTIVE and trial.number in last and trial.number not in pruned
             if is_judged and _gives_way(spec, prune, trial, last[trial.number], reports, history, pruned):
@@ -409,33 +450,33 @@ def _follow(
     prune: Prune, objective: Objective, trials: Sequence[TrialRecord], before: SweepDetail
 ) -> dict[int, EarlyCurve]:
     """Return the curves of trials that have come to an early rung, or are on their way there."""
-    known = {each.trial: each for each in before.curves}
+    known = {curve.trial: curve for curve in before.curves}
     curves = dict[int, EarlyCurve]()
-    for each in trials:
-        if each.value is not None and each.step is not None:
+    for trial in trials:
+        if trial.value is not None and trial.step is not None:
             curve = followed(
-                prune, objective.goal, known.get(each.number), trial=each.number, step=each.step, value=each.value
+                prune, objective.goal, known.get(trial.number), trial=trial.number, step=trial.step, value=trial.value
             )
             if curve is not None:
-                curves[each.number] = curve
+                curves[trial.number] = curve
     return curves
 
 
 def _keeps_checkpoints(spec: Sweep, history: Sequence[TrialRecord]) -> bool:
     """Return whether trials pause, since at least one has kept a checkpoint."""
-    return spec.may_pause and any(each.has_checkpoint for each in history)
+    return spec.may_pause and any(trial.has_checkpoint for trial in history)
 
 
 def _gone(history: Sequence[TrialRecord], reports: Sequence[RungReport]) -> set[int]:
     """Return the trials with reports that cannot go on: deleted, failed, or stopped without a checkpoint."""
     over = (TrialState.FAILED, TrialState.STOPPED, TrialState.PRUNED)
-    return {each.trial for each in reports} - {each.number for each in history if each.state not in over}
+    return {report.trial for report in reports} - {report.number for report in history if report.state not in over}
 
 
 def _promotable(spec: Sweep, history: Sequence[TrialRecord], detail: SweepDetail) -> list[int]:
     """Return the paused trials that are to go on, most urgent first."""
     prune = _rungs_of(spec, detail)
-    paused = {each.number for each in history if each.state is TrialState.PAUSED}
+    paused = {trial.number for trial in history if trial.state is TrialState.PAUSED}
     if prune is None or spec.objective is None or not paused:
         return []
     gone, is_last = _gone(history, detail.rungs), detail.submitted >= spec.num_trials
@@ -455,7 +496,7 @@ def _gives_way(
     assert spec.objective is not None
     if trial.num_left is not None and trial.num_left < rung_steps(prune, 0):
         return False  # a copy would have no steps left
-    others = [each.value for each in reports if each.rung == report.rung and each.trial != report.trial]
+    others = [other.value for other in reports if other.rung == report.rung and other.trial != report.trial]
     may_follow = num_wanted(spec, (*pruned, report.trial)) > num_wanted(spec, pruned)
     donors = _donors(spec, history, (*pruned, report.trial))
     return may_follow and bool(donors) and gives_way(prune, spec.objective.goal, report.value, others)
@@ -466,11 +507,11 @@ def _donors(spec: Sweep, history: Sequence[TrialRecord], pruned: Sequence[int]) 
     assert spec.prune is not None
     assert spec.objective is not None
     running = {
-        each.number: each
-        for each in history
-        if each.state is TrialState.ACTIVE and each.value is not None and each.number not in pruned
+        trial.number: trial
+        for trial in history
+        if trial.state is TrialState.ACTIVE and trial.value is not None and trial.number not in pruned
     }
-    values = {number: each.value for number, each in running.items() if each.value is not None}
+    values = {number: trial.value for number, trial in running.items() if trial.value is not None}
     best = best_part(spec.prune, spec.objective.goal, values) if values else []
     return [running[number] for number in best if running[number].has_checkpoint]
 
@@ -499,8 +540,8 @@ def _best(spec: Sweep, records: Sequence[TrialRecord]) -> TrialRecord | None:
     if spec.objective is None:
         return None
     sign = spec.objective.goal.sign
-    succeeded = [each for each in records if each.state is TrialState.SUCCEEDED and each.value is not None]
-    return min(succeeded, key=lambda each: (sign * (each.value or 0.0), each.number), default=None)
+    succeeded = [trial for trial in records if trial.state is TrialState.SUCCEEDED and trial.value is not None]
+    return min(succeeded, key=lambda trial: (sign * (trial.value or 0.0), trial.number), default=None)
 
 
 def _end(
@@ -511,11 +552,11 @@ def _end(
     Args:
         is_exhausted: Whether no paused trial is to go on.
     """
-    spec, said = sweep.spec, _say_best(sweep, history)
+    spec, best_trial = sweep.spec, _say_best(sweep, history)
     done = _progress(detail, spec, history.at_the_end())
     # A loss that is not finite is a result of some parameters, which a search has to explore; the program is sound.
     failed = [family.children[str(number)] for number in detail.failed]
-    failed = [each for each in failed if each.status.reason.code is not Code.LOSS_NOT_FINITE]
+    failed = [child for child in failed if child.status.reason.code is not Code.LOSS_NOT_FINITE]
     if len(failed) > spec.max_failed:
         first = failed[0]
         message = (
@@ -524,21 +565,20 @@ def _end(
         )
         remedy = f"`fairlead logs {first.spec.name}` shows its output; then `fairlead resume {spec.name}` continues."
         return Phase.FAILED, Reason(code=Code.CHILD_FAILED, message=message, remedy=remedy)
-    target, objective = spec.stop.target, spec.objective
-    if target is not None and objective is not None and detail.best_value is not None:
-        sign = objective.goal.sign
-        if sign * detail.best_value <= sign * target:
-            message = f"it reached its target, {target:g}; {done}{said}"
-            return Phase.SUCCEEDED, Reason(code=Code.COMPLETED, message=message)
+    if _is_good_enough(spec, detail):
+        message = f"it reached its target, {spec.stop.target:g}; {done}{best_trial}"
+        return Phase.SUCCEEDED, Reason(code=Code.COMPLETED, message=message)
     if is_exhausted and detail.over >= num_wanted(spec, detail.pruned):
         if history.counts.get(TrialState.SUCCEEDED):
-            return Phase.SUCCEEDED, Reason(code=Code.COMPLETED, message=f"{done}{said}")
-        return Phase.FAILED, Reason(code=Code.CHILD_FAILED, message=f"{done}, and none succeeded")
+            return Phase.SUCCEEDED, Reason(code=Code.COMPLETED, message=f"{done}{best_trial}")
+        return Phase.FAILED, Reason(
+            code=Code.CHILD_FAILED, message=f"{done}, and none succeeded{_say_unjudged(sweep, family)}"
+        )
     at = next_at(sweep, family, now)
     if at is not None and now >= at:
-        message = f"its time, {describe_duration(spec.stop.duration_s or 0.0)}, is over; {done}{said}"
+        message = f"its time, {describe_duration(spec.stop.duration_s or 0.0)}, is over; {done}{best_trial}"
         return Phase.SUCCEEDED, Reason(code=Code.COMPLETED, message=message)
-    return search_end(spec, family.search, detail.submitted - detail.over, f"{done}{said}")
+    return search_end(spec, family.search, detail.submitted - detail.over, f"{done}{best_trial}")
 
 
 def _proposed(
@@ -549,9 +589,9 @@ def _proposed(
     # An engine does not know of the trials that go on after a resumption, and proposes as many as may run without them.
     room = min(num_wanted(spec, detail.pruned) - detail.submitted, MOST_AT_ONCE, _room(spec, family))
     new = new_proposals(family.search, detail.proposed, room)
-    runs = (trial_run(spec, read_values(spec.space, each.values)) for each in new)
+    runs = (trial_run(spec, read_values(spec.space, proposal.values)) for proposal in new)
     orders = tuple(submit(sweep, str(number), run) for number, run in enumerate(runs, detail.submitted))
-    return orders, replace(detail, proposed=(*detail.proposed, *(each.name for each in new)))
+    return orders, replace(detail, proposed=(*detail.proposed, *(proposal.name for proposal in new)))
 
 
 def _room(spec: Sweep, family: Family) -> int:
@@ -587,7 +627,7 @@ def _next_trial(
         return values, trial_run(spec, values)
     # A replaced trial resumes itself with other parameters if no better one is running.
     before = detail.pruned[number - spec.parallel]
-    donors = _donors(spec, known, detail.pruned) or [each for each in known if each.number == before]
+    donors = _donors(spec, known, detail.pruned) or [trial for trial in known if trial.number == before]
     key = (spec.seed, number, "pbt")
     if not donors:
         values = suggest(replace(spec, sampler=Sampler.RANDOM), number, known)
@@ -601,8 +641,8 @@ def _next_trial(
 
 
 def _progress(detail: SweepDetail, spec: Sweep, history: _History) -> str:
-    told = TrialState.PAUSED, TrialState.PRUNED, TrialState.FAILED, TrialState.STOPPED
-    counts = ((history.counts.get(state, 0), state) for state in told)
+    states = TrialState.PAUSED, TrialState.PRUNED, TrialState.FAILED, TrialState.STOPPED
+    counts = ((history.counts.get(state, 0), state) for state in states)
     aside = [f"{number} {state}" for number, state in counts if number]
     return f"{detail.over} of {plural(num_wanted(spec, detail.pruned), 'trial')} are over" + (
         f" ({', '.join(aside)})" if aside else ""
@@ -617,34 +657,34 @@ def _say_best(sweep: Workload[Sweep], history: _History) -> str:
     if objective is None or best is None or best.value is None:
         return ""
     name = child_name(sweep, str(best.number))
-    return f"; best {objective.metric} {best.value:.6g} by {name} ({say_values(best.values)})"
+    return f"; best {objective.metric} {best.value:.6g} by {name} ({say_values(sweep.spec, best.values)})"
 
 
-def say_values(values: Mapping[str, Value]) -> str:
-    """Format the values of parameters briefly."""
-    return ", ".join(f"{name} {show_value(value)}" for name, value in values.items())
+def say_values(spec: Sweep, values: Mapping[str, Value]) -> str:
+    """Format the values of parameters as they were written."""
+    return ", ".join(f"{name} {text}" for name, text in texts_of(spec.space, values).items())
 
 
 def _news(
     sweep: Workload[Sweep], family: Family, history: Sequence[TrialRecord], before: SweepDetail, detail: SweepDetail
 ) -> Event | None:
     """Return the event on trials: failures first, then those stopped or resumed at a rung, else a new best."""
-    said: list[str] = []
+    news: list[str] = []
     for number in detail.failed:
         if number not in before.failed:
             child = family.children[str(number)]
-            said.append(f"{child.spec.name} failed: {_failure(sweep.spec, child)}")
+            news.append(f"{child.spec.name} failed: {_failure(sweep.spec, child)}")
     kind, code = "TrialFailed", Code.CHILD_FAILED
-    if not said:
+    if not news:
         code = Code.CHILDREN_RUNNING
         what = "paused" if _keeps_checkpoints(sweep.spec, history) else "pruned"
-        said = [_say_pruned(sweep, what, detail, number) for number in detail.pruned if number not in before.pruned]
-        kind = f"Trial{what.capitalize()}" if said else "TrialPromoted"
-        said += [_say_promoted(sweep, detail, number) for number in before.pruned if number not in detail.pruned]
-    if not said and detail.best is not None and detail.best_value != before.best_value and sweep.spec.objective:
+        news = [_say_pruned(sweep, what, detail, number) for number in detail.pruned if number not in before.pruned]
+        kind = f"Trial{what.capitalize()}" if news else "TrialPromoted"
+        news += [_say_promoted(sweep, detail, number) for number in before.pruned if number not in detail.pruned]
+    if not news and detail.best is not None and detail.best_value != before.best_value and sweep.spec.objective:
         kind = "NewBest"
-        said = [f"{child_name(sweep, str(detail.best))} has {sweep.spec.objective.metric} {detail.best_value:.6g}"]
-    return Event(type=kind, reason=Reason(code=code, message="; ".join(said))) if said else None
+        news = [f"{child_name(sweep, str(detail.best))} has {sweep.spec.objective.metric} {detail.best_value:.6g}"]
+    return Event(type=kind, reason=Reason(code=code, message="; ".join(news))) if news else None
 
 
 def _say_pruned(sweep: Workload[Sweep], what: str, detail: SweepDetail, number: int) -> str:
@@ -683,8 +723,8 @@ def last_words(sweep: Workload[Sweep], family: Family) -> tuple[Change, ...]:
         # The rung in the message may be an earlier one than the last report of the trial reached.
         message = reason.message.replace(_may_promote(sweep), _left_behind(sweep), 1)
         if message != reason.message:
-            told = replace(reason, message=message, remedy=f"`fairlead resume {trial.spec.name}` continues it.")
-            status = replace(trial.status, reason=told)
+            amended = replace(reason, message=message, remedy=f"`fairlead resume {trial.spec.name}` continues it.")
+            status = replace(trial.status, reason=amended)
             changes.append(Change(workload_uid=trial.uid, version=trial.version, status=status))
     return tuple(changes)
 
@@ -713,20 +753,45 @@ def _at_last_rung(sweep: Workload[Sweep], detail: SweepDetail, number: int) -> t
     prune = _rungs_of(sweep.spec, detail)
     assert prune is not None
     assert objective is not None
-    return prune, objective, max((each for each in detail.rungs if each.trial == number), key=attrgetter("rung"))
+    return prune, objective, max((report for report in detail.rungs if report.trial == number), key=attrgetter("rung"))
+
+
+def _say_unjudged(sweep: Workload[Sweep], family: Family) -> str:
+    """Return what trials that ended without the objective reported instead; empty if there is none."""
+    ended = [child for child in family.children.values() if child.status.phase is Phase.SUCCEEDED]
+    names = [objective.metric for objective in sweep.spec.judged_by]
+    lacking = [child for child in ended if any(metric_of(child.progress, name) is None for name in names)]
+    if not lacking:
+        return ""
+    return f": {plural(len(lacking), 'trial')} ended without any value of {_quoted(names)}; {_reported(lacking)}"
+
+
+def _reported(children: Iterable[AnyWorkload]) -> str:
+    """Return the names of the values that runs reported, so that a misspelt one is seen."""
+    metrics = {name for child in children if child.progress is not None for name in child.progress.metrics}
+    metrics |= {"loss" for child in children if child.progress is not None and child.progress.loss is not None}
+    return f"reported: {_quoted(sorted(metrics)[:5])}" if metrics else "nothing was reported"
+
+
+def _quoted(names: Iterable[str]) -> str:
+    return ", ".join(f"`{name}`" for name in names)
 
 
 def _failure(spec: Sweep, child: AnyWorkload) -> str:
     if child.status.phase is Phase.SUCCEEDED and spec.judged_by:
-        missing = [each.metric for each in spec.judged_by if metric_of(child.progress, each.metric) is None]
-        said = f"it ended without any value of `{'` and `'.join(missing)}`"
-        if spec.trial.metrics is not None:
-            return said
-        return f"{said}; what it prints is read with `metrics: name=value` in the trial, or it calls `run.progress()`"
+        missing = [
+            objective.metric for objective in spec.judged_by if metric_of(child.progress, objective.metric) is None
+        ]
+        message = f"it ended without any value of `{'` and `'.join(missing)}`"
+        if spec.trial.metrics is not None or _reported([child]) != "nothing was reported":
+            return f"{message}; {_reported([child])}"
+        return (
+            f"{message}; what it prints is read with `metrics: name=value` in the trial, or it calls `run.progress()`"
+        )
     return child.status.reason.message
 
 
 KIND = ParentKind(
     spec=Sweep, detail=SweepDetail, judge=judge, map_runs=map_runs, progress=progress, next_at=next_at,
-    best=best_so_far, why_stopped=why_stopped, last_words=last_words, foresee=foresee,
+    best=best_so_far, why_stopped=why_stopped, last_words=last_words, foresee=foresee, has_more=has_more,
 )  # fmt: skip

@@ -40,10 +40,10 @@ _RECORDS: dict[type, Kind] = {}
 
 
 def _record(spec: type) -> Kind:
-    found = _RECORDS.get(spec)
-    if found is None:
-        found = _RECORDS[spec] = KINDS[spec.__name__]
-    return found
+    record = _RECORDS.get(spec)
+    if record is None:
+        record = _RECORDS[spec] = KINDS[spec.__name__]
+    return record
 
 
 def leaf_of(spec: Training) -> LeafKind:
@@ -70,14 +70,14 @@ def map_runs(spec: Spec, of: Callable[[Training], Training]) -> Spec:
 
 def runs_of(spec: WorkloadSpec) -> tuple[Training, ...]:
     """Return the runs that a spec of any kind describes: itself if it is one."""
-    found: list[Training] = []
+    runs: list[Training] = []
 
     def note(run: Training) -> Training:
-        found.append(run)
+        runs.append(run)
         return run
 
     map_runs(spec, note)
-    return tuple(found)
+    return tuple(runs)
 
 
 def leaf(workload: AnyWorkload) -> Workload:

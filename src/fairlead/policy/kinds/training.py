@@ -3,28 +3,30 @@
 Placement is decided elsewhere, for all pending runs together.
 """
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from fairlead.policy.disruption.node_reclaims import reclaim
 from fairlead.policy.kinds import checkpoint_health as checkpoints
-from fairlead.policy.kinds import hangs, idleness, lost_pods, unconfirmed_ends
-from fairlead.policy.kinds.changes import change_to, notices, requeue, stop, terminate
+from fairlead.policy.kinds import hangs, idleness, lost_pods, silent_nodes, slow_rank, unconfirmed_ends
 from fairlead.policy.kinds.engines import hand_over, tell_wait
 from fairlead.policy.kinds.failures import Blame, Failure, diagnose
-from fairlead.policy.kinds.lifecycle import active_until, move, ran_until
 from fairlead.policy.kinds.record import LeafKind
 from fairlead.policy.kinds.retries import Again, GiveUp, longest_wait_s, retry, retry_refused
 from fairlead.policy.kinds.right_sizing import more_gpu_memory, more_memory, size, used_by
 from fairlead.policy.kinds.slow_starts import tell
 from fairlead.policy.kinds.table import parent_of
 from fairlead.policy.queue.budgets import budget_overspent, run_overspent
+from fairlead.policy.queue.changes import change_to, notices, requeue, stop, terminate
 from fairlead.policy.scaling import elastic
 from fairlead.policy.scaling.elastic import is_resizing
 from fairlead.specs.quantities import format_duration
 from fairlead.specs.training import DECADE_S, Training
+from fairlead.state.phase_transitions import move
 from fairlead.state.plan import Change, Event
 from fairlead.state.reasons import Code, Reason
+from fairlead.state.run_times import active_until, ran_until
 from fairlead.state.snapshot import Intent, Phase, Pod, PodPhase, Progress, Requests, Snapshot, Workload
 from fairlead.state.split_probing import untried
 from fairlead.text.quantities import describe_duration, plural
@@ -34,6 +36,8 @@ if TYPE_CHECKING:
 
 # The other ranks of a failed gang are blocked in a collective; they get this long to write their last lines.
 TEARDOWN_GRACE_S = 1.0
+# As a pod's supervising process says it (runtime/meeting.py).
+NEVER_MET = "no rank of it connected to another"
 # The stacks of a hung gang are taken first, which takes a second, or a few with py-spy or gdb.
 STACKS_GRACE_S = 10.0
 
@@ -84,8 +88,8 @@ def _after_the_end(workload: Workload, live: tuple[Pod, ...], snapshot: Snapshot
     if workload.status.phase is Phase.SUCCEEDED:
         return Change(workload_uid=workload.uid, version=workload.version, intent=Intent.STOP)
     name = workload.spec.team, workload.spec.name
-    there = (*snapshot.workloads, *snapshot.parents)
-    if any((each.spec.team, each.spec.name) == name and not each.status.phase.is_final for each in there):
+    workloads = (*snapshot.workloads, *snapshot.parents)
+    if any((run.spec.team, run.spec.name) == name and not run.status.phase.is_final for run in workloads):
         message = f"it cannot be resumed while another unfinished run is named {workload.spec.name}"
         taken = Reason(code=Code.NAME_TAKEN, message=message, remedy="Resume it when that one is over.")
         return Change(
@@ -111,19 +115,19 @@ def _obey(workload: Workload, live: tuple[Pod, ...], snapshot: Snapshot, now: fl
     if workload.intent is Intent.SUSPEND:
         if status.phase is Phase.SUSPENDED:
             return None
-        after, code, asked = Phase.SUSPENDED, Code.SUSPENDED, Code.SUSPEND_REQUESTED
+        after, code, request_code = Phase.SUSPENDED, Code.SUSPENDED, Code.SUSPEND_REQUESTED
         message, remedy = "suspended on request", f"`fairlead resume {workload.spec.name}` continues it."
     else:
-        after, code, asked = Phase.STOPPED, Code.STOPPED, Code.STOP_REQUESTED
+        after, code, request_code = Phase.STOPPED, Code.STOPPED, Code.STOP_REQUESTED
         message, remedy = "stopped on request", f"`fairlead resume {workload.spec.name}` continues it."
         if workload.intent is Intent.DELETE:
-            asked, message, remedy = Code.DELETE_REQUESTED, "stopped to be deleted", None
+            request_code, message, remedy = Code.DELETE_REQUESTED, "stopped to be deleted", None
         elif (by_parent := _stopped_by_parent(workload, snapshot)) is not None:
             message, remedy = by_parent, None
     final = Reason(code=code, message=message, remedy=remedy)
     if live or status.phase in (Phase.STARTING, Phase.RUNNING):
-        requested = f"{asked.value.removesuffix('Requested').lower()} was requested"
-        why = Reason(code=asked, message=f"{requested}; {_awaited(workload)}" if live else requested)
+        requested = f"{request_code.value.removesuffix('Requested').lower()} was requested"
+        why = Reason(code=request_code, message=f"{requested}; {_awaited(workload)}" if live else requested)
         return stop(workload, live, after, final, why, now)
     if after is Phase.SUSPENDED:
         return requeue(workload, code, message, now, remedy=remedy)
@@ -219,11 +223,11 @@ def _watch(
         return stop(workload, live, Phase.PENDING, why, why, now, grace_s=must_leave.grace_s, last_failure=why)
     if all(pod.phase is PodPhase.SUCCEEDED for pod in own):
         began = status.started_at if status.started_at is not None else _began(own, now)
-        return change_to(workload, move(status, *_outcome(workload, now), now, started_at=began, used=used))
+        return change_to(workload, move(status, *_outcome(workload, own, now), now, started_at=began, used=used))
     if status.phase is Phase.STARTING and all(pod.phase is not PodPhase.CREATED and pod.started_at for pod in own):
         ranks = plural(workload.gang.world_size, "rank")
         cluster = "" if own[0].cluster is None else f" of cluster {own[0].cluster}"
-        message = f"{ranks} on {plural(len(own), 'node')}{cluster} started{elastic.outlook(workload)}"
+        message = f"{ranks} {_where(own)}{cluster} started{elastic.outlook(workload)}"
         reason = Reason(code=Code.RANKS_STARTED, message=message)
         refusals = 0 if workload.spec.most_nodes is None else status.refusals
         # A run started by an engine has waited there until now, which does not count as run time.
@@ -235,7 +239,7 @@ def _watch(
     return (
         idleness.act(workload, live, snapshot.nodes, now)
         or lost_pods.came_back(workload, current)
-        or _warn(workload, snapshot, now)
+        or _warn(workload, live, snapshot, now)
     )
 
 
@@ -262,14 +266,27 @@ def _began(pods: tuple[Pod, ...], now: float) -> float:
     return min((pod.started_at for pod in pods if pod.started_at is not None), default=now)
 
 
-def _warn(workload: Workload, snapshot: Snapshot, now: float) -> Change | None:
+_TOLD = frozenset({Code.CHECKPOINT_LATE, Code.IDLE, Code.NODE_SILENT, Code.SLOW_RANK})
+
+
+def _warn(workload: Workload, live: tuple[Pod, ...], snapshot: Snapshot, now: float) -> Change | None:
     """Record the warning of a running run; with an event, except for failed saves, which have their own."""
-    status = checkpoints.warned(workload, now, otherwise=idleness.reason(workload, snapshot.nodes))
+    first = silent_nodes.reason(workload, live, snapshot.nodes)
+    otherwise = slow_rank.reason(workload, live, snapshot.nodes) or idleness.reason(workload, snapshot.nodes)
+    status = checkpoints.warned(workload, now, first, otherwise=otherwise)
     if status is None:
         return None
-    is_told = status.warning is not None and status.warning.code in (Code.CHECKPOINT_LATE, Code.IDLE)
+    is_told = status.warning is not None and status.warning.code in _TOLD
     event = Event(type=status.warning.code.value, reason=status.warning) if is_told and status.warning else None
     return Change(workload_uid=workload.uid, version=workload.version, status=status, event=event)
+
+
+def _where(own: Sequence[Pod]) -> str:
+    """Describe where the pods of a gang are: the nodes, and how many pods where some share one."""
+    nodes = {pod.node for pod in own}
+    if len(nodes) == len(own) or "" in nodes:
+        return f"on {plural(len(own), 'node')}"
+    return f"in {plural(len(own), 'pod')} on {plural(len(nodes), 'node')}"
 
 
 def _tell_delay(workload: Workload, own: tuple[Pod, ...], now: float) -> Change | None:
@@ -280,8 +297,8 @@ def _tell_delay(workload: Workload, own: tuple[Pod, ...], now: float) -> Change 
     if delayed is not None:
         message: str | None = f"pod {delayed.index} of {workload.gang.nodes} has not started: {delayed.message}"
     else:
-        told = (tell(pod, workload.gang.nodes, now) for pod in own if workload.spec.engine is None)
-        message = next((each for each in told if each is not None), None)
+        delays = (tell(pod, workload.gang.nodes, now) for pod in own if workload.spec.engine is None)
+        message = next((delay for delay in delays if delay is not None), None)
     if (message is not None) == (workload.status.reason.code is Code.START_DELAYED):
         return None
     if message is None:
@@ -291,7 +308,7 @@ def _tell_delay(workload: Workload, own: tuple[Pod, ...], now: float) -> Change 
     return change_to(workload, replace(workload.status, reason=reason))
 
 
-def _outcome(workload: Workload, now: float) -> tuple[Phase, Reason]:
+def _outcome(workload: Workload, pods: Sequence[Pod], now: float) -> tuple[Phase, Reason]:
     """Return the phase and reason of a run whose ranks all succeeded; Failed in cases of docs/decisions/0016."""
     step = workload.progress.step if workload.progress is not None else None
     steps = "" if step is None else f" after {plural(step, 'step')}"
@@ -302,11 +319,25 @@ def _outcome(workload: Workload, now: float) -> tuple[Phase, Reason]:
     message = f"all ranks succeeded{steps} in {ran}"
     lost = checkpoints.unsaved(workload.progress)
     if lost is None:
-        return Phase.SUCCEEDED, Reason(code=Code.COMPLETED, message=message)
+        return Phase.SUCCEEDED, _alone(workload, pods, message) or Reason(code=Code.COMPLETED, message=message)
     saved = workload.progress is not None and workload.progress.checkpoint_step is not None
     again = "from there" if saved else "anew"
     remedy = f"Fix that; then `fairlead resume {workload.spec.name}` trains {again} and saves."
     return Phase.FAILED, Reason(code=Code.LAST_CHECKPOINT_FAILED, message=f"{message}; {lost}", remedy=remedy)
+
+
+def _alone(workload: Workload, pods: Sequence[Pod], message: str) -> Reason | None:
+    """Return a reason that says that the ranks of a gang never met; None if they did, or nothing is known."""
+    latest = [pod for pod in pods if pod.attempt == workload.status.attempt]
+    if not latest or any(pod.message != NEVER_MET for pod in latest):
+        return None
+    return Reason(
+        code=Code.RANKS_NEVER_MET,
+        message=f"{message}, but its {workload.gang.world_size} ranks never met: none connected to another at "
+        "MASTER_ADDR and MASTER_PORT, so that each worked alone",
+        remedy="If they are to train together, start the program itself, as in `run: python train.py`, and let it call "
+        "`init_process_group`: a launcher in a script starts a gang of its own for each rank.",
+    )
 
 
 def after_failure(
@@ -331,8 +362,8 @@ def after_failure(
     if isinstance(verdict, GiveUp):
         remedy = failure.remedy(workload.spec.name, is_over=True)
         # The last words of a pipeline's driver may be what was said of the run of a step.
-        said = failure.reason.message
-        message = said if verdict.why in said else f"{said}; {verdict.why}"
+        failure_message = failure.reason.message
+        message = failure_message if verdict.why in failure_message else f"{failure_message}; {verdict.why}"
         reason = replace(failure.reason, message=message, remedy=remedy)
         if not live:
             return change_to(workload, move(workload.status, Phase.FAILED, reason, now, **remember))
@@ -373,13 +404,13 @@ def _withdraw(workload: Workload, live: tuple[Pod, ...], refused: Reason, now: f
 def _tell_hang(workload: Workload, pods: tuple[Pod, ...]) -> Change | None:
     """Report which rank hung and where, once, after the pods of that attempt have ended."""
     status = workload.status
-    said = _hang(workload, pods, status.attempt - 1) if status.reason.code is Code.STALLED else None
-    if said is None or said in status.reason.message:
+    hang = _hang(workload, pods, status.attempt - 1) if status.reason.code is Code.STALLED else None
+    if hang is None or hang in status.reason.message:
         return None
-    failure = _said_first(said, status.last_failure or status.reason)
-    told = replace(status, reason=_said_first(said, status.reason), last_failure=failure)
-    event = Event(type=Code.STALLED.value, reason=replace(status.reason, message=said))
-    return replace(change_to(workload, told), event=event)
+    failure = _said_first(hang, status.last_failure or status.reason)
+    new_status = replace(status, reason=_said_first(hang, status.reason), last_failure=failure)
+    event = Event(type=Code.STALLED.value, reason=replace(status.reason, message=hang))
+    return replace(change_to(workload, new_status), event=event)
 
 
 def _hang(workload: Workload, pods: tuple[Pod, ...], attempt: int) -> str | None:
@@ -387,8 +418,8 @@ def _hang(workload: Workload, pods: tuple[Pod, ...], attempt: int) -> str | None
     return hangs.explain(exits, workload.gang.world_size)
 
 
-def _said_first(said: str, reason: Reason) -> Reason:
-    return replace(reason, message=f"{said}; {reason.message}")
+def _said_first(hang: str, reason: Reason) -> Reason:
+    return replace(reason, message=f"{hang}; {reason.message}")
 
 
 def _teardown_s(workload: Workload, reason: Reason) -> float:
@@ -430,7 +461,7 @@ def _settle(workload: Workload, pods: tuple[Pod, ...], snapshot: Snapshot, now: 
         by_parent = _stopped_by_parent(workload, snapshot)
         reason = reason if by_parent is None else replace(reason, message=by_parent, remedy=None)
     if after is not Phase.FAILED and _all_ended_well(workload, pods):
-        after, reason = _outcome(workload, now)
+        after, reason = _outcome(workload, pods, now)
         return change_to(workload, move(status, after, reason, now, used=used_by(workload, pods)))
     step = workload.progress.stopped_step if workload.progress is not None else None
     lost = checkpoints.unsaved(workload.progress)
@@ -440,10 +471,10 @@ def _settle(workload: Workload, pods: tuple[Pod, ...], snapshot: Snapshot, now: 
         reason = replace(reason, message=f"{reason.message}; {lost}")
     if after in (Phase.PENDING, Phase.SUSPENDED):
         return requeue(workload, reason.code, reason.message, now, remedy=reason.remedy)
-    said = _hang(workload, pods, status.attempt) if reason.code is Code.STALLED else None
-    if said is not None:
-        failure = _said_first(said, status.last_failure or reason)
-        return change_to(workload, move(status, after, _said_first(said, reason), now, last_failure=failure))
+    hang = _hang(workload, pods, status.attempt) if reason.code is Code.STALLED else None
+    if hang is not None:
+        failure = _said_first(hang, status.last_failure or reason)
+        return change_to(workload, move(status, after, _said_first(hang, reason), now, last_failure=failure))
     return change_to(workload, move(status, after, reason, now))
 
 

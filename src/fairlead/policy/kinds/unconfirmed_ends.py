@@ -16,8 +16,8 @@ _WAITS = "; it may still run, so its gang waits"
 def tell(workload: Workload, live: tuple[Pod, ...], now: float) -> Change | None:
     """Report once the overdue pods of a stopping or restarting gang, and withdraw that when they have ended."""
     status = workload.status
-    said, _, message = status.reason.message.rpartition(f"{_WAITS}; ")
-    if said:
+    prefix, _, message = status.reason.message.rpartition(f"{_WAITS}; ")
+    if prefix:
         if live:
             return None
         again = replace(status, reason=replace(status.reason, message=message, remedy=None))
@@ -29,15 +29,17 @@ def tell(workload: Workload, live: tuple[Pod, ...], now: float) -> Change | None
     more = f" and {len(late) - 3} more" if len(late) > 3 else ""
     grace = describe_duration(workload.spec.grace_s)
     by = describe_duration(TOLD_AFTER_S)
-    said = f"{which}{more}: still terminating {by} after the grace of {grace}, and no kubelet confirms the end{_WAITS}"
+    prefix = (
+        f"{which}{more}: still terminating {by} after the grace of {grace}, and no kubelet confirms the end{_WAITS}"
+    )
     remedy = f"If that machine is off for good, remove it: `kubectl delete node {late[0].node}` on Kubernetes."
-    reason = replace(status.reason, message=f"{said}; {status.reason.message}", remedy=remedy)
+    reason = replace(status.reason, message=f"{prefix}; {status.reason.message}", remedy=remedy)
     return Change(
         workload_uid=workload.uid,
         version=workload.version,
         status=replace(status, reason=reason),
         event=Event(
-            type=Code.END_UNCONFIRMED.value, reason=Reason(code=Code.END_UNCONFIRMED, message=said, remedy=remedy)
+            type=Code.END_UNCONFIRMED.value, reason=Reason(code=Code.END_UNCONFIRMED, message=prefix, remedy=remedy)
         ),
     )
 

@@ -68,8 +68,8 @@ def demands(mix: TaskMix, fleet: Fleet) -> tuple[Demand, ...]:
 
 
 @kept
-def _demands(asked: tuple[tuple[tuple[Shape, int], ...], Frame]) -> tuple[Demand, ...]:
-    counts, frame = asked
+def _demands(counts_and_frame: tuple[tuple[tuple[Shape, int], ...], Frame]) -> tuple[Demand, ...]:
+    counts, frame = counts_and_frame
     devices = np.bincount(frame.kind.ravel(), frame.capacity_milli.ravel(), minlength=max(1, len(frame.kinds)))
     share = devices / max(1.0, float(devices.sum()))
     served = [(shape, n * shape.num_gpus, frame.allowed(shape)) for shape, n in counts if shape.num_gpus]

@@ -69,8 +69,8 @@ class Together:
     @classmethod
     def of(cls, mix: TaskMix, fleet: Fleet) -> "Together | None":
         """Return the demand of the mix in the present state; None if nothing needs several devices."""
-        asked = _asked((mix.items(), fleet.frame))
-        return None if asked is None else asked.now(fleet)
+        demand = _asked((mix.items(), fleet.frame))
+        return None if demand is None else demand.now(fleet)
 
     @classmethod
     def asked(cls, counts: tuple[tuple[Shape, int], ...], frame: Frame) -> "Together | None":
@@ -80,7 +80,7 @@ class Together:
         if not wide:
             return None
         devices = sum(n * shape.total_gpu_milli for shape, n in counts)
-        asked = np.array([n * shape.total_gpu_milli / devices for shape, n in wide])
+        milli = np.array([n * shape.total_gpu_milli / devices for shape, n in wide])
         num_gpus = np.array([shape.num_gpus for shape, _ in wide])
         cpu_milli = np.array([max(1, shape.cpu_milli) for shape, _ in wide])
         memory_bytes = np.array([max(1, shape.memory_bytes) for shape, _ in wide])
@@ -95,8 +95,8 @@ class Together:
             cpu_milli=cpu_milli,
             memory_bytes=memory_bytes,
             suits=suits,
-            most=WEIGHT * num_gpus * np.where(share > 0, asked / np.maximum(share, 1e-9), 0.0),
-            expected=(as_much @ asked) * devices_of.sum() / num_gpus,
+            most=WEIGHT * num_gpus * np.where(share > 0, milli / np.maximum(share, 1e-9), 0.0),
+            expected=(as_much @ milli) * devices_of.sum() / num_gpus,
             need=np.zeros(len(wide)),
         )
 

@@ -28,7 +28,7 @@ class OneNode:
         """Return the same as ``FreeCapacity``."""
         return frozenset() if self._room is None else ways_of(self._room.node.gpus)
 
-    def place(self, shape: Shape, count: int) -> tuple[tuple[str, Grant], ...] | None:
+    def place(self, shape: Shape, count: int, peers: Sequence[str] = ()) -> tuple[tuple[str, Grant], ...] | None:
         """Place as ``FreeCapacity`` does."""
         if self._room is None or (shape.apart and count > 1):
             return None
@@ -42,6 +42,13 @@ class OneNode:
             self._room.take(grant)
             placed.append((self._room.node.name, grant))
         return tuple(placed)
+
+    def may_place(self, shape: Shape, count: int) -> bool:
+        """Return the same as ``FreeCapacity``."""
+        placed = self.place(shape, count)
+        for node, grant in placed or ():
+            self.hold(node, grant, -1)
+        return placed is not None
 
     def hold(self, node: str, grant: Grant, times: int = 1) -> None:
         """Hold as ``FreeCapacity`` does."""

@@ -106,9 +106,9 @@ class _Gang:
         while count:
             if level == len(self.domains):
                 return self._put(nodes, count)
-            found = self._narrowest(nodes, count, level)
-            if found is not None:
-                at, own = found
+            domain = self._narrowest(nodes, count, level)
+            if domain is not None:
+                at, own = domain
                 return self.place(nodes[own], count, at + 1)
             held = self._held(nodes, level)
             number = int(held.max())

@@ -104,21 +104,21 @@ def keeps_apart(laid: Overlay) -> bool:
 
 def tolerations(spec: GangSpec) -> list[dict[str, str]]:
     """Return tolerations for the taints of GPU and spot nodes of the usual providers."""
-    found = []
+    entries = []
     if spec.resources.gpu is not None:
-        found += [{"key": key, "operator": "Exists", "effect": "NoSchedule"} for key in GPU_TAINTS]
-    return found + (_SPOT if spec.capacity.spot else [])
+        entries += [{"key": key, "operator": "Exists", "effect": "NoSchedule"} for key in GPU_TAINTS]
+    return entries + (_SPOT if spec.capacity.spot else [])
 
 
-def tolerates(given: Iterable[Object], taint: Taint) -> bool:
+def tolerates(entries: Iterable[Object], taint: Taint) -> bool:
     """Return whether one of these tolerations matches the taint."""
-    return any(_is_for(each, taint) for each in given)
+    return any(_is_for(toleration, taint) for toleration in entries)
 
 
 def spot_label(node: Node) -> Taint | None:
     """Return the spot label of a node's cloud, as the taint that it stands for; None without one."""
-    found = next(((key, value) for key, value in SPOT_MARKS if node.labels.get(key) == value), None)
-    return None if found is None else Taint(key=found[0], value=found[1])
+    label = next(((key, value) for key, value in SPOT_MARKS if node.labels.get(key) == value), None)
+    return None if label is None else Taint(key=label[0], value=label[1])
 
 
 def is_spot(node: Node) -> bool:
@@ -224,11 +224,11 @@ def _price_refusal(price: float | None, max_price: float) -> Refusal | None:
 
 
 def _tainted(taint: Taint) -> Refusal:
-    said = f"tainted with {taint.key}{f'={taint.value}' if taint.value else ''}:{taint.effect}"
+    text = f"tainted with {taint.key}{f'={taint.value}' if taint.value else ''}:{taint.effect}"
     if (taint.key, taint.value) in SPOT_MARKS:
-        return Refusal(why=f"a spot node, {said}", remedy=_ALLOW_SPOT, lasts=True)
+        return Refusal(why=f"a spot node, {text}", remedy=_ALLOW_SPOT, lasts=True)
     remedy = f"Tolerate {taint.key} under `kubernetes.spec.tolerations`, or take the taint away."
-    return Refusal(why=said, remedy=remedy, lasts=False)
+    return Refusal(why=text, remedy=remedy, lasts=False)
 
 
 def _is_for(toleration: Object, taint: Taint) -> bool:
@@ -255,8 +255,8 @@ def _is_required(name: str, labels: Mapping[str, str], affinity: Object) -> bool
     terms = _terms(affinity)
     fields = {"metadata.name": name}
     return not terms or any(
-        all(_holds(each, labels) for each in term.get("matchExpressions") or ())
-        and all(_holds(each, fields) for each in term.get("matchFields") or ())
+        all(_holds(expression, labels) for expression in term.get("matchExpressions") or ())
+        and all(_holds(expression, fields) for expression in term.get("matchFields") or ())
         for term in terms
     )
 
@@ -266,26 +266,26 @@ def _is_meant(labels: Mapping[str, str], selector: Object | None) -> bool:
     return (
         selector is not None
         and all(labels.get(key) == value for key, value in (selector.get("matchLabels") or {}).items())
-        and all(_holds(each, labels) for each in selector.get("matchExpressions") or ())
+        and all(_holds(expression, labels) for expression in selector.get("matchExpressions") or ())
     )
 
 
 def _holds(expression: Object, labels: Mapping[str, str]) -> bool:
     """Return whether a requirement holds, as Kubernetes' ``labels.Requirement.Matches``."""
-    found, values = labels.get(expression["key"]), expression.get("values") or []
+    value, values = labels.get(expression["key"]), expression.get("values") or []
     match expression["operator"]:
         case "In":
-            return found in values
+            return value in values
         case "NotIn":
-            return found not in values
+            return value not in values
         case "Exists":
-            return found is not None
+            return value is not None
         case "DoesNotExist":
-            return found is None
+            return value is None
         case "Gt" | "Lt" as operator:
-            if found is None or not _is_whole(found) or not values or not _is_whole(values[0]):
+            if value is None or not _is_whole(value) or not values or not _is_whole(values[0]):
                 return False
-            return int(found) > int(values[0]) if operator == "Gt" else int(found) < int(values[0])
+            return int(value) > int(values[0]) if operator == "Gt" else int(value) < int(values[0])
         case _:
             return False
 

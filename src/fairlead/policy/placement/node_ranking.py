@@ -33,11 +33,11 @@ class Ranking:
     def scores(self, shape: Shape) -> Scores:
         """Return the scores of all nodes (N); minus infinity where the shape does not fit."""
         fleet = self._fleet
-        kept = self._kept.get(shape)
-        if kept is None:
+        cached = self._kept.get(shape)
+        if cached is None:
             scores, stale = np.full(len(fleet), -np.inf), np.arange(len(fleet))
         else:
-            scores, seen = kept
+            scores, seen = cached
             if seen == fleet.changes:
                 return scores
             stale = np.flatnonzero(fleet.stamp > seen)

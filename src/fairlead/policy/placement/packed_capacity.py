@@ -76,15 +76,19 @@ class PackedRooms:
         """Return the ways in which parts of devices are isolated here."""
         return ways_of(self._fleet.kinds)
 
-    def place(self, shape: Shape, count: int) -> tuple[tuple[str, Grant], ...] | None:
+    def place(self, shape: Shape, count: int, peers: Sequence[str] = ()) -> tuple[tuple[str, Grant], ...] | None:
         """Allocate nodes and grants for so many pods; return None, with nothing allocated, if they do not all fit."""
         if members(shape, count, self._fleet).sum() < count:
             self._packing.learn_later()
             return None
         self._packing.learn()
-        chooser = _Members(self._packing)
+        chooser = _Members(self._packing, tuple(peers) if count == 1 else ())
         gang = place_one(shape, self._fleet, chooser) if count == 1 else place_gang(shape, count, self._fleet, chooser)
         return None if gang is None else tuple(self._grant(shape, spot) for spot in gang)
+
+    def may_place(self, shape: Shape, count: int) -> bool:
+        """Return whether so many pods fit."""
+        return bool(members(shape, count, self._fleet).sum() >= count)
 
     def hold(self, node: str, grant: Grant, times: int = 1) -> None:
         """Hold a grant on a node, even beyond what exists; with -1 release it."""
@@ -117,9 +121,14 @@ class PackedRooms:
 
 @dataclass(frozen=True, slots=True)
 class _Members:
-    """Chooses for the pods of one gang."""
+    """Chooses for the pods of one gang.
+
+    Attributes:
+        peers: The nodes of replicas of the same endpoint, for a replica of one pod; several pods follow the topology.
+    """
 
     packing: Packing
+    peers: tuple[str, ...]
 
     def choose(self, shape: Shape, among: Ints | None = None) -> Spot | None:
-        return self.packing.pick(shape, among)
+        return self.packing.pick(shape, among, self.peers)

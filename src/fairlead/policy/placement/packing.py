@@ -18,6 +18,7 @@ The future is unknown: the task mix is learnt from arrivals. The design note is 
 
 import math
 import zlib
+from collections.abc import Sequence
 from functools import lru_cache
 
 import numpy as np
@@ -29,6 +30,7 @@ from fairlead.policy.placement.memo import kept
 from fairlead.policy.placement.node_arrays import Frame, Ints, Mask
 from fairlead.policy.placement.node_ranking import Ranking, Scores
 from fairlead.policy.placement.pod_shapes import WHOLE_GPU, Shape
+from fairlead.policy.placement.spread import spread
 from fairlead.policy.placement.task_mix import TaskMix, next_size
 
 # Measured with benchmarks/packing.py; the design note gives the effect of each.
@@ -91,11 +93,17 @@ class Packing:
         self.learn()
         return self.pick(shape, among)
 
-    def pick(self, shape: Shape, among: Ints | None = None) -> Spot | None:
-        """Return the same as ``choose``, by the last learnt values: they are the same for all of a gang."""
+    def pick(self, shape: Shape, among: Ints | None = None, peers: Sequence[str] = ()) -> Spot | None:
+        """Return the same as ``choose``, by the last learnt values: they are the same for all of a gang.
+
+        Args:
+            peers: The nodes of replicas of the same endpoint, which others are preferred to if they are as good.
+        """
         node = self._ranking.best(shape, among)
         if node is None:
             return None
+        if peers:
+            node = spread(shape, node, peers, self._fleet, self._ranking.scores(shape), ORDER_WEIGHT)
         nodes = np.array([node])
         usable = self._fleet.usable(nodes, shape)
         if shape.is_share:
@@ -164,14 +172,14 @@ class Packing:
         devices = sum(n * shape.total_gpu_milli for shape, n in counts)
         if not devices:
             return math.inf
-        each = sum(n * shape.cpu_milli for shape, n in counts if shape.num_gpus) / devices
+        cores = sum(n * shape.cpu_milli for shape, n in counts if shape.num_gpus) / devices
         others = sum(n * shape.cpu_milli for shape, n in counts if not shape.num_gpus) / devices
         worth: Floats = self._worth[:, :, 0][fleet.kind, np.maximum(0, fleet.gpu_milli) // STEP_MILLI]
         # Added device by device, as for all prices: a sum along the rows would be rounded otherwise.
         filled = np.ascontiguousarray(worth.T).sum(axis=0)
-        over = np.maximum(0, fleet.cpu_milli / 1000 - each * filled).sum()
+        over = np.maximum(0, fleet.cpu_milli / 1000 - cores * filled).sum()
         lacking = others - SURPLUS_USABLE * float(over) / max(1.0, float(filled.sum()))
-        return max(each + max(0.0, lacking), 1e-3)
+        return max(cores + max(0.0, lacking), 1e-3)
 
     def _score(self, nodes: Ints, usable: Mask, shape: Shape) -> Scores:
         """Return the value lost to a pod of the shape on each of the nodes (B), as a negative number."""

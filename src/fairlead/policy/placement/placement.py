@@ -1,7 +1,6 @@
 """Places gangs, all pods or none, and explains why they wait or can never fit."""
 
-import heapq
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import field, replace
 from typing import Protocol
 
@@ -15,9 +14,6 @@ from fairlead.specs.sharing import Sharing
 from fairlead.state.reasons import Code, Reason
 from fairlead.state.snapshot import Gpu, Grant, Node
 from fairlead.text.quantities import describe_cpu, describe_gpu, describe_memory, describe_need, describe_ways, plural
-
-MOST_HOLDERS = 5
-"""The most holders of busy capacity that a reason names."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,8 +46,16 @@ class FreeCapacity(Free, Protocol):
         """Return the ways in which parts of devices are isolated here."""
         ...
 
-    def place(self, shape: Shape, count: int) -> tuple[tuple[str, Grant], ...] | None:
-        """Allocate nodes and grants for so many pods; return None, with nothing allocated, if they do not all fit."""
+    def place(self, shape: Shape, count: int, peers: Sequence[str] = ()) -> tuple[tuple[str, Grant], ...] | None:
+        """Allocate nodes and grants for so many pods; return None, with nothing allocated, if they do not all fit.
+
+        Args:
+            peers: The nodes of replicas of the same endpoint; others are preferred where that costs nothing.
+        """
+        ...
+
+    def may_place(self, shape: Shape, count: int) -> bool:
+        """Return whether so many pods fit; a gang may need more than that. Allocates nothing."""
         ...
 
     def hold(self, node: str, grant: Grant, times: int = 1) -> None:
@@ -120,14 +124,29 @@ class NodeCapacity:
         return grant_of(shape, tuple(free[: shape.num_gpus]))
 
 
-def place(spec: GangSpec, free: FreeCapacity) -> tuple[Placement, ...] | None:
-    """Allocate nodes for the whole gang in ``free``; return None, with nothing allocated, if it does not fit."""
-    shape = shape_of(spec, free.doors)
+def place(
+    spec: GangSpec, free: FreeCapacity, peers: Sequence[str] = (), shape: Shape | None = None
+) -> tuple[Placement, ...] | None:
+    """Allocate nodes for the whole gang in ``free``; return None, with nothing allocated, if it does not fit.
+
+    Args:
+        peers: The nodes of replicas of the same endpoint.
+        shape: The shape of a pod there, if known.
+    """
+    shape = shape_of(spec, free.doors) if shape is None else shape
     for sharing in choices(spec, free.sharing) if shape.is_share else (None,):
-        placed = free.place(replace(shape, sharing=sharing) if shape.is_share else shape, spec.nodes)
+        placed = free.place(replace(shape, sharing=sharing) if shape.is_share else shape, spec.nodes, peers)
         if placed is not None:
             return tuple(Placement(index=i, node=node, grant=grant) for i, (node, grant) in enumerate(placed))
     return None
+
+
+def may_place(spec: GangSpec, free: FreeCapacity, shape: Shape) -> bool:
+    """Return whether enough pods of the gang fit; if not, ``place`` returns None."""
+    ways = choices(spec, free.sharing) if shape.is_share else (None,)
+    return any(
+        free.may_place(replace(shape, sharing=sharing) if shape.is_share else shape, spec.nodes) for sharing in ways
+    )
 
 
 def has_room(spec: GangSpec, free: FreeCapacity) -> bool:
@@ -169,10 +188,10 @@ def why_never(spec: GangSpec, nodes: tuple[Node, ...]) -> Reason | None:
         return None
     need = describe_need(spec)
     if barred and _would_hold(spec, nodes):
-        said = "; ".join(f"{name} is {refusal.why}" for name, refusal in list(barred.items())[:3])
+        text = "; ".join(f"{name} is {refusal.why}" for name, refusal in list(barred.items())[:3])
         return Reason(
             code=Code.CANNOT_FIT,
-            message=f"{spec.name} needs {need}, and {_how_many(len(barred), len(nodes))} closed to it: {said}.",
+            message=f"{spec.name} needs {need}, and {_how_many(len(barred), len(nodes))} closed to it: {text}.",
             remedy=" ".join(sorted({refusal.remedy for refusal in barred.values()})),
         )
     capacity = "; ".join(_say_capacity(node) for node in nodes[:3]) or "no node at all"
@@ -184,8 +203,13 @@ def why_never(spec: GangSpec, nodes: tuple[Node, ...]) -> Reason | None:
     )
 
 
-def why_waiting(spec: GangSpec, free: Free, holders: Iterable[str]) -> Reason:
-    """Return why the gang does not fit now although it could; ``holders`` are the names of the running workloads."""
+def why_waiting(spec: GangSpec, free: Free, held_by: str = "", own: str | None = None) -> Reason:
+    """Return why the gang does not fit now although it could.
+
+    Args:
+        held_by: The runs that hold something, as its team may know them.
+        own: One of them that is of its team.
+    """
     need = describe_need(spec)
     shape, barred = shape_of(spec, free.doors), free.doors.barred(spec)
     freest = "; ".join(
@@ -194,13 +218,11 @@ def why_waiting(spec: GangSpec, free: Free, holders: Iterable[str]) -> Reason:
         else _say_free(room, spec)
         for room in free.freest(shape, 3)
     )
-    names = heapq.nsmallest(MOST_HOLDERS, set(holders))
-    held = ", ".join(names) or "nothing of ours"
-    first = names[0] if names else None
+    frees = f"; `fairlead suspend {own}` would free it now" if own else ""
     return Reason(
         code=Code.WAITING_FOR_RESOURCES,
-        message=f"needs {need}; {freest}; held by {held}",
-        remedy=f"It starts when {held} ends; `fairlead suspend {first}` would free it now." if first else None,
+        message=f"needs {need}; {freest}; held by {held_by or 'nothing of ours'}",
+        remedy=f"It starts when {held_by} ends{frees}." if held_by else None,
     )
 
 
@@ -278,14 +300,14 @@ def _shortfall(spec: GangSpec, nodes: tuple[Node, ...]) -> str:
             if Shape.of(one).is_share:
                 short.append(f"what may be shared is {describe_shared(nodes)}")
     most_cpu = max((node.cpu_milli for node in nodes), default=0)
-    if one.cpu_milli is not None and one.cpu_milli > most_cpu:
+    if one.pod_cpu_milli > most_cpu:
         short.append(
-            f"{describe_cpu(one.cpu_milli)} requested on one node, the largest node has {describe_cpu(most_cpu)}"
+            f"{describe_cpu(one.pod_cpu_milli)} requested on one node, the largest node has {describe_cpu(most_cpu)}"
         )
     most_memory = max((node.memory_bytes for node in nodes), default=0)
-    if one.memory_bytes is not None and one.memory_bytes > most_memory:
+    if one.pod_memory_bytes > most_memory:
         short.append(
-            f"{describe_memory(one.memory_bytes)} requested on one node, "
+            f"{describe_memory(one.pod_memory_bytes)} requested on one node, "
             f"the largest node has {describe_memory(most_memory)}"
         )
     return "; ".join(short) or f"one pod fits, {spec.nodes} together do not"
@@ -295,8 +317,8 @@ def _what_to_lower(spec: GangSpec, nodes: tuple[Node, ...]) -> str:
     one = spec.resources
     if one.gpu is not None and all(len(matching(node, Shape.of(one))) < one.gpu.num_devices for node in nodes):
         return "`resources.gpu`"
-    if one.cpu_milli is not None and all(one.cpu_milli > node.cpu_milli for node in nodes):
+    if nodes and all(one.pod_cpu_milli > node.cpu_milli for node in nodes):
         return "`resources.cpu`"
-    if one.memory_bytes is not None and all(one.memory_bytes > node.memory_bytes for node in nodes):
+    if nodes and all(one.pod_memory_bytes > node.memory_bytes for node in nodes):
         return "`resources.memory`"
     return "`nodes` or `resources`"

@@ -58,7 +58,7 @@ class Shape:
 # Called for each run at each pass, and most runs have the same requests as others.
 @lru_cache(maxsize=4096)
 def _shape_of(resources: Resources) -> Shape:
-    cpu, memory, gpu = resources.cpu_milli or 0, resources.memory_bytes or 0, resources.gpu
+    cpu, memory, gpu = resources.pod_cpu_milli, resources.pod_memory_bytes, resources.gpu
     if gpu is None:
         return Shape(cpu_milli=cpu, memory_bytes=memory)
     by_memory = bool(resources.sharing) and gpu.milli == WHOLE_GPU

@@ -24,15 +24,15 @@ class TaskMix:
             self.observe(shape)
 
     @classmethod
-    def settled(cls, asked: Sequence[tuple[Shape, int]]) -> "TaskMix":
+    def settled(cls, counts: Sequence[tuple[Shape, int]]) -> "TaskMix":
         """Return the mix of so many of the oldest pods that it changes only when a fifth more have come.
 
         Args:
-            asked: Shapes with the number of pods that requested each, oldest first.
+            counts: Shapes with the number of pods that requested each, oldest first.
         """
-        left = settled_size(sum(count for _, count in asked))
+        left = settled_size(sum(count for _, count in counts))
         mix = cls()
-        for shape, count in asked:
+        for shape, count in counts:
             if left > 0:
                 mix.observe(shape, min(count, left))
                 left -= count
@@ -50,13 +50,15 @@ class TaskMix:
 
 def settled_mix(workloads: Iterable[Workload]) -> TaskMix:
     """Return the settled mix of all pods of these runs; shared between callers, so not to be modified."""
-    oldest_first = sorted(workloads, key=lambda each: (each.created_at, each.uid))
-    return _mix_of(tuple((each.spec.resources, each.status.nodes or each.spec.nodes) for each in oldest_first))
+    oldest_first = sorted(workloads, key=lambda run: (run.created_at, run.uid))
+    return _mix_of(
+        tuple((workload.spec.resources, workload.status.nodes or workload.spec.nodes) for workload in oldest_first)
+    )
 
 
 @kept
-def _mix_of(asked: tuple[tuple[Resources, int], ...]) -> TaskMix:
-    return TaskMix.settled([(Shape.of(resources), count) for resources, count in asked])
+def _mix_of(counts: tuple[tuple[Resources, int], ...]) -> TaskMix:
+    return TaskMix.settled([(Shape.of(resources), count) for resources, count in counts])
 
 
 @lru_cache(maxsize=4096)

@@ -87,6 +87,7 @@ LEVELS = (
         bytes_per_s=450e9,  # NVLink 4, one direction
     ),
 )
+_ZONE = replace(LEVELS[0], keys=(f"{OWN_DOMAIN}{LEVELS[0].name}", *LEVELS[0].keys))
 NODE = Level(name="node", bytes_per_s=450e9)
 
 # A domain is named with its enclosing ones, because racks of two zones may have the same number.
@@ -153,22 +154,27 @@ def describe_where(nodes: Sequence[Node], names: Sequence[str]) -> str | None:
     return f"{among} {'in' if over is None else 'of'} {level.name} {domain}"
 
 
+def zone_of(node: Node) -> str | None:
+    """Return the zone of a node by its labels; None without one."""
+    return _domain(_ZONE, node.labels)
+
+
 def _speeds(nodes: Sequence[Node]) -> dict[str, float]:
     """Return the speed of each level from labels; the minimum counts, and values that are not numbers are ignored."""
-    found: dict[str, float] = {}
+    speeds: dict[str, float] = {}
     for node in nodes:
         for key, text in node.labels.items():
             if key.startswith(OWN_SPEED) and text.isdecimal() and int(text):
                 level, speed = key.removeprefix(OWN_SPEED), 1e9 * int(text)
-                found[level] = min(speed, found.get(level, speed))
-    return found
+                speeds[level] = min(speed, speeds.get(level, speed))
+    return speeds
 
 
 def _path(node: Node, levels: Sequence[Level]) -> Path:
-    found = [node.name]
+    path = [node.name]
     for level in reversed(levels):
-        found.append(_domain(level, node.labels) or f"/{found[-1]}")
-    return tuple(reversed(found[1:]))
+        path.append(_domain(level, node.labels) or f"/{path[-1]}")
+    return tuple(reversed(path[1:]))
 
 
 def _domain(level: Level, labels: Mapping[str, str]) -> str | None:

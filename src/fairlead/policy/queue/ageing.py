@@ -21,8 +21,8 @@ def raised(workload: Workload, now: float) -> int:
 
 def effective_priority(workload: Workload, now: float) -> int:
     """Return the priority including the gained points; that of a scavenger never rises."""
-    asked = workload.spec.priority
-    return asked if asked < 0 else asked + raised(workload, now)
+    priority = workload.spec.priority
+    return priority if priority < 0 else priority + raised(workload, now)
 
 
 def precedence(workload: Workload, now: float) -> tuple[int, float, str]:

@@ -81,7 +81,7 @@ def accounts_of(teams: Iterable[Team]) -> tuple[Account, ...]:
         for team in teams
         for account in (
             *([] if team.budget is None else [Account(team=team.name, budget=team.budget)]),
-            *(Account(team=team.name, project=name, budget=each) for name, each in team.project_budgets.items()),
+            *(Account(team=team.name, project=name, budget=budget) for name, budget in team.project_budgets.items()),
         )
     )
 
@@ -121,12 +121,12 @@ class Budgets:
         now: float,
     ) -> "Budgets":
         """Return the budgets with reservations for the running runs."""
-        found = cls(snapshot, {team.name: accounts_of([team]) for team in snapshot.teams if team.has_budgets})
-        if found.accounts:
+        accounts = cls(snapshot, {team.name: accounts_of([team]) for team in snapshot.teams if team.has_budgets})
+        if accounts.accounts:
             for run in holders:
-                if run.spec.team in found.accounts:
-                    found.start(run, durations.ends_at(run, pods.get(run.uid, ()), now) - now)
-        return found
+                if run.spec.team in accounts.accounts:
+                    accounts.start(run, durations.ends_at(run, pods.get(run.uid, ()), now) - now)
+        return accounts
 
     def start(self, workload: Workload, length_s: float) -> None:
         """Reserve the cost of a run of this length in seconds; infinity if unknown."""
@@ -151,7 +151,7 @@ class Budgets:
                 remedy="On the local cluster set a price, as in `fairlead prices set localhost 2.50`; or leave it out.",
             )
         refusals = (self._over(account, workload, length_s, spending) for account in accounts)
-        return next((each for each in refusals if each is not None), None)
+        return next((refusal for refusal in refusals if refusal is not None), None)
 
     def _over(self, account: Account, workload: Workload, length_s: float, spending: Spending) -> Reason | None:
         spent, limit = account.spent(spending), account.limit
@@ -167,7 +167,7 @@ class Budgets:
         )
 
     def _accounts_of(self, workload: Workload) -> list[Account]:
-        return [each for each in self.accounts.get(workload.spec.team, ()) if each.charges(workload.spec)]
+        return [account for account in self.accounts.get(workload.spec.team, ()) if account.charges(workload.spec)]
 
     def _cost(self, workload: Workload, length_s: float) -> float:
         """Return the cost of a run over a time, within the rest of ``max_cost``; all of that for an unknown time."""
@@ -256,5 +256,5 @@ def _part(spec: GangSpec, node: Node) -> float:
     """Return the part of a node that a pod pays for, divided as in ledger.usage."""
     gpu = spec.resources.gpu
     if node.gpus:
-        return 0.0 if gpu is None else min(1.0, gpu.milli / sum(each.milli for each in node.gpus))
-    return min(1.0, (spec.resources.cpu_milli or WHOLE_MILLI) / node.cpu_milli)
+        return 0.0 if gpu is None else min(1.0, gpu.milli / sum(other.milli for other in node.gpus))
+    return min(1.0, (spec.resources.pod_cpu_milli or WHOLE_MILLI) / node.cpu_milli)

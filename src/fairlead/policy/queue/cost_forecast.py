@@ -42,10 +42,10 @@ def forecasts(workload: Workload, snapshot: Snapshot, now: float) -> tuple[Forec
         if node.price_per_hour and why_never(one, (node,)) is None:
             kinds.setdefault(round(rate_of(spec, (node,)) * HOUR_S), []).append(node.name)
     most = math.inf if spec.max_cost is None else spec.max_cost * 1_000_000
-    found, takes = [], run_forecast.forecast(workload, snapshot, now)
+    costs, takes = [], run_forecast.forecast(workload, snapshot, now)
     for rate, names in sorted(kinds.items()):
         cost = min(most, rate * length_s / HOUR_S if rate else 0.0)
-        found.append(
+        costs.append(
             Forecast(
                 node=min(names),
                 num_nodes=len(names),
@@ -56,4 +56,4 @@ def forecasts(workload: Workload, snapshot: Snapshot, now: float) -> tuple[Forec
                 high_microusd=None if takes is None else round(min(most, rate * takes.high_s / HOUR_S)),
             )
         )
-    return tuple(found)
+    return tuple(costs)

@@ -29,6 +29,12 @@ class Amounts:
             self.gpu_milli + other.gpu_milli, self.cpu_milli + other.cpu_milli, self.memory_bytes + other.memory_bytes
         )
 
+    def minus(self, other: "Amounts") -> "Amounts":
+        """Return the difference."""
+        return Amounts(
+            self.gpu_milli - other.gpu_milli, self.cpu_milli - other.cpu_milli, self.memory_bytes - other.memory_bytes
+        )
+
     def times(self, number: int) -> "Amounts":
         """Return the amounts multiplied by a number."""
         return Amounts(number * self.gpu_milli, number * self.cpu_milli, number * self.memory_bytes)
@@ -47,9 +53,9 @@ def asked(spec: GangSpec, whole: Capacity) -> Amounts:
     A part requested by memory counts as the smallest part in the cluster with that memory, which is the one allocated
     while one is free; as a whole GPU if there is none.
     """
-    found = _asked(spec.resources, spec.nodes)
-    if found is not None:
-        return found
+    amounts = _asked(spec.resources, spec.nodes)
+    if amounts is not None:
+        return amounts
     shape = Shape.of(spec.resources)
     gpu_milli = min((part.milli for part in whole.parts if serves(part, shape)), default=WHOLE_GPU)
     return _amounts(shape, spec.nodes, gpu_milli)

@@ -32,23 +32,23 @@ class Durations:
         took: dict[tuple[str, str], list[float]] = defaultdict(list)
         for run in completed:
             took[kind_of(run)].append(run.took_s)
-        self._took = {kind: sorted(each) for kind, each in took.items()}
-        self._whole_s = {kind: enough_s(each) for kind, each in self._took.items()}
+        self._took = {kind: sorted(durations) for kind, durations in took.items()}
+        self._whole_s = {kind: enough_s(durations) for kind, durations in self._took.items()}
 
     def after(self, gone: Iterable[Completed], new: Iterable[Completed]) -> "Durations":
         """Return a copy with some runs removed and others added, at a cost proportional to their number."""
-        found = Durations(())
-        found._took, found._whole_s = dict(self._took), dict(self._whole_s)
+        durations = Durations(())
+        durations._took, durations._whole_s = dict(self._took), dict(self._whole_s)
         for runs, is_there in ((gone, True), (new, False)):
             for run in runs:
                 kind = kind_of(run)
-                took = list(found._took.get(kind, ()))
+                took = list(durations._took.get(kind, ()))
                 if is_there:
                     took.remove(run.took_s)
                 else:
                     insort(took, run.took_s)
-                found._took[kind], found._whole_s[kind] = took, enough_s(took)
-        return found
+                durations._took[kind], durations._whole_s[kind] = took, enough_s(took)
+        return durations
 
     def length_s(self, workload: Workload, now: float, kind: tuple[str, str] | None = None) -> float:
         """Return the longest time that the run takes if it starts now.
@@ -116,8 +116,8 @@ class Durations:
 
     def _learnt_s(self, workload: Workload, done_s: float) -> float:
         kind = kind_of(workload.spec)
-        found = enough_s(self._took.get(kind, ()), done_s) if done_s else self._whole_s.get(kind)
-        return math.inf if found is None else found
+        learnt_s = enough_s(self._took.get(kind, ()), done_s) if done_s else self._whole_s.get(kind)
+        return math.inf if learnt_s is None else learnt_s
 
 
 # The last result, from which the next mostly differs by one run at each end; replaced, never modified.

@@ -1,83 +1,190 @@
-"""Orders pending runs by fair share.
+"""Orders pending runs: among teams by what they hold, within a team by priority.
 
-Runs within their team's guarantee come first, then the others, then scavengers. Within a team the order is by priority,
-which waiting raises, then by age, or by least remaining work (``fairlead.policy.queue.queue_score``). Among teams that
-borrow, the next is the one whose first run has the highest
+Runs within their team's guarantee come first, then the others, then scavengers, each of the three in the same
+order. Within a team the order is by priority, which waiting raises, then by age, or by least remaining work
+(``fairlead.policy.queue.queue_score``). No number that a team chooses is compared with a number of another team. Among
+teams the next is, by progressive filling (Ghodsi et al., NSDI 2011, Algorithm 1), as if every earlier run had started:
 
-    effective priority x AGEING_S - FAIR_S x weighted dominant share of the team,
+1. the team whose first run has the highest priority of those that an administrator lets count among teams;
+2. one whose first run is overdue: alone it is wider than the team's fair share, it has waited ``OVERDUE_S``, and its
+   team holds no more than its fair share, and has had less than that lately (``fairlead.policy.queue.team_debts``), by
+   as much as the run takes from the others in ``OVERDUE_S``, or in its ``max_duration`` if that is shorter;
+3. one that with its first run holds no more than its fair share, ``weight`` over the weights of all teams that hold or
+   want something; of these the one with the smallest weighted dominant share;
+4. the team with the smallest debt for its weight; then with the smallest weighted dominant share; then the one whose
+   run came first.
 
-by progressive filling (Ghodsi et al., NSDI 2011, Algorithm 1), as if every earlier run had started. So a team that
-holds little goes first, and no run starves: no run precedes another that arrived so much earlier that the wait
-outweighs the whole cluster and their whole difference in priority. O(n log n) for n runs.
+So a team that asks for no more than its share never waits for one that holds more than its own, and a run that is wider
+than the share of its team waits a day for those of others, if these never leave it room, and pays for what it keeps
+free. O(n log n) for n runs.
 """
 
 import heapq
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 
-from fairlead.policy.queue.ageing import AGEING_S, effective_priority
-from fairlead.policy.queue.dominant_shares import Amounts, asked
+from fairlead.policy.queue.dominant_shares import Amounts, asked, dominant_share
 from fairlead.policy.queue.queue_score import Standing
-from fairlead.policy.queue.quotas import Ledger
+from fairlead.policy.queue.quotas import Ledger, is_scavenger
 from fairlead.policy.queue.spec_traits import SpecTraits
-from fairlead.state.snapshot import Workload
+from fairlead.specs.gang import GangSpec
+from fairlead.state.snapshot import Phase, Status, Workload
 
-# A team that holds the whole cluster waits a day longer than one that holds nothing.
-FAIR_S = 86_400.0
+# A run that is wider than the share of its team has its turn after a day.
+OVERDUE_S = 86_400.0
+# It is never kept waiting for more than its team's share of this time.
+MOST_SAVED_S = 14 * OVERDUE_S
+# Sums of shares are not exact.
+ROUNDING = 1e-9
 NOTHING = Amounts()
+Rank = tuple[int, int, float, float]
 
 
-def first_come(waiting: Iterable[Workload]) -> list[Workload]:
-    """Return the runs by requested priority, then by arrival."""
-    return sorted(waiting, key=lambda each: (-each.spec.priority, each.created_at, each.uid))
+def first_come(waiting: Iterable[Workload], ledger: Ledger) -> list[Workload]:
+    """Return the runs by arrival, where runs of one team change places by priority.
+
+    A priority counts among teams as far as an administrator lets it.
+    """
+    runs = list(waiting)
+    own = defaultdict[str, list[Workload]](list)
+    for run in sorted(
+        runs, key=lambda own_run: (-own_run.spec.priority, own_run.created_at, own_run.uid), reverse=True
+    ):
+        own[run.spec.team].append(run)
+    places = sorted(runs, key=lambda own_run: (-ledger.class_of(own_run.spec), own_run.created_at, own_run.uid))
+    return [own[own_run.spec.team].pop() for own_run in places]
 
 
 def fairly(
-    waiting: Iterable[Workload], ledger: Ledger, standing: Standing, traits: SpecTraits | None = None
+    waiting: Iterable[Workload],
+    ledger: Ledger,
+    standing: Standing,
+    traits: SpecTraits | None = None,
+    debts: Mapping[str, float] | None = None,
 ) -> tuple[list[Workload], frozenset[str]]:
     """Return all runs in order, and the uids of those within their team's guarantee.
 
     Args:
         ledger: The current holdings; modified, so not usable afterwards.
-        standing: Sorts runs of one team; across teams the remaining work of a run does not count.
+        standing: Sorts runs of one team.
         traits: Known traits of the specs.
+        debts: What teams have had beyond their shares, in seconds of the cluster; nothing for those not named.
     """
-    owed, teams = list[Workload](), defaultdict[str, list[Workload]](list)
-    scavengers = list[Workload]()
-    guaranteed = ledger.teams
+    owed, borrowing, scavengers = (defaultdict[str, list[Workload]](list) for _ in range(3))
+    counted = ledger.copy()
     for workload in standing.in_order(waiting):
         spec = workload.spec
-        if spec.priority < 0:
-            scavengers.append(workload)
-        elif spec.team in guaranteed and ledger.is_owed(spec):
-            owed.append(workload)
-            ledger.add(spec)
+        if is_scavenger(spec):
+            scavengers[spec.team].append(workload)
+        elif spec.team in counted.teams and counted.is_owed(spec):
+            owed[spec.team].append(workload)
+            counted.add(spec)
         else:
-            teams[spec.team].append(workload)
-    heap = [_entry(team, 0, runs, ledger, standing.now) for team, runs in teams.items()]
+            borrowing[spec.team].append(workload)
+    wanting = {*owed, *borrowing}
+    idle = Filling(ledger.of_scavengers(), scavengers, standing.now, debts or {})
+    first = filled(owed, Filling(ledger, wanting, standing.now, debts or {}), traits)
+    rest = filled(borrowing, Filling(counted, wanting, standing.now, debts or {}), traits)
+    return [*first, *rest, *filled(scavengers, idle, traits)], frozenset(run.uid for run in first)
+
+
+@dataclass(slots=True)
+class Filling:
+    """The holdings of teams while they are filled up in turn.
+
+    Attributes:
+        ledger: What they hold, with the runs so far; modified.
+        wanting: The teams with pending runs.
+        debts: What teams have had beyond their shares, in seconds of the cluster.
+    """
+
+    ledger: Ledger
+    wanting: Iterable[str]
+    now: float
+    debts: Mapping[str, float]
+    _weights: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        teams = {*self.wanting, *(team for team, held in self.ledger.held.items() if held != NOTHING)}
+        self._weights = float(sum(self.ledger.weight(team) for team in teams))
+
+    def fair_share(self, team: str) -> float:
+        """Return the part of the cluster that is the team's by its weight, if all others want theirs."""
+        return self.ledger.weight(team) / self._weights if self._weights else 1.0
+
+    def is_within_share(self, team: str) -> bool:
+        """Return whether the team holds no more than its fair share."""
+        held = self.ledger.held.get(team, NOTHING)
+        return dominant_share(held, self.ledger.whole) <= self.fair_share(team) + ROUNDING
+
+    def rank(self, spec: GangSpec, asks: Amounts, status: Status) -> Rank:
+        """Return the sort key of a team by the first of its runs; the smallest comes first."""
+        ledger, team = self.ledger, spec.team
+        held = ledger.held.get(team, NOTHING)
+        weighted, most = ledger.share(team), self.fair_share(team) + ROUNDING
+        if dominant_share(held + asks, ledger.whole) <= most:
+            return -ledger.class_of(spec), 1, 0.0, weighted
+        is_overdue = self._is_wide(spec, asks) and self._is_overdue(spec, asks, status)
+        return -ledger.class_of(spec), 0 if is_overdue else 2, self.debts.get(team, 0.0) / ledger.weight(team), weighted
+
+    def is_early(self, spec: GangSpec, asks: Amounts, status: Status) -> bool:
+        """Return whether a run is wider than its team's share, other teams wait, and it has not its turn yet.
+
+        What is held free for it would be taken by their runs within their shares before it is enough.
+        """
+        return (
+            self._is_wide(spec, asks)
+            and any(team != spec.team for team in self.wanting)
+            and not self._is_overdue(spec, asks, status)
+        )
+
+    def _is_wide(self, spec: GangSpec, asks: Amounts) -> bool:
+        return dominant_share(asks, self.ledger.whole) > self.fair_share(spec.team) + ROUNDING
+
+    def _is_overdue(self, spec: GangSpec, asks: Amounts, status: Status) -> bool:
+        return (
+            status.phase is Phase.PENDING
+            and self.now - status.since >= OVERDUE_S
+            and self.is_within_share(spec.team)
+            and self.debts.get(spec.team, 0.0) <= -self._saving_s(spec, asks)
+        )
+
+    def _saving_s(self, spec: GangSpec, asks: Amounts) -> float:
+        """Return how much a team has to have had less than its share before a run wider than that has its turn."""
+        fair = self.fair_share(spec.team)
+        length_s = OVERDUE_S if spec.max_duration_s is None else min(spec.max_duration_s, OVERDUE_S)
+        return min(dominant_share(asks, self.ledger.whole) * (1.0 - fair) * length_s, fair * MOST_SAVED_S)
+
+    def add(self, team: str, asks: Amounts) -> None:
+        """Let the team hold more."""
+        # As ``Ledger.add``, which also counts amounts not needed here: this runs for each pending run.
+        self.ledger.held[team] = self.ledger.held.get(team, NOTHING) + asks
+
+
+def filled(teams: Mapping[str, list[Workload]], filling: Filling, traits: SpecTraits | None) -> list[Workload]:
+    """Return the runs of all teams in turn; each team's are in order."""
+
+    def asks_of(workload: Workload) -> Amounts:
+        return asked(workload.spec, filling.ledger.whole) if traits is None else traits.of(workload).asks
+
+    def entry(team: str, index: int) -> tuple[Rank, float, str, int, str]:
+        first = teams[team][index]
+        return filling.rank(first.spec, asks_of(first), first.status), first.created_at, first.uid, index, team
+
+    heap = [entry(team, 0) for team in teams]
     heapq.heapify(heap)
-    borrowing = []
+    order = list[Workload]()
     while heap:
         *_, index, team = heap[0]
         if len(heap) == 1:
-            borrowing += teams[team][index:]
+            order += teams[team][index:]
             break
         runs = teams[team]
-        borrowing.append(runs[index])
+        order.append(runs[index])
+        filling.add(team, asks_of(runs[index]))
         if index + 1 < len(runs):
-            # As ``add``, which also counts amounts not needed here: this runs for each pending run.
-            more = asked(runs[index].spec, ledger.whole) if traits is None else traits.of(runs[index]).asks
-            ledger.held[team] = ledger.held.get(team, NOTHING) + more
-            heapq.heapreplace(heap, _entry(team, index + 1, runs, ledger, standing.now))
+            heapq.heapreplace(heap, entry(team, index + 1))
         else:
             heapq.heappop(heap)
-    return [*owed, *borrowing, *scavengers], frozenset(each.uid for each in owed)
-
-
-def _entry(
-    team: str, index: int, runs: list[Workload], ledger: Ledger, now: float
-) -> tuple[float, float, str, int, str]:
-    """Return the sort key for the first run of a team; the share of a team grows as its runs start."""
-    first = runs[index]
-    waited = effective_priority(first, now) * AGEING_S
-    return FAIR_S * ledger.share(team) - waited, first.created_at, first.uid, index, team
+    return order

@@ -100,16 +100,16 @@ class Occupancy:
         for at in range(bisect_right(self._ends, (now, _LAST)), len(self._ends)):
             yield self._ends[at]
 
-    def of_rooms(self, what: Hashable, told: Callable[[NodeCapacity], Told]) -> Mapping[str, Told]:
+    def of_rooms(self, what: Hashable, describe: Callable[[NodeCapacity], Told]) -> Mapping[str, Told]:
         """Return the same as ``Timeline.of_rooms``, recomputed only for rooms that have changed."""
-        found = self._told.get(what)
-        if found is None:
+        facts = self._told.get(what)
+        if facts is None:
             if len(self._told) >= MOST_TOLD:
                 self._told.clear()
-            found = self._told[what] = ({name: told(room) for name, room in self.rooms.items()}, set())
-        known, stale = found
+            facts = self._told[what] = ({name: describe(room) for name, room in self.rooms.items()}, set())
+        known, stale = facts
         for name in stale:
-            known[name] = told(self.rooms[name])
+            known[name] = describe(self.rooms[name])
         stale.clear()
         return known
 
@@ -170,7 +170,7 @@ class Occupancy:
             self._until[uid] = at
             heapq.heappush(self._same_until, (at, uid))
             if len(self._same_until) > max(LEAST_TIMES, 2 * len(self._until)):
-                self._same_until = [(at, each) for each, at in self._until.items()]
+                self._same_until = [(at, entry) for entry, at in self._until.items()]
                 heapq.heapify(self._same_until)
 
     def _forget_end(self, uid: str, until: float) -> None:

@@ -1,31 +1,42 @@
 """Explains why a run waits or is preempted, with the names of nodes, quantities, teams and times. Times are UTC."""
 
 import math
-from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 
 from fairlead.policy.disruption.preemption import Victim
-from fairlead.policy.placement.placement import NodeCapacity, why_waiting
+from fairlead.policy.placement.placement import NodeCapacity, takes_pods, why_waiting
 from fairlead.policy.placement.pod_shapes import WHOLE_GPU, Shape
 from fairlead.policy.queue.dominant_shares import Amounts, asked
 from fairlead.policy.queue.quotas import Ledger
+from fairlead.policy.queue.run_names import Name, Reader, name_of
 from fairlead.policy.queue.timeline import Claim, Timeline
 from fairlead.policy.scaling.elastic import is_resizing
+from fairlead.specs.gang import GangSpec
 from fairlead.state.reasons import Code, Reason
 from fairlead.state.scheduling_policy import Order, Selection
-from fairlead.state.snapshot import Phase, Workload
+from fairlead.state.snapshot import Phase, Workload, is_replica
 from fairlead.text.quantities import describe_cpu, describe_memory, describe_need, plural
 
-MOST_NAMES = 5
+
+def needs(workload: Workload, timeline: Timeline, holders: Collection[Name], reader: Reader) -> Reason:
+    """Return the need of the run, what is free, and the holders of the rest."""
+    reason = why_waiting(workload.spec, timeline, reader.names(holders), reader.own(holders))
+    more = [
+        hindrance for hindrance in (_such_devices(workload, timeline), _closed_nodes(timeline)) if hindrance is not None
+    ]
+    return _told(replace(reason, message="; ".join((reason.message, *more))), workload)
 
 
-def needs(workload: Workload, timeline: Timeline, holders: Iterable[str]) -> Reason:
-    """Return the need of the run, what is free, and the holders of the rest, given by name."""
-    reason = why_waiting(workload.spec, timeline, holders)
-    such = _such_devices(workload, timeline)
-    return _told(reason if such is None else replace(reason, message=f"{reason.message}; {such}"), workload)
+def too_wide(reason: Reason) -> Reason:
+    """Return the reason that ``needs`` gave, for a run whose team has not saved for it."""
+    return replace(
+        reason,
+        message=f"{reason.message}; it is wider than its team's fair share, and has its turn when the team has had as "
+        "much less than its share as it takes from the others",
+    )
 
 
 def promised(
@@ -35,6 +46,7 @@ def promised(
     last: Workload | None,
     holders: Sequence[Workload],
     chosen: Sequence[Victim],
+    reader: Reader,
     *,
     is_owed: bool,
 ) -> Reason:
@@ -43,7 +55,9 @@ def promised(
     Args:
         last: The holder whose end the promise waits for; None if it waits for none.
     """
-    outlook = _makes_room(workload, chosen, is_owed=is_owed) if chosen else _starts(claim, last, holders)
+    outlook = (
+        _makes_room(workload, chosen, reader, is_owed=is_owed) if chosen else _starts(claim, last, holders, reader)
+    )
     return replace(reason, message=f"{reason.message}; {outlook}")
 
 
@@ -55,8 +69,10 @@ def behind(workload: Workload) -> Reason:
     return _told(_BEHIND[workload.spec.max_duration_s is None], workload)
 
 
-_REMEDY = "A higher `priority` puts it further to the front; `fairlead queue` says which run is the first."
-_PASSES = "With a `max_duration` it may pass where it is over before that one can start."
+_REMEDY = "A higher `priority` puts it before others of its team; `fairlead queue` says which run is the first."
+_PASSES = (
+    "With a `max_duration` it may pass the first one, if it is over before the start of that one, where it is known."
+)
 # Keyed by whether the run has no limit.
 _BEHIND = {
     is_open: Reason(
@@ -68,21 +84,35 @@ _BEHIND = {
 }
 
 
-def ahead(workload: Workload, first: Workload, order: Order = Order.FIRST_COME) -> Reason:
-    """Return the reason as ``behind`` does, with the name of the first run that does not fit and why it precedes."""
-    name, priority, own_priority = first.spec.name, first.spec.priority, workload.spec.priority
+def ahead(
+    workload: Workload,
+    first: Workload,
+    reader: Reader,
+    order: Order = Order.FIRST_COME,
+    *,
+    is_known: bool = True,
+) -> Reason:
+    """Return the reason as ``behind`` does, with the name of the first run that does not fit and why it precedes.
+
+    Args:
+        is_known: Whether the start of the first is known, so that a run that is over before may pass it.
+    """
+    name, priority, own_priority = reader.name(first.spec), first.spec.priority, workload.spec.priority
+    is_own = first.spec.team == workload.spec.team
     why = "was submitted earlier" if priority == own_priority else "has a higher priority"
     if priority < own_priority:
         why = "has waited longer or whose team holds less"
     if order is Order.SHORTEST and priority <= own_priority:
         why = "has less left to do or has waited longer, or whose team holds less"
-    remedy = f"A higher `priority` than {priority} would put it first."
-    if workload.spec.max_duration_s is None:
-        remedy = f"{remedy} With a `max_duration` it may pass where it is over before {name} can start."
+    if not is_own:
+        why = "is of a team that holds less for its weight, or has its turn by the share of its team"
+    remedies = [f"A higher `priority` than {priority} would put it first."] if is_own else []
+    if workload.spec.max_duration_s is None and is_known:
+        remedies.append(f"With a `max_duration` it may pass where it is over before {name} can start.")
     reason = Reason(
         code=Code.WAITING_FOR_TURN,
         message=f"waits its turn behind {name}, which {why} and does not fit yet",
-        remedy=remedy,
+        remedy=" ".join(remedies) or None,
     )
     return _told(reason, workload)
 
@@ -184,56 +214,63 @@ def _of_parts(workload: Workload, resource: str) -> str:
     return f", as the smallest part with {describe_memory(asks.gpu.min_memory_bytes or 0)} counts here"
 
 
-def taken_by(victim: Workload, wanting: Workload, *, is_owed: bool, selection: Selection = Selection.NONE) -> str:
+def taken_by(
+    victim: Workload, wanting: Workload, reader: Reader, *, is_owed: bool, selection: Selection = Selection.NONE
+) -> str:
     """Return why a run is preempted; ``selection`` is the rule that selects holders of GPUs, if any."""
-    own, other = victim.spec, wanting.spec
+    own, other, name = victim.spec, wanting.spec, reader.name(wanting.spec)
     if own.priority < 0:
-        return f"preempted by {other.name} of team {other.team}: it takes only what is idle"
+        return f"preempted by {name}: it takes only what is idle"
     if is_owed:
         return (
-            f"preempted by {other.name}, which lies within what team {other.team} is guaranteed; "
+            f"preempted by {name}, which lies within what {_team_of(other, reader)} is guaranteed; "
             f"team {own.team} had borrowed the room"
         )
     if selection is Selection.FINISH_TIME:
-        return f"preempted by {other.name}, which would finish later against its equal share"
+        return f"preempted by {name}, which would finish later against its equal share"
     if selection is Selection.LEAST_WORK:
-        return f"preempted by {other.name}, which has less left to do for the GPUs that it needs"
+        return f"preempted by {name}, which has less left to do for the GPUs that it needs"
     if own.priority >= other.priority:
-        return f"preempted by {other.name}, which has less left to do"
-    return f"preempted by {other.name}, which has priority {other.priority}; it has {own.priority}"
+        return f"preempted by {name}, which has less left to do"
+    return f"preempted by {name}, which has priority {other.priority}; it has {own.priority}"
 
 
-def restarts_for(wanting: Workload) -> str:
+def restarts_for(wanting: Workload, reader: Reader) -> str:
     """Return why a run is restarted elsewhere."""
-    return f"makes room for {wanting.spec.name}, which needs it in one piece; continues from its checkpoint elsewhere"
+    name = reader.name(wanting.spec)
+    return f"makes room for {name}, which needs it in one piece; continues from its checkpoint elsewhere"
 
 
-def _starts(claim: Claim, last: Workload | None, holders: Iterable[Workload]) -> str:
+def _starts(claim: Claim, last: Workload | None, holders: Iterable[Workload], reader: Reader) -> str:
     """Return when a run can start without stopping any other."""
     if claim.start == math.inf:
-        return _unknown(holders)
+        return _unknown(holders, reader)
     if last is None:
         return "starts when the room that is free is not promised to others"
     if last.status.phase is Phase.STOPPING or last.status.next_phase is not None:
         does = "changed its size" if is_resizing(last.status) else "left"
-        return f"starts when {last.spec.name} has saved its work and {does}"
-    return f"starts at {describe_moment(claim.start)} at the latest, when {last.spec.name} ends"
+        return f"starts when {reader.name(last.spec)} has saved its work and {does}"
+    return f"starts at {describe_moment(claim.start)} at the latest, when {reader.name(last.spec)} ends"
 
 
-def _unknown(holders: Iterable[Workload]) -> str:
+def _unknown(holders: Iterable[Workload], reader: Reader) -> str:
     """Explain that no start can be promised, naming the runs with unknown end."""
-    specs = [each.spec for each in holders]
-    endless = sorted({s.name for s in specs if s.max_duration_s is None and s.expected_duration_s is None})
+    specs = [run.spec for run in holders]
+    endless = [spec for spec in specs if spec.max_duration_s is None and spec.expected_duration_s is None]
     if not endless:
         return "start unknown"
-    more = f" and {len(endless) - MOST_NAMES} more" if len(endless) > MOST_NAMES else ""
-    has = "has" if len(endless) == 1 else "have"
-    return f"start unknown: {', '.join(endless[:MOST_NAMES])}{more} {has} no `max_duration`"
+    runs, endpoints = ({name_of(spec) for spec in endless if is_replica(spec) is whether} for whether in (False, True))
+    whys = [f"{reader.names(runs)} {'has' if len(runs) == 1 else 'have'} no `max_duration`"] if runs else []
+    whys += [f"{reader.names(endpoints)} {_ENDPOINTS[len(endpoints) == 1]} no end"] if endpoints else []
+    return f"start unknown: {', and '.join(whys)}"
 
 
-def _makes_room(workload: Workload, chosen: Sequence[Victim], *, is_owed: bool) -> str:
+_ENDPOINTS = {True: "is an endpoint, which has", False: "are endpoints, which have"}
+
+
+def _makes_room(workload: Workload, chosen: Sequence[Victim], reader: Reader, *, is_owed: bool) -> str:
     leaving, smaller = (
-        ", ".join(sorted(victim.workload.spec.name for victim in chosen if bool(victim.keeps) is keeps)[:5])
+        reader.names(name_of(victim.workload.spec) for victim in chosen if bool(victim.keeps) is keeps)
         for keeps in (False, True)
     )
     whens = [f"{leaving} has saved its work and left"] if leaving else []
@@ -245,10 +282,19 @@ def _makes_room(workload: Workload, chosen: Sequence[Victim], *, is_owed: bool) 
             borrowed[victim.workload.spec.team] += sum(len(g.gpu_uuids) * g.gpu_milli for _, g in victim.parts)
     if is_owed and borrowed:
         lenders = ", ".join(
-            f"{_gpus(milli)} from {team}" if milli else team for team, milli in sorted(borrowed.items())
+            f"{_gpus(milli)} from {team}" if milli else team
+            for team, milli in sorted(borrowed.items() if reader.shows_others else _summed(borrowed).items())
         )
         return f"team {workload.spec.team} reclaims {lenders}: {starts}"
     return starts
+
+
+def _summed(borrowed: Mapping[str, int]) -> dict[str, int]:
+    return {"other teams": sum(borrowed.values())}
+
+
+def _team_of(spec: GangSpec, reader: Reader) -> str:
+    return f"team {spec.team}" if reader.shows_others or spec.team == reader.team else "its team"
 
 
 def other_layout(never: Reason, layout: str) -> Reason:
@@ -261,11 +307,11 @@ def other_layout(never: Reason, layout: str) -> Reason:
 
 
 def nodes_left(never: Reason) -> Reason:
-    """Return the reason of a run that fitted when submitted and no longer fits any node, however empty."""
+    """Return the reason of a run that fits the nodes that are there now only in part, or no longer, however empty."""
     return Reason(
         code=Code.WAITING_FOR_RESOURCES,
-        message=f"it fitted when it was submitted, and nodes have left since: {never.message}",
-        remedy="It starts when such nodes are back, or new ones have come.",
+        message=f"too few nodes are there that could hold it: {never.message}",
+        remedy="It starts when such nodes are back, or new ones have come; with fewer `nodes` it may start sooner.",
     )
 
 
@@ -278,11 +324,24 @@ def _such_devices(workload: Workload, timeline: Timeline) -> str | None:
 
     def idle_of(room: NodeCapacity) -> int | None:
         such = room.such(shape)
-        return sum(room.gpu_milli[each.uuid] == each.milli for each in such) if such else None
+        return sum(room.gpu_milli[entry.uuid] == entry.milli for entry in such) if such else None
 
     idle = [number for number in timeline.of_rooms(("idle", shape), idle_of).values() if number is not None]
     kind = f"{gpu.model}s" if gpu.model is not None else "such GPUs"
     return f"{plural(len(idle), 'node')} {'has' if len(idle) == 1 else 'have'} {kind}, the freest has {max(idle)} idle"
+
+
+def _closed_nodes(timeline: Timeline) -> str | None:
+    """Return how many nodes take no pods, and why; None if all that could be named are."""
+    if len(timeline.rooms) <= 3:
+        return None
+    whys = Counter(
+        room.node.closed or "not ready" for room in timeline.rooms.values() if not takes_pods(room.node)
+    )  # fmt: skip
+    if not whys:
+        return None
+    counts = [f"{number} {why}" for why, number in whys.most_common(3)]
+    return f"{sum(whys.values())} of {len(timeline.rooms)} nodes take no pods ({', '.join(counts)})"
 
 
 def _told(reason: Reason, workload: Workload) -> Reason:

@@ -66,10 +66,10 @@ class Standing:
         if self.order is not Order.FIRST_COME:
             return sorted(waiting, key=self.precedence)
         now = self.now
-        ranked = [(-effective_priority(each, now), each.created_at, each.uid, each) for each in waiting]
+        ranked = [(-effective_priority(run, now), run.created_at, run.uid, run) for run in waiting]
         # Uids are unique, so runs themselves are never compared.
         ranked.sort()
-        return [each for *_, each in ranked]
+        return [run for *_, run in ranked]
 
     def work_s(self, workload: Workload) -> float:
         """Return the remaining work in seconds of the whole cluster."""

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from fairlead.policy.queue.ageing import precedence
 from fairlead.policy.queue.dominant_shares import Amounts, Capacity, asked, dominant_share
+from fairlead.policy.queue.priority_classes import class_of
 from fairlead.specs.gang import GangSpec
 from fairlead.specs.team import Quota, Team
 from fairlead.state.snapshot import Workload
@@ -55,10 +56,23 @@ class Ledger:
         if not is_scavenger(spec):
             self.held[spec.team] = self.held.get(spec.team, Amounts()) + more
 
+    def of_scavengers(self) -> "Ledger":
+        """Return a ledger of what scavengers hold alone."""
+        held = {team: bound.minus(self.held.get(team, Amounts())) for team, bound in self.bound.items()}
+        return Ledger(self.teams, self.whole, held, dict(self.bound))
+
+    def weight(self, team: str) -> int:
+        """Return the weight of a team; 1 if it is not described."""
+        known = self.teams.get(team)
+        return known.weight if known is not None else 1
+
+    def class_of(self, spec: GangSpec) -> int:
+        """Return the priority of a run that counts among teams."""
+        return class_of(spec, self.teams.get(spec.team))
+
     def share(self, team: str) -> float:
         """Return the team's weighted dominant share."""
-        known = self.teams.get(team)
-        return dominant_share(self.held.get(team, Amounts()), self.whole, known.weight if known is not None else 1)
+        return dominant_share(self.held.get(team, Amounts()), self.whole, self.weight(team))
 
     def is_owed(self, spec: GangSpec) -> bool:
         """Return whether the run and the holdings of its team lie within the team's guarantee."""
@@ -89,8 +103,8 @@ def protected(holders: Sequence[Workload], teams: Iterable[Team], whole: Capacit
     guarantees = {team.name: team.guaranteed for team in teams if team.guaranteed != Quota()}
     if not guarantees:
         return {}
-    kept, sums = dict[str, int](), dict[str, Amounts]()
-    for workload in sorted(holders, key=lambda each: precedence(each, now)):
+    within, sums = dict[str, int](), dict[str, Amounts]()
+    for workload in sorted(holders, key=lambda run: precedence(run, now)):
         spec = workload.spec
         guaranteed = guarantees.get(spec.team)
         if guaranteed is None or is_scavenger(spec):
@@ -99,9 +113,9 @@ def protected(holders: Sequence[Workload], teams: Iterable[Team], whole: Capacit
         for size in (spec,) if spec.most_nodes is None else (workload.gang, spec):
             if _is_within(before, asked(size, whole), guaranteed):
                 sums[spec.team] = before + asked(size, whole)
-                kept[workload.uid] = size.nodes
+                within[workload.uid] = size.nodes
                 break
-    return kept
+    return within
 
 
 def _is_within(held: Amounts, more: Amounts, guaranteed: Quota) -> bool:

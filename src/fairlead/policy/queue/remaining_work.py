@@ -15,10 +15,10 @@ Of any other run nothing is known. A ``max_duration`` is a limit and does not in
 from collections.abc import Iterable
 from functools import lru_cache
 
-from fairlead.policy.kinds.lifecycle import ran_until
 from fairlead.policy.placement.memo import kept
 from fairlead.policy.queue.duration_estimates import LEAST_KNOWN, History, declared_remaining_s
 from fairlead.policy.queue.durations import kind_of
+from fairlead.state.run_times import ran_until
 from fairlead.state.snapshot import Completed, Workload
 
 # Users' estimates are within this factor for most runs, as in the comparisons of docs/decisions/0010.
@@ -52,7 +52,7 @@ class Remaining:
     def history(self) -> History:
         """Return the known run times, built on first use."""
         if self._history is None:
-            took = ((_text(*kind_of(each)), each.took_s) for each in self._completed)
+            took = ((_text(*kind_of(run)), run.took_s) for run in self._completed)
             self._history = History.of(took)
         return self._history
 

@@ -1,11 +1,11 @@
 """Forecasts the end and the cost of a run, with bounds that hold for nine of ten runs.
 
 If a program reports its steps and their total, the rest follows from their pace. Otherwise it follows from completed
-runs: those of the run's own kind if there are many, or a typical length times the errors that such lengths had for
-other runs, each measured against the rest without it (the leave-one-out residuals of jackknife+, Barber et al. 2021,
-section 1.2). Only runs that took longer than this run's current age count. Of n samples the k-th smallest bounds a new
-one with probability k / (n + 1), which is exact if the new run is exchangeable with them; docs/decisions/0052 shows how
-far that holds on public traces.
+runs: those of the run's own kind if there are many, or its typical length, that of few such runs or its
+``expected_duration``, times the errors that such lengths had for other runs, each measured against the rest without it
+(the leave-one-out residuals of jackknife+, Barber et al. 2021, section 1.2). Only runs that took longer than this run's
+current age count. Of n samples the k-th smallest bounds a new one with probability k / (n + 1), which is exact if the
+new run is exchangeable with them; docs/decisions/0052 shows how far that holds on public traces.
 """
 
 import math
@@ -66,10 +66,10 @@ def forecast(run: Workload, snapshot: Snapshot, now: float, spent_microusd: int 
     if run.status.phase.is_final:
         return None
     by_steps = _by_steps(run, now)
-    found = by_steps or _by_history(run, snapshot, now)
-    if found is None:
+    bounds = by_steps or _by_history(run, snapshot, now)
+    if bounds is None:
         return None
-    low_s, likely_s, high_s, basis = found
+    low_s, likely_s, high_s, basis = bounds
     most_s = _most_s(run, now)
     if most_s < high_s:
         basis = f"{basis}; its `max_duration` ends it at the latest"
@@ -99,20 +99,20 @@ Bounds = tuple[float, float, float, str]
 
 def _by_steps(run: Workload, now: float) -> Bounds | None:
     """Return what is left of its steps, by their average pace since it started running and by their latest pace."""
-    told, status = run.progress or Progress(), run.status
-    if status.phase is not Phase.RUNNING or told.step is None or told.total_steps is None:
+    progress, status = run.progress or Progress(), run.status
+    if status.phase is not Phase.RUNNING or progress.step is None or progress.total_steps is None:
         return None
-    took_s, made = told.updated_at - status.since, told.step - (told.resumed_step or 0)
+    took_s, made = progress.updated_at - status.since, progress.step - (progress.resumed_step or 0)
     if took_s < LEAST_S or made < 2:
         return None
     paces = [made / took_s]
-    if told.throughput and told.throughput_unit == "steps/s":
-        paces.append(told.throughput)
-    silent_s = max(0.0, now - told.updated_at)
-    left = [max(0.0, (told.total_steps - told.step) / pace - silent_s) for pace in paces]
+    if progress.throughput and progress.throughput_unit == "steps/s":
+        paces.append(progress.throughput)
+    silent_s = max(0.0, now - progress.updated_at)
+    left = [max(0.0, (progress.total_steps - progress.step) / pace - silent_s) for pace in paces]
     likely_s = sum(left) / len(left)
     low_s, high_s = min(*left, likely_s) * (1 - STEPS_UNSURE), max(*left, likely_s) * (1 + STEPS_UNSURE)
-    return low_s, likely_s, high_s, f"by its steps, {told.step} of {told.total_steps}"
+    return low_s, likely_s, high_s, f"by its steps, {progress.step} of {progress.total_steps}"
 
 
 def _by_history(run: Workload, snapshot: Snapshot, now: float) -> Bounds | None:
@@ -123,20 +123,24 @@ def _by_history(run: Workload, snapshot: Snapshot, now: float) -> Bounds | None:
     own, going = history.took.get(kind, ()), _going(snapshot, run.uid, now)
     if len(own) - bisect_right(own, done_s) >= LEAST_SAMPLES:
         lasted = [age_s for other, age_s in going if other == kind]
-        bounds, basis = _bounds(own, lasted, done_s), f"as {plural(len(own), 'run')} of its kind"
+        bounds, basis = _bounds(own, lasted, done_s), f"by {plural(len(own), 'earlier run')}"
     else:
-        typical_s, what = _typical(run, own, history)
-        ratios = history.ratios if own else history.strange_ratios
+        typical_s = _median(own) if own else run.spec.expected_duration_s
         if typical_s is None:
-            return None
+            return None  # other programs say nothing about one that has never run
+        ratios = history.ratios if own else history.strange_ratios
         medians = history.medians if own else defaultdict(lambda: history.median_s or 1.0)
         lasted = [age_s / medians[other] for other, age_s in going if not own or other in medians]
-        found = _bounds(ratios, lasted, done_s / typical_s)
-        bounds = None if found is None else (found[0] * typical_s, found[1] * typical_s, found[2] * typical_s)
-        basis = f"by {what}, and how far {plural(len(ratios), 'run')} missed theirs"
+        ratio_bounds = _bounds(ratios, lasted, done_s / typical_s)
+        bounds = (
+            None
+            if ratio_bounds is None
+            else (ratio_bounds[0] * typical_s, ratio_bounds[1] * typical_s, ratio_bounds[2] * typical_s)
+        )
+        basis = f"by {plural(len(own), 'earlier run')}" if own else "by its `expected_duration`"
     if bounds is None:
         return None
-    low_s, likely_s, high_s = (max(0.0, each - done_s) for each in bounds)
+    low_s, likely_s, high_s = (max(0.0, total_s - done_s) for total_s in bounds)
     return low_s, likely_s, high_s, basis
 
 
@@ -147,15 +151,6 @@ def _going(snapshot: Snapshot, uid: str, now: float) -> list[tuple[tuple[str, st
         for other in snapshot.workloads
         if other.status.started_at is not None and other.status.phase is Phase.RUNNING and other.uid != uid
     ]
-
-
-def _typical(run: Workload, own: Sequence[float], history: "_History") -> tuple[float | None, str]:
-    expected_s = run.spec.expected_duration_s
-    if own:
-        return _median(own), f"the median of {plural(len(own), 'run')} of its kind"
-    if expected_s is not None:
-        return expected_s, "its `expected_duration`"
-    return history.median_s, "the median of all runs"
 
 
 def _bounds(ended: Sequence[float], lasted: Sequence[float], done: float) -> tuple[float, float, float] | None:
@@ -170,25 +165,25 @@ def _bounds(ended: Sequence[float], lasted: Sequence[float], done: float) -> tup
         lasted: Ages of running runs.
     """
     longer = ended[bisect_right(ended, done) :]
-    going = sorted(each for each in lasted if each > done)
+    going = sorted(duration_s for duration_s in lasted if duration_s > done)
     # Runs that started together with it give no information on what follows, and the completed ones of a batch are its
     # short ones.
-    peers = sum(abs(each - done) <= PEERS * done for each in lasted)
+    peers = sum(abs(duration_s - done) <= PEERS * done for duration_s in lasted)
     if len(longer) < max(LEAST_SAMPLES, peers + 1):
         return None
     outside = (1 - AIM) / 2 * (1 - 1 / (len(longer) + 1))
-    levels, found, survive, passed = [1 - outside, 0.5, outside], list[float](), 1.0, 0
+    levels, bounds, survive, passed = [1 - outside, 0.5, outside], list[float](), 1.0, 0
     for place, length in enumerate(longer):
         while passed < len(going) and going[passed] < length:
             passed += 1
         survive *= 1 - 1 / (len(longer) - place + len(going) - passed)
-        while len(found) < len(levels) and survive <= levels[len(found)] + 1e-9:
-            found.append(length)
-    if len(found) < len(levels):
+        while len(bounds) < len(levels) and survive <= levels[len(bounds)] + 1e-9:
+            bounds.append(length)
+    if len(bounds) < len(levels):
         return None
     # The lower bound is the last length before this part has ended.
-    first = bisect_left(longer, found[0])
-    return longer[max(0, first - 1)] if first else found[0], found[1], found[2]
+    first = bisect_left(longer, bounds[0])
+    return longer[max(0, first - 1)] if first else bounds[0], bounds[1], bounds[2]
 
 
 def _median(samples: Sequence[float]) -> float:
@@ -219,18 +214,18 @@ def _history(completed: tuple[Completed, ...]) -> _History:
     took: defaultdict[tuple[str, str], list[float]] = defaultdict(list)
     for run in completed:
         took[kind_of(run)].append(max(LEAST_S, run.took_s))
-    for each in took.values():
-        each.sort()
-    everything = sorted(each for found in took.values() for each in found)
+    for durations in took.values():
+        durations.sort()
+    everything = sorted(sample for lengths in took.values() for sample in lengths)
     middle_s = _median(everything) if everything else None
     ratios = [
-        took_s / _median_without(each, place)
-        for each in took.values()
-        if len(each) > 1
-        for place, took_s in enumerate(each)
+        took_s / _median_without(lasted, place)
+        for lasted in took.values()
+        if len(lasted) > 1
+        for place, took_s in enumerate(lasted)
     ]
-    strange = [] if middle_s is None else [each / middle_s for each in everything]
-    medians = {kind: _median(each) for kind, each in took.items()}
+    strange = [] if middle_s is None else [duration_s / middle_s for duration_s in everything]
+    medians = {kind: _median(lasted) for kind, lasted in took.items()}
     return _History(dict(took), medians, sorted(ratios), strange, middle_s)
 
 

@@ -12,7 +12,8 @@ costs a placement for each run that starts and for each shape that does not, and
 """
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -23,14 +24,14 @@ from fairlead.policy.disruption.eviction import EvictionPass
 from fairlead.policy.disruption.migration import change_place, coming, describe_makes_room, keep, move_away, placed_in
 from fairlead.policy.disruption.preemption import Victim
 from fairlead.policy.kinds import lost_pods
-from fairlead.policy.kinds.changes import change_to, started, wait
-from fairlead.policy.kinds.lifecycle import move
 from fairlead.policy.placement.free_capacity import rooms
 from fairlead.policy.placement.node_eligibility import keeps_apart
 from fairlead.policy.placement.placement import (
     FreeCapacity,
+    NodeCapacity,
     Placement,
     has_room,
+    may_place,
     place,
     shape_of,
     why_never,
@@ -40,13 +41,17 @@ from fairlead.policy.placement.pod_shapes import Shape
 from fairlead.policy.placement.task_mix import settled_mix
 from fairlead.policy.queue import pending_reasons as explaining
 from fairlead.policy.queue.budgets import Budgets
+from fairlead.policy.queue.changes import change_to, started, wait
 from fairlead.policy.queue.dominant_shares import capacity
 from fairlead.policy.queue.durations import Durations, durations_of
-from fairlead.policy.queue.fair_order import fairly, first_come
+from fairlead.policy.queue.fair_order import Filling, fairly, first_come
+from fairlead.policy.queue.idle_pass import IdlePass
 from fairlead.policy.queue.queue_score import Standing
 from fairlead.policy.queue.quotas import Ledger, is_scavenger, protected
-from fairlead.policy.queue.spec_traits import SpecTraits
-from fairlead.policy.queue.timeline import Claim, Timeline
+from fairlead.policy.queue.run_limits import refusal
+from fairlead.policy.queue.run_names import name_of
+from fairlead.policy.queue.spec_traits import SpecTraits, Traits
+from fairlead.policy.queue.timeline import Claim, Timeline, members
 from fairlead.policy.queue.waiting_lists import Alike, Turns, WaitingLists
 from fairlead.policy.scaling import elastic
 from fairlead.policy.scaling.elastic import is_resizing, is_wanted
@@ -57,7 +62,8 @@ from fairlead.policy.selection.slowdowns import companies, is_colocated, observe
 from fairlead.specs.gang import GangSpec
 from fairlead.specs.team import Quota
 from fairlead.specs.training import Tier, Training
-from fairlead.state.plan import Change, CreatePod
+from fairlead.state.phase_transitions import move
+from fairlead.state.plan import Change, CreatePod, HeldRoom
 from fairlead.state.reasons import Code, Reason
 from fairlead.state.scheduling_policy import Backfill, Order, SchedulingPolicy, Selection
 from fairlead.state.snapshot import Assignment, Intent, Phase, Pod, Reservation, Snapshot, Workload
@@ -65,7 +71,8 @@ from fairlead.state.snapshot import Assignment, Intent, Phase, Pod, Reservation,
 if TYPE_CHECKING:
     from fairlead.policy.pass_cache import PassCache
 
-# Only at the first look is a run refused that can never fit. Later it did fit, and nodes have left that may come back.
+# Only at the first look is a run refused that can never fit, as no node holds one of its pods. Later it did fit, and
+# nodes have left that may come back.
 FIRST_LOOK = frozenset((Code.SUBMITTED, Code.RESUMED))
 
 # After this many runs in one pass whose preemptions would not get them started, no more runs are stopped: each check
@@ -82,6 +89,7 @@ def start(
     busy: frozenset[str],
     now: float,
     cache: "PassCache | None" = None,
+    contention: "Contention | None" = None,
 ) -> list[Change]:
     """Return changes of pending runs, of runs stopped for them, and of running gangs that lack pods or may grow.
 
@@ -92,22 +100,32 @@ def start(
         pods: Pods of each workload, of all attempts, by attempt and index.
         busy: Uids of workloads that another change was decided for.
         cache: Known facts about the snapshot.
+        contention: Takes what is held free, and for whom there is no room.
     """
     automatic = snapshot.workloads if cache is None else cache.ordered(cache.automatic)
-    choosing = [each for each in automatic if each.spec.capacity.auto and _runs_on(each, busy)]
+    choosing = [run for run in automatic if run.spec.capacity.auto and _runs_on(run, busy)]
     colocated = _colocated(snapshot, cache)
     if not waiting and not growable and not incomplete and not choosing and not colocated:
+        return []
+    others = growable or incomplete or choosing or colocated
+    queued = cache if cache is not None and not others and len(waiting) == len(cache.waiting) else None
+    last = None if queued is None else queued.idle_pass
+    if queued is not None and last is not None and last.is_repeated(snapshot, now, queued.queue_version, queued.runs):
+        if contention is not None:
+            contention.held += last.held
+            contention.teams |= last.held_up
         return []
     queue = SchedulingPass.of(snapshot, pods, busy, now, cache)
     queue.complete(incomplete)
     order: Iterable[Workload]
     changes = list[Change]()
     if cache is not None and queue.may_leave_out(more := waiting[len(cache.waiting) :]):
+        queue.leaves_out = True
         order = queue.worth_a_look(waiting, cache.lists, more)
     else:
         moved = {workload.uid for workload in waiting if workload.uid in queue.kept}
         changes += [queue.settle(workload) for workload in waiting if workload.uid in moved]
-        order = queue.in_turn([each for each in waiting if each.uid not in moved])
+        order = queue.in_turn([run for run in waiting if run.uid not in moved])
         changes += queue.regroup()
     for workload in order:
         changes += queue.put_back(before=workload)
@@ -115,8 +133,25 @@ def start(
     changes += queue.put_back()
     changes += [change for workload in choosing for change in queue.change_capacity(workload)]
     changes += queue.observe(colocated)
+    if contention is not None:
+        contention.held += queue.held
+        contention.teams |= queue.held_up
+    if cache is not None:
+        cache.idle_pass = None
+        if queued is not None and queue.leaves_out and not queue.started and not queue.making.has_searched:
+            cache.idle_pass = IdlePass.of(
+                changes, queue.held, queue.held_up, snapshot, now, cache.queue_version, cache.runs
+            )
     larger = queue.enlarge()
     return [*(larger.get(change.workload_uid, change) for change in changes), *queue.grow(growable, waiting)]
+
+
+@dataclass(slots=True)
+class Contention:
+    """Room that a pass holds free for pending runs, and the teams of which a run has found no room."""
+
+    held: list[HeldRoom] = field(default_factory=list)
+    teams: set[str] = field(default_factory=set)
 
 
 @dataclass(slots=True)
@@ -130,11 +165,15 @@ class SchedulingPass:
         waiting: All pending runs.
         promised: Uids of runs whose promise holds beyond this pass, whatever is decided in it.
         num_in_vain: The number of runs that would not have started by the preemptions planned for them.
-        too_large: For each shape, numbers of pods that found no room, with the last promised start that they passed.
+        too_large: For each shape, numbers of pods that found no room, with the promises that they passed.
         num_promised: The number of promised starts beyond the guarantees of teams.
+        num_passed: The number of those among them for which no room is held.
         making: Chooses the runs that are stopped or moved for others.
         traits: Known traits of the specs of pending runs.
         stuck: Traits, and ends of stays, of which runs wait behind the first one until another run starts.
+        held: What is held free for runs with a promise.
+        held_up: Teams of the runs that have found no room so far.
+        wanting: Teams with pending runs other than scavengers, if they are known.
         growing: Tracks the runs that request new nodes.
         is_asking: Whether a run that fits no existing node requests new ones.
         kept: The places reserved for moving runs.
@@ -144,6 +183,8 @@ class SchedulingPass:
         told_round: Uids of runs whose status already includes that round.
         begins: Returns the timeline before any start; built from the snapshot if omitted.
         incomplete: Running gangs whose lost pods were not considered yet, in turn.
+        leaves_out: Whether runs are skipped whose status would not change.
+        num_started_before: The number of starts when it was last computed whether another run can start.
     """
 
     snapshot: Snapshot
@@ -165,9 +206,13 @@ class SchedulingPass:
     promised: set[str] = field(default_factory=set)
     num_in_vain: int = 0
     started: list[tuple[Workload, tuple[Placement, ...]]] = field(default_factory=list)
-    too_large: dict[Shape, list[tuple[int, float]]] = field(default_factory=dict)
+    too_large: dict[Shape, list[tuple[int, frozenset[int]]]] = field(default_factory=dict)
     num_promised: int = 0
+    num_passed: int = 0
     stuck: set[tuple[int, float]] = field(default_factory=set)
+    held: list[HeldRoom] = field(default_factory=list)
+    held_up: set[str] = field(default_factory=set)
+    wanting: frozenset[str] = frozenset()
     is_asking: bool = False
     kept: dict[str, tuple[Reservation, ...]] = field(default_factory=dict)
     selected: Selected | None = None
@@ -177,7 +222,10 @@ class SchedulingPass:
     begins: Callable[[], Timeline] | None = None
     incomplete: list[Workload] = field(default_factory=list)
     all_incomplete: Sequence[Workload] = ()
+    leaves_out: bool = False
+    num_started_before: int = -1
     _timeline: Timeline | None = None
+    _filling: Filling | None = None
 
     @classmethod
     def of(
@@ -195,17 +243,17 @@ class SchedulingPass:
         if cache is None:
             free = rooms(snapshot.nodes, snapshot.pods, settled_mix(snapshot.workloads))
             traits = SpecTraits(snapshot.nodes) if traits is None else traits
-            kept = keep(snapshot.workloads, free)
-            holding = kept.keys() | {pod.workload_uid for pod in snapshot.pods if not pod.phase.is_final}
+            reserved = keep(snapshot.workloads, free)
+            holding = reserved.keys() | {pod.workload_uid for pod in snapshot.pods if not pod.phase.is_final}
             # Pods placed by an engine are not subject to preemption, moves or team quotas.
             of_queue = (workload for workload in snapshot.workloads if workload.spec.engine is None)
             holders = [workload for workload in of_queue if workload.uid in holding]
             ledger = Ledger.of(snapshot.teams, whole, holders)
         else:
             free, traits = cache.rooms(snapshot), cache.traits
-            kept = keep(cache.moving(), free)
-            holders = cache.holders(kept)
-            ledger = cache.ledger(kept)
+            reserved = keep(cache.moving(), free)
+            holders = cache.holders(reserved)
+            ledger = cache.ledger(reserved)
         return cls(
             snapshot=snapshot,
             pods=pods,
@@ -225,7 +273,7 @@ class SchedulingPass:
                 known=None if cache is None else cache.holder_facts(holders),
             ),
             traits=traits,
-            kept=kept,
+            kept=reserved,
             begins=None if cache is None else partial(cache.timeline, durations, now),
         )
 
@@ -241,18 +289,20 @@ class SchedulingPass:
         if self.rules.selection is not Selection.NONE:
             order = self._select(waiting)
         elif self.rules.fair:
-            order, self.owed = fairly(waiting, self.ledger.copy(), self.making.standing, self.traits)
+            order, self.owed = fairly(
+                waiting, self.ledger.copy(), self.making.standing, self.traits, self.snapshot.debts
+            )
         else:
-            order = first_come(waiting)
+            order = first_come(waiting, self.ledger)
         # A run that only changes its size, or replaces another replica, comes first, except before runs that are owed
         # what it gave up.
-        going_on = {each.uid for each in order if is_resizing(each.status) and not is_scavenger(each.spec)}
-        if self.snapshot.parents and any(each.parent is not None for each in order):
+        going_on = {run.uid for run in order if is_resizing(run.status) and not is_scavenger(run.spec)}
+        if self.snapshot.parents and any(run.parent is not None for run in order):
             # Imported here and not above: few queues have replicas.
             from fairlead.policy.serving.rollout_turns import taking_over
 
             going_on |= taking_over(order, self.holders, self.snapshot.parents, self.free)
-        return sorted(order, key=lambda each: each.uid not in self.owed | going_on) if going_on else order
+        return sorted(order, key=lambda run: run.uid not in self.owed | going_on) if going_on else order
 
     def may_leave_out(self, more: Iterable[Workload]) -> bool:
         """Return whether similar runs may be skipped: under rules where one result holds for all of them.
@@ -269,7 +319,7 @@ class SchedulingPass:
             and not rules.preempts_longer
             and self.snapshot.growth is None
             and not self.kept
-            and not any(is_resizing(each.status) for each in more)
+            and not any(is_resizing(run.status) for run in more)
         )
 
     def worth_a_look(
@@ -282,27 +332,111 @@ class SchedulingPass:
             for team in self.snapshot.teams
             if team.has_budgets or team.quota != Quota() or team.guaranteed != Quota()
         }
-        turns = Turns(lists, more, apart, self.ledger.copy(), self.making.standing)
-        self.owed = turns.owed
-        return turns.runs(self._is_idle)
+        turns = Turns(lists, more, apart, self.ledger.copy(), self.making.standing, self.snapshot.debts)
+        self.owed, self.wanting = turns.owed, turns.wanting
+        return turns.runs(self._is_idle, self.held_up, self._is_over)
+
+    def _is_over(self, lists: Iterable[Alike], singles: Collection[Workload]) -> bool:
+        """Return whether nothing is started or stopped for any of these runs, in whatever order they are considered.
+
+        Computed anew only after a start.
+        """
+        if self.first is None or self.num_started_before == len(self.started):
+            return False
+        lists = [alike for alike in lists if not alike.lacks_nodes or self.snapshot.partitioned]
+        if self._promises_more and not all(map(self._gets_no_promise, (*(alike.runs[0] for alike in lists), *singles))):
+            return False
+        self.num_started_before = len(self.started)
+        making, holders = self.making, self.holders
+        if making.would_look(holders) or not all(map(self._only_needs_room, singles)):
+            return False
+        fits = dict[tuple[int, frozenset[int]], bool]()
+        runs = [*(alike.runs[0] for alike in lists), *singles]
+        if making.would_ask_for_any((run.spec for run in runs if not is_scavenger(run.spec)), holders):
+            return False
+        for run in runs:
+            traits = self.traits.of(run)
+            if traits.alike not in self.traits.known_to_fit:
+                return False
+            passed = frozenset[int]()
+            if self._may_place(traits, passed, fits):
+                passed = self._passed(traits.spec, self.now + self.durations.length_s(run, self.now, traits.kind))
+                if self._may_place(traits, passed, fits):
+                    return False
+        self.held_up |= {run.spec.team for run in runs if not is_scavenger(run.spec) and self._lacks_room(run)}
+        return True
+
+    def _is_early(self, workload: Workload) -> bool:
+        """Return whether no start is promised to a run before its turn, as it is wider than its team's share."""
+        return self.rules.fair and self._shares.is_early(workload.spec, self.traits.of(workload).asks, workload.status)
+
+    def _gets_no_promise(self, workload: Workload) -> bool:
+        """Return whether no start is promised to a run nor to later ones like it, if they find no room."""
+        return is_scavenger(workload.spec) or self._is_early(workload)
+
+    def _lacks_room(self, workload: Workload) -> bool:
+        """Return whether room is what a waiting run lacks, rather than its team's quota or budget."""
+        traits = self.traits.of(workload)
+        end = self.now + self.durations.length_s(workload, self.now, traits.kind)
+        return self._is_stuck(workload, traits, end) or self._team_limit(workload, end) is None
+
+    def _is_stuck(self, workload: Workload, traits: Traits, end: float) -> bool:
+        """Return whether a run like this one, which ends then, waits until another run starts or leaves."""
+        if self.selected is None and self.round is None:
+            return (traits.alike, end) in self.stuck and workload.uid not in self.owed
+        chosen = self.selected.chosen if self.selected is not None else self.openings.seats
+        return workload.uid not in chosen and workload.uid not in self.owed and (traits.alike, 0.0) in self.stuck
+
+    def _team_limit(self, workload: Workload, end: float) -> Reason | None:
+        """Return the quota or the budget of its team that a run would exceed until its end; None if there is none."""
+        exceeded = self.ledger.exceeds(workload.spec) if self.rules.fair else None
+        if exceeded is not None:
+            return explaining.over_quota(workload, self.ledger, exceeded)
+        return self.budgets.refusal(workload, end - self.now)
+
+    def _may_place(self, traits: Traits, passed: frozenset[int], known: dict[tuple[int, frozenset[int]], bool]) -> bool:
+        """Return whether enough pods of a gang fit where what it passes stays free, from what is known of others."""
+        size = traits.size, passed
+        if size not in known:
+            with self._keeping(passed):
+                known[size] = may_place(traits.spec, self.free, traits.shape)
+        return known[size]
+
+    def _only_needs_room(self, workload: Workload) -> bool:
+        """Return whether nothing but room decides whether the run starts, and it takes all nodes that accept it."""
+        capacity = workload.spec.capacity
+        return (
+            not capacity.auto
+            and capacity.tier is not Tier.OVERFLOW
+            and not workload.status.avoids
+            and workload.parent is None
+        )
 
     def _is_idle(self, alike: Alike) -> bool:
         """Return whether all of these runs keep waiting: no room is found, and no run is stopped for them."""
-        if self.first is None or self.num_promised < self.rules.num_promises:
-            return False
+        if alike.lacks_nodes and not self.snapshot.partitioned:
+            return True
         traits, workload = alike.traits, alike.runs[0]
+        if self.first is None or (self._promises_more and not self._gets_no_promise(workload)):
+            return False
         if traits.alike not in self.traits.known_to_fit:
             return False
         end = self.now + self.durations.length_s(workload, self.now, traits.kind)
         if not self._is_too_large(traits.spec, traits.shape, end):
             return False
         making, holders = self.making, self.holders
-        return is_scavenger(traits.spec) or not (making.would_ask(workload, holders) or making.would_look(holders))
+        if is_scavenger(traits.spec):
+            return True
+        if making.would_ask(workload, holders) or making.would_look(holders):
+            return False
+        if self._lacks_room(workload):
+            self.held_up.add(traits.spec.team)
+        return True
 
     def _select(self, waiting: Sequence[Workload]) -> list[Workload]:
         """Choose the runs that should hold GPUs. Runs owed room come first, then chosen ones, others, scavengers."""
-        order, self.owed = fairly(waiting, self.ledger.copy(), self.making.standing, self.traits)
-        rest = {each.uid: each for each in order if each.uid not in self.owed}
+        order, self.owed = fairly(waiting, self.ledger.copy(), self.making.standing, self.traits, self.snapshot.debts)
+        rest = {run.uid: run for run in order if run.uid not in self.owed}
         fixed = (
             self.owed
             | self.busy
@@ -311,10 +445,12 @@ class SchedulingPass:
         if rounds.are_held(self.snapshot, waiting, self.holders):
             return self._look_at_round(order, rest, fixed)
         standing = self.making.standing
-        found = candidates_of(self.snapshot, list(rest.values()), self.holders, self.pods, standing, self.ledger, fixed)
-        self.selected = select(self.snapshot, found, self.pods, standing)
+        candidates = candidates_of(
+            self.snapshot, list(rest.values()), self.holders, self.pods, standing, self.ledger, fixed
+        )
+        self.selected = select(self.snapshot, candidates, self.pods, standing)
         chosen = [rest.pop(uid) for uid in self.selected.order]
-        return [*(each for each in order if each.uid in self.owed), *chosen, *rest.values()]
+        return [*(run for run in order if run.uid in self.owed), *chosen, *rest.values()]
 
     def _look_at_round(self, order: Sequence[Workload], rest: dict[str, Workload], fixed: Set[str]) -> list[Workload]:
         """Share GPUs by rounds; runs that are owed room come first, then those with a place, then the others."""
@@ -325,7 +461,7 @@ class SchedulingPass:
         assert self.round is not None
         self.openings = rounds.Openings(self.round, rest, self.snapshot.pods, self.free)
         known = [rest.pop(uid) for uid in self.round.order]
-        return [*(each for each in order if each.uid in self.owed), *known, *rest.values()]
+        return [*(run for run in order if run.uid in self.owed), *known, *rest.values()]
 
     def _is_refused(self, workload: Workload) -> bool:
         """Return whether a run may not start even with everything free."""
@@ -339,16 +475,16 @@ class SchedulingPass:
         if self.round is None:
             return []
         changes = []
-        for each in self.holders:
-            assigned = self.round.news.get(each.uid)
-            if each.uid in self.round.leaving:
-                self.making.stopped.add(each.uid)
-                self.told_round.add(each.uid)
-                told = self.round.news[each.uid]
-                changes.append(self.making.regroup(each, told, self._names(told)))
-            elif assigned is not None and each.uid not in self.busy and each.status.phase is Phase.STOPPING:
-                self.told_round.add(each.uid)
-                changes += _only_seen(each, replace(each, status=replace(each.status, assigned=assigned)))
+        for run in self.holders:
+            assigned = self.round.news.get(run.uid)
+            if run.uid in self.round.leaving:
+                self.making.stopped.add(run.uid)
+                self.told_round.add(run.uid)
+                assignment = self.round.news[run.uid]
+                changes.append(self.making.regroup(run, assignment, self._names(assignment, run)))
+            elif assigned is not None and run.uid not in self.busy and run.status.phase is Phase.STOPPING:
+                self.told_round.add(run.uid)
+                changes += _only_seen(run, replace(run, status=replace(run.status, assigned=assigned)))
         return changes
 
     def observe(self, colocated: Sequence[Workload]) -> list[Change]:
@@ -356,15 +492,15 @@ class SchedulingPass:
         beside = companies(colocated, self.pods)
         news = {} if self.round is None else self.round.news
         changes = []
-        for each in colocated:
-            if each.uid in self.busy | self.making.stopped | self.told_round:
+        for run in colocated:
+            if run.uid in self.busy | self.making.stopped | self.told_round:
                 continue
-            status = each.status
+            status = run.status
             if status.phase is Phase.RUNNING:
-                status = observe(each, beside[each.uid], self.now)
-            if each.uid in news:
-                status = replace(status, assigned=news[each.uid])
-            changes += _only_seen(each, replace(each, status=status))
+                status = observe(run, beside[run.uid], self.now)
+            if run.uid in news:
+                status = replace(status, assigned=news[run.uid])
+            changes += _only_seen(run, replace(run, status=status))
         return changes
 
     def complete(self, incomplete: Iterable[Workload]) -> None:
@@ -381,43 +517,45 @@ class SchedulingPass:
         """
         if before is not None and (self.selected is not None or self.round is not None or before.uid in self.owed):
             return []
-        turn = [each for each in self.incomplete if before is None or _comes_before(each, before)]
+        turn = [run for run in self.incomplete if before is None or _comes_before(run, before)]
         if not turn:
             return []
-        self.incomplete = [each for each in self.incomplete if each not in turn]
-        return [change for each in turn if each.uid not in self.making.stopped for change in self._put_back(each)]
+        self.incomplete = [run for run in self.incomplete if run not in turn]
+        return [change for run in turn if run.uid not in self.making.stopped for change in self._put_back(run)]
 
     def _put_back(self, workload: Workload) -> list[Change]:
         """Place the lost pods of a gang as far as there is room, or record why they wait."""
         live = self.making.live(workload)
         alive = {pod.index for pod in live}
-        due = [each for each in workload.status.missing if self.now >= each.retry_at and each.index not in alive]
+        due = [pod for pod in workload.status.missing if self.now >= pod.retry_at and pod.index not in alive]
         if not due:
             return []
         spec = self._of_one(workload, live)
         end = max(self.now, self.durations.ends_at(workload, self.pods[workload.uid], self.now))
         create = list[CreatePod]()
-        for each in due:
+        for lost_pod in due:
             waits = self.first is not None and (self.is_asking or self.rules.backfill is Backfill.NONE)
             placed = None if waits else self._try(spec, shape_of(spec, self.free.doors), end)
             if placed is None:
                 break
             grant, node = placed[0].grant, placed[0].node
             attempt = workload.status.attempt
-            create.append(CreatePod(attempt=attempt, index=each.index, node=node, grant=grant, replacement=each.times))
+            create.append(
+                CreatePod(attempt=attempt, index=lost_pod.index, node=node, grant=grant, replacement=lost_pod.times)
+            )
             if self._timeline is not None:
                 self._timeline.hold(workload.uid, [(node, grant)], end)
             if keeps_apart(spec.kubernetes):
                 spec = spec.away_from((*spec.capacity.avoided, node))
         if create:
             return [lost_pods.replaced(workload, tuple(create), self.now)]
-        names = (each.spec.name for each in self.holders)
-        why = why_waiting(spec, self.free, names)
+        holders, reader = {name_of(run.spec) for run in self.holders}, self.making.reader(workload)
+        why = why_waiting(spec, self.free, reader.names(holders), reader.own(holders))
         # A run with `spot: auto` keeps to its kind of node, which a placeholder cannot require.
         asks, lost = not workload.spec.capacity.auto, spec.at(len(workload.status.missing))
         growing = self.growing.wait_for_lost(workload, lost, why) if asks else Waits(reason=why)
-        told = lost_pods.waits(workload, growing.reason, growing.asked_at, growing.ask_again_at)
-        return [] if told is None else [told]
+        status = lost_pods.waits(workload, growing.reason, growing.asked_at, growing.ask_again_at)
+        return [] if status is None else [status]
 
     def _of_one(self, workload: Workload, live: Sequence[Pod]) -> Training:
         """Return the spec of one pod of a running gang, on nodes where it may be beside the others."""
@@ -437,8 +575,8 @@ class SchedulingPass:
         if self.round is not None and workload.uid in self.round.news:
             seen = replace(workload, status=replace(workload.status, assigned=self.round.news[workload.uid]))
             changes = self._look_at(seen)
-            told = any(change.workload_uid == workload.uid for change in changes)
-            return changes if told else [*changes, *_only_seen(workload, seen)]
+            is_changed = any(change.workload_uid == workload.uid for change in changes)
+            return changes if is_changed else [*changes, *_only_seen(workload, seen)]
         if capacity.tier is Tier.OVERFLOW and has_room(workload.spec.on(spot=True), self.free):
             # A replica above the base goes to on-demand nodes only if spot has no room.
             return self._look_at(replace(workload, spec=workload.spec.on(spot=True)))
@@ -472,22 +610,18 @@ class SchedulingPass:
             # Without room on on-demand nodes, spot is better than nothing.
             on_spot = spot and (use == spot_deadline.SPOT or not has_room(spec.on(spot=False), free))
             changes = self._look_at(replace(seen, spec=spec.on(spot=on_spot)))
-        told = any(change.workload_uid == workload.uid for change in changes)
-        return changes if told else [*changes, *_only_seen(workload, seen)]
+        is_changed = any(change.workload_uid == workload.uid for change in changes)
+        return changes if is_changed else [*changes, *_only_seen(workload, seen)]
 
     def _look_at(self, workload: Workload) -> list[Change]:
         spec, now, traits = workload.spec, self.now, self.traits.of(workload)
         end = now + self.durations.length_s(workload, now, traits.kind)
-        if self.selected is not None or self.round is not None:
-            chosen = self.selected.chosen if self.selected is not None else self.openings.seats
-            is_first = workload.uid in chosen or workload.uid in self.owed
-            stuck = not is_first and (traits.alike, 0.0) in self.stuck
-        else:
-            stuck = (traits.alike, end) in self.stuck and workload.uid not in self.owed
+        stuck = self._is_stuck(workload, traits, end)
         if stuck and (self.selected is not None or self.round is not None):
             return wait(workload, self._passed_over(workload), now)
         if stuck and not self.making.may_replace(workload, self.holders):
             assert self.first is not None, "nobody waits behind nobody"
+            self.held_up.add(spec.team)
             return wait(workload, explaining.behind(workload), now)
         shape, known_to_fit = traits.shape, self.traits.known_to_fit
         if traits.alike not in known_to_fit:
@@ -495,42 +629,48 @@ class SchedulingPass:
             if never is not None and (layout := _other_layout(spec, self.snapshot)) is not None:
                 return wait(workload, explaining.other_layout(never, layout), now)
             if never is not None and (ever := self.growing.why_never(spec, never)) is not None:
-                if workload.status.reason.code in FIRST_LOOK:
+                if workload.status.reason.code in FIRST_LOOK and not self._lacks_nodes(workload):
                     return [change_to(workload, move(workload.status, Phase.FAILED, ever, now))]
                 return self._wait(workload, explaining.nodes_left(ever), fits_here=False)
             if never is None:
                 known_to_fit.add(traits.alike)
+        if workload.status.reason.code in FIRST_LOOK and (too_long := refusal(spec, self.ledger.teams.get(spec.team))):
+            why = Reason(code=Code.CANNOT_FIT, message=too_long)
+            return [change_to(workload, move(workload.status, Phase.FAILED, why, now))]
         if self.first is not None and self.rules.backfill is Backfill.NONE:
             return self._wait(workload, explaining.behind(workload))
-        exceeded = self.ledger.exceeds(spec) if self.rules.fair else None
-        if exceeded is not None:
-            return wait(workload, explaining.over_quota(workload, self.ledger, exceeded), now)
-        refused = self.budgets.refusal(workload, end - now)
-        if refused is not None:
-            return wait(workload, refused, now)
+        limit = self._team_limit(workload, end)
+        if limit is not None:
+            return wait(workload, limit, now)
         fits_here = traits.alike in known_to_fit
         if self.first is not None and self.is_asking:
             return self._wait(workload, explaining.behind(workload), fits_here=fits_here)
         if not fits_here:
             return self._keep_asking(workload)
         has_place = self.round is not None and workload.uid in self.openings.seats
-        placed = self.openings.take(workload.uid) if has_place else self._try(spec, shape, end)
+        placed = self.openings.take(workload.uid) if has_place else self._try(spec, shape, end, self._peers(workload))
         if placed is not None:
             self._note_start(workload, placed, end)
-            beside = self._names(workload.status.assigned) if has_place else ()
+            beside = self._names(workload.status.assigned, workload) if has_place else ()
             return [started(workload, placed, now, self.snapshot.nodes, beside)]
         return self._keep_waiting(workload, end)
 
-    def _names(self, assigned: Assignment | None) -> list[str]:
+    def _lacks_nodes(self, workload: Workload) -> bool:
+        """Return whether a gang fits no nodes only for their number: others may be away, for repair or an upgrade."""
+        spec = workload.spec
+        return spec.nodes > 1 and why_never(spec.at(1), self.snapshot.nodes) is None
+
+    def _names(self, assigned: Assignment | None, workload: Workload) -> list[str]:
         """Return the names of the runs with which a run shares its GPUs."""
         uids = () if assigned is None else assigned.beside
-        return sorted(each.spec.name for each in self.snapshot.workloads if each.uid in uids) if uids else []
+        reader = self.making.reader(workload)
+        return sorted(reader.name(run.spec) for run in self.snapshot.workloads if run.uid in uids) if uids else []
 
     def _passed_over(self, workload: Workload) -> Reason:
         if self.round is None:
             return explaining.passed_over(workload, self.rules.selection)
         if workload.uid in self.openings.seats:
-            beside = self._names(self.round.assigned[workload.uid])
+            beside = self._names(self.round.assigned[workload.uid], workload)
             return explaining.goes_to(workload, self.openings.nodes_of(workload.uid), beside)
         return explaining.next_round(workload)
 
@@ -544,24 +684,24 @@ class SchedulingPass:
             if workload.spec.most_nodes is not None and not elastic.stays_small(workload.status)
         }
         gangs = [(workload, len(parts)) for workload, parts in self.started if workload.uid in placed]
-        for uid, parts in elastic.share_out(gangs, self._one_more).items():
+        for uid, parts in elastic.share_out(gangs, self._one_more, self.ledger.share).items():
             placed[uid] += [replace(part, index=len(placed[uid]) + n) for n, part in enumerate(parts)]
         nodes, now = self.snapshot.nodes, self.now
-        return {each.uid: started(each, tuple(placed[each.uid]), now, nodes) for each, _ in gangs}
+        return {run.uid: started(run, tuple(placed[run.uid]), now, nodes) for run, _ in gangs}
 
     def grow(self, growable: Sequence[Workload], waiting: Sequence[Workload]) -> list[Change]:
         """Return changes of running gangs that stop to grow, or that record that they may grow soon."""
-        gangs = [(each, each.gang.nodes) for each in growable if each.uid not in self.making.stopped]
+        gangs = [(run, run.gang.nodes) for run in growable if run.uid not in self.making.stopped]
         if not gangs:
             return []
         going = {workload.uid for workload, _ in self.started}
-        left = [each.spec for each in waiting if each.uid not in going]
-        found = (
+        left = [run.spec for run in waiting if run.uid not in going]
+        growth = (
             {}
             if self._keeps_back or is_wanted(left, self.free, self.ledger)
-            else elastic.share_out(gangs, self._one_more)
+            else elastic.share_out(gangs, self._one_more, self.ledger.share)
         )
-        more = [(each, len(found.get(each.uid, ()))) for each, _ in gangs]
+        more = [(run, len(growth.get(run.uid, ()))) for run, _ in gangs]
         return [c for run, num in more for c in elastic.grow(run, num, self.making.live(run), self.durations, self.now)]
 
     @property
@@ -590,26 +730,59 @@ class SchedulingPass:
             self.budgets.start(more, length_s)
         return placed
 
-    def _try(self, spec: GangSpec, shape: Shape, end: float) -> tuple[Placement, ...] | None:
+    def _peers(self, workload: Workload) -> Sequence[str]:
+        """Return the nodes of the other replicas of the same endpoint; nothing for other runs."""
+        if workload.parent is None or not self.snapshot.parents:
+            return ()
+        # Imported here and not above: few queues have replicas.
+        from fairlead.policy.serving.rollout_turns import nodes_of_peers
+
+        return nodes_of_peers(workload, self.holders, self.pods, self.started)
+
+    def _try(self, spec: GangSpec, shape: Shape, end: float, peers: Sequence[str] = ()) -> tuple[Placement, ...] | None:
         """Place the run where it delays no promised start."""
         if self._is_too_large(spec, shape, end):
             return None
-        passed = [claim for claim in self.claims if self.now < claim.start < end]
-        kept = [part for claim in passed for part in claim.keeps]
-        for node, grant in kept:
-            self.free.hold(node, grant)
-        placed = place(spec, self.free)
-        for node, grant in kept:
-            self.free.hold(node, grant, -1)
+        passed = self._passed(spec, end)
+        with self._keeping(passed):
+            placed = place(spec, self.free, peers, shape)
         if placed is None:
-            latest = max((claim.start for claim in passed), default=-math.inf)
-            self.too_large.setdefault(shape, []).append((spec.nodes, latest))
+            self.too_large.setdefault(shape, []).append((spec.nodes, passed))
         return placed
+
+    @contextmanager
+    def _keeping(self, passed: Iterable[int]) -> Iterator[None]:
+        """Hold what has to stay free for these promises."""
+        parts = [part for number in passed for part in self.claims[number].keeps]
+        for node, grant in parts:
+            self.free.hold(node, grant)
+        try:
+            yield
+        finally:
+            for node, grant in parts:
+                self.free.hold(node, grant, -1)
 
     def _is_too_large(self, spec: GangSpec, shape: Shape, end: float) -> bool:
         """Return whether a run that was no larger found no room while at least as much was free."""
+        tried = self.too_large.get(shape)
+        if not tried:
+            return False
         # A run that stays past a promised start has to leave free what is reserved for it; so did the earlier one.
-        return any(spec.nodes >= count and end > latest for count, latest in self.too_large.get(shape, ()))
+        passed = self._passed(spec, end)
+        return any(spec.nodes >= count and before <= passed for count, before in tried)
+
+    def _passed(self, spec: GangSpec, end: float) -> frozenset[int]:
+        """Return the numbers of the promises that a run passes which starts now.
+
+        The start of another team's run is not passed on an estimate, which anybody may make as short as it takes, but
+        on a limit only, at which the run is stopped.
+        """
+        sure = end if spec.max_duration_s is not None else math.inf
+        return frozenset(
+            number
+            for number, claim in enumerate(self.claims)
+            if self.now < claim.start < (end if claim.team == spec.team else sure)
+        )
 
     def _note_start(self, workload: Workload, placed: tuple[Placement, ...], end: float) -> None:
         self.ledger.add(workload.spec)
@@ -646,25 +819,29 @@ class SchedulingPass:
         is_first, self.first = self.first is None, self.first or workload
         if is_scavenger(spec) and self.rules.fair:
             return wait(workload, explaining.scavenger(workload), now)
-        is_next = self.num_promised < self.rules.num_promises and not self.making.needs_no_promise(workload)
+        is_next = self._promises_more and not self.making.needs_no_promise(workload)
+        is_early = is_next and not is_owed and self._is_early(workload)
+        is_next = is_next and not is_early
+        self.held_up.add(spec.team)
         promised = is_owed or is_next
         making, holders = self.making, self.holders
         if not promised and not making.may_ask(workload, holders) and not making.may_be_next(holders):
             if not is_first and self.snapshot.growth is None:
                 self.stuck.add((self.traits.of(workload).alike, end))
-            return self._wait(workload, self._turn(workload))
-        timeline, shape, count, there = self.timeline, self.traits.of(workload).shape, spec.nodes, self._there
+            return self._wait(workload, self._turn(workload, is_early=is_early))
+        timeline, shape, count, excluded = self.timeline, self.traits.of(workload).shape, spec.nodes, self._there
         claim = timeline.earliest(shape, count, end - now)
         promises = [part for other in self.claims for part in other.keeps]
-        moves = making.moves(workload, claim, holders, there, timeline, self.free, promises) if promised else ()
+        moves = making.moves(workload, claim, holders, excluded, timeline, self.free, promises) if promised else ()
         chosen: tuple[Victim, ...] = ()
         if not moves:
             chosen = making.victims(
-                workload, claim, holders, there, timeline, is_owed=is_owed,
+                workload, claim, holders, excluded, timeline, is_owed=is_owed,
+                may_replace_own=is_owed or self._may_replace_own(workload),
                 comes_by=lambda victims: self._comes_by(workload, victims),
             )  # fmt: skip
         if moves or chosen:
-            for run in [each.workload for each in moves]:
+            for run in [move.workload for move in moves]:
                 timeline.end_by(run.uid, now + run.spec.grace_s + 1.0)
             for victim in chosen:
                 until = now + victim.workload.spec.grace_s + 1.0
@@ -674,17 +851,75 @@ class SchedulingPass:
                     timeline.end_by(victim.workload.uid, until)
             claim = timeline.earliest(shape, count, end - now)
         elif not promised and claim.start > making.gone_by(holders, timeline):
-            return self._wait(workload, self._turn(workload))
+            return self._wait(workload, self._turn(workload, is_early=is_early))
         self.num_promised += is_next and not is_owed
-        if promised:
-            self.promised.add(workload.uid)
-        self._promise(claim)
+        is_held = claim.start < math.inf or self._holds_for(workload, is_owed=is_owed)
+        if is_held:
+            if promised:
+                self.promised.add(workload.uid)
+            self._promise(claim, workload)
+        elif self.num_passed < self.rules.most_promises:
+            self.num_passed += is_next and not is_owed
         if moves:
             reason = self._needs(workload)
-            reason = replace(reason, message=f"{reason.message}; {describe_makes_room(moves)}")
-            return [*self._wait(workload, reason), *(move_away(each, workload, self.pods, now) for each in moves)]
+            reason = replace(
+                reason, message=f"{reason.message}; {describe_makes_room(moves, self.making.reader(workload))}"
+            )
+            return [
+                *self._wait(workload, reason),
+                *(move_away(move, workload, self.pods, now, making.reader(move.workload)) for move in moves),
+            ]
         reason = self._promised(workload, claim, chosen, is_owed=is_owed)
+        if not is_held:
+            reason = replace(reason, message=f"{reason.message}; other runs pass it meanwhile")
         return [*self._wait(workload, reason), *(making.stop(victim, workload, is_owed=is_owed) for victim in chosen)]
+
+    @property
+    def _promises_more(self) -> bool:
+        """Return whether the next run that does not fit is promised a start."""
+        return self.num_promised - self.num_passed < self.rules.num_promises
+
+    def _holds_for(self, workload: Workload, *, is_owed: bool) -> bool:
+        """Return whether room is held for a run with unknown start: by the rules, and if it may come at all.
+
+        It may not while endpoints hold what it needs, which have no end, or nodes that it needs are closed.
+        """
+        if not (self.rules.holds_unknown or is_owed):
+            return False
+        from fairlead.policy.serving.rollout_turns import lasting  # here, as above
+
+        shape, count = self.traits.of(workload).shape, workload.spec.nodes
+        endless = [pod for replica in lasting(self.holders) for pod in self.making.live(replica)]
+        empty = {node.name: NodeCapacity.of(node) for node in self.snapshot.nodes if node.closed is None}
+        for pod in endless:
+            if pod.node in empty:
+                empty[pod.node].take(pod.grant)
+        missing = count
+        for room in empty.values():
+            # A node that does not answer may be back in a moment.
+            missing -= members(replace(room, node=replace(room.node, ready=True)), shape, missing)
+            if missing <= 0:
+                return True
+        return False
+
+    @property
+    def _shares(self) -> Filling:
+        """Return the shares of teams, with the runs that have started."""
+        if self._filling is None:
+            wanting = self.wanting or {run.spec.team for run in self.waiting if not is_scavenger(run.spec)}
+            self._filling = Filling(self.ledger, wanting, self.now, self.snapshot.debts)
+        return self._filling
+
+    def _may_replace_own(self, workload: Workload) -> bool:
+        """Return whether runs of its team may be stopped for a run: not to keep room that is others' in turn.
+
+        A team that holds no more than its share may replace its own runs at any time. One that holds more may do so
+        unless runs of other teams, which come before this one, wait for room.
+        """
+        team = workload.spec.team
+        if self.held_up <= {team}:
+            return True
+        return self._shares.is_within_share(team)
 
     def _keep_selecting(self, workload: Workload, selected: Selected, end: float) -> list[Change]:
         """Make room for the run, if it is selected, by stopping runs that are not; and record why it waits."""
@@ -694,7 +929,7 @@ class SchedulingPass:
             return self._wait(workload, explaining.passed_over(workload, self.rules.selection))
         timeline, shape, count = self.timeline, self.traits.of(workload).shape, workload.spec.nodes
         # Over all runs, so that the value stays the same once the runs that are stopped for it have left.
-        soon = now + max((each.spec.grace_s for each in self.snapshot.workloads), default=0.0) + 1.0
+        soon = now + max((run.spec.grace_s for run in self.snapshot.workloads), default=0.0) + 1.0
         chosen = making.outside(workload, selected.giving_way, self.holders, self._there, timeline, soon)
         if self._changes_choice(chosen) and not self._all_come_by(workload, chosen):
             return self._wait(workload, self._needs(workload))
@@ -716,7 +951,7 @@ class SchedulingPass:
             making.spent_s += sum(victim.cost_s for victim in again)
             claim = timeline.earliest(shape, count, end - now)
         self.promised.add(workload.uid)
-        self._promise(claim)
+        self._promise(claim, workload)
         reason = self._promised(workload, claim, (*chosen, *again), is_owed=False)
         return [
             *self._wait(workload, reason),
@@ -727,23 +962,35 @@ class SchedulingPass:
     def _needs(self, workload: Workload) -> Reason:
         """Return what the run needs, and the holders of what is not free."""
         known = self.making.known
-        more = (each.spec.name for each in (self.holders if known is None else self.holders[known.number :]))
-        return explaining.needs(workload, self.timeline, more if known is None else (*known.first_names, *more))
+        more = {name_of(run.spec) for run in (self.holders if known is None else self.holders[known.number :])}
+        names = more if known is None else more.union(known.names)
+        return explaining.needs(workload, self.timeline, names, self.making.reader(workload))
 
     def _promised(self, workload: Workload, claim: Claim, chosen: Sequence[Victim], *, is_owed: bool) -> Reason:
         """Return the same, with the promised start."""
         known, uid = self.making.known, claim.after
+        key = workload.spec, workload.status.taken_by, claim.start, uid, is_owed, self.rules.shows_names
+        is_as_before = not (self.started or self.kept or chosen or self.making.stopped)
+        if known is not None and is_as_before:
+            before = known.reasons.get(workload.uid)
+            if before is not None and before[0][0] is key[0] and before[0][1:] == key[1:]:
+                return before[1]
         more = self.holders if known is None else self.holders[known.number :]
-        last = next((each for each in more if each.uid == uid), None)
+        last = next((run for run in more if run.uid == uid), None)
         if last is None and known is not None and uid is not None:
             last = known.runs.get(uid)
         needed = self._needs(workload)
-        return explaining.promised(needed, workload, claim, last, self.holders, chosen, is_owed=is_owed)
+        reader = self.making.reader(workload)
+        reason = explaining.promised(needed, workload, claim, last, self.holders, chosen, reader, is_owed=is_owed)
+        if known is not None and is_as_before:
+            known.reasons[workload.uid] = key, reason
+        return reason
 
-    def _turn(self, workload: Workload) -> Reason:
+    def _turn(self, workload: Workload, *, is_early: bool = False) -> Reason:
         """Return the reason for a run without a promise and for which no run is stopped."""
         if self.first is None or workload.uid == self.first.uid:
-            return self._needs(workload)
+            needed = self._needs(workload)
+            return explaining.too_wide(needed) if is_early else needed
         return explaining.behind(workload)
 
     def _comes_by(self, workload: Workload, victims: Sequence[Victim]) -> bool:
@@ -751,12 +998,12 @@ class SchedulingPass:
         if self.num_in_vain >= MOST_IN_VAIN:
             return False
         after = self._afterwards((*self.making.told, *victims), until={workload.uid})
-        spec, now_anyway = workload.spec, {each.uid for each, _ in self.started}
-        new = [each for each, _ in after.started if each.uid not in now_anyway]
-        comes_by = any(each.uid == workload.uid for each in new) or (
+        spec, now_anyway = workload.spec, {run.uid for run, _ in self.started}
+        new = [run for run, _ in after.started if run.uid not in now_anyway]
+        comes_by = any(run.uid == workload.uid for run in new) or (
             # Runs of its team that are owed the room go before it, and would be the next to be stopped for it.
             workload.uid in after.promised
-            and not any(each.spec.team == spec.team and each.spec.priority <= spec.priority for each in new)
+            and not any(run.spec.team == spec.team and run.spec.priority <= spec.priority for run in new)
         )
         self.num_in_vain += not comes_by
         return comes_by
@@ -766,11 +1013,11 @@ class SchedulingPass:
         if self.num_in_vain >= MOST_IN_VAIN:
             return False
         assert self.selected is not None, "nobody restarts where nobody is chosen"
-        coming = {workload.uid} | {each.workload.uid for each in victims} & self.selected.chosen
+        coming = {workload.uid} | {victim.workload.uid for victim in victims} & self.selected.chosen
         after = self._afterwards((*self.making.told, *victims), until=coming)
         # Room that any arriving run may use is available only once the last of the leaving runs has left.
         assert after.selected is not None
-        comes_by = coming <= after.selected.chosen & ({each.uid for each, _ in after.started} | after.promised)
+        comes_by = coming <= after.selected.chosen & ({run.uid for run, _ in after.started} | after.promised)
         self.num_in_vain += not comes_by
         return comes_by
 
@@ -784,20 +1031,30 @@ class SchedulingPass:
         seen, pods, pending = without(self.snapshot, self.pods, victims, self.now)
         after = SchedulingPass.of(replace(seen, rules=rules), pods, self.busy, self.now, traits=self.traits)
         leaving = {victim.workload.uid for victim in victims}
-        after.complete(each for each in self.all_incomplete if each.uid not in leaving)
-        moved = {each.uid for each in self.waiting if each.uid in after.kept}
-        for each in self.waiting:
-            if each.uid in moved:
-                after.settle(each)
-        for each in after.in_turn([*(each for each in self.waiting if each.uid not in moved), *pending]):
-            after.put_back(before=each)
-            after.look_at(each)
-            left.discard(each.uid)
+        after.complete(workload for workload in self.all_incomplete if workload.uid not in leaving)
+        moved = {workload.uid for workload in self.waiting if workload.uid in after.kept}
+        for run in self.waiting:
+            if run.uid in moved:
+                after.settle(run)
+        for run in after.in_turn([*(workload for workload in self.waiting if workload.uid not in moved), *pending]):
+            after.put_back(before=run)
+            after.look_at(run)
+            left.discard(run.uid)
             if not left:
                 break
         return after
 
-    def _promise(self, claim: Claim) -> None:
+    def _promise(self, claim: Claim, workload: Workload) -> None:
+        claim = replace(claim, team=workload.spec.team)
+        gpu_milli = sum(len(grant.gpu_uuids) * grant.gpu_milli for _, grant in claim.keeps)
+        cpu_milli = sum(grant.cpu_milli for _, grant in claim.keeps)
+        if gpu_milli or cpu_milli:
+            start, name = (None if claim.start == math.inf else claim.start), workload.spec.name
+            self.held.append(
+                HeldRoom(
+                    uid=workload.uid, team=claim.team, name=name, gpu_milli=gpu_milli, cpu_milli=cpu_milli, start=start
+                )
+            )
         self.timeline.claim(claim)
         self.claims.append(claim)
         if not claim.parts:
@@ -809,7 +1066,7 @@ class SchedulingPass:
     @property
     def _there(self) -> set[str]:
         """Return the uids of runs that may not be stopped any more in this pass."""
-        return {each.uid for each, _ in self.started} | self.busy | self.making.stopped
+        return {run.uid for run, _ in self.started} | self.busy | self.making.stopped
 
     @property
     def timeline(self) -> Timeline:
@@ -852,7 +1109,7 @@ def _other_layout(spec: GangSpec, snapshot: Snapshot) -> str | None:
     if not snapshot.partitioned:
         return None
     # Imported here and not above: few clusters have such nodes.
-    from fairlead.policy.gpu.partitioning import layout_for
+    from fairlead.policy.disruption.partitioning import layout_for
 
     return layout_for(spec, snapshot)
 
@@ -863,7 +1120,7 @@ def _colocated(snapshot: Snapshot, cache: "PassCache | None") -> list[Workload]:
         return []
     if cache is not None:
         return cache.ordered(cache.colocated)
-    return [each for each in snapshot.workloads if is_colocated(each)]
+    return [run for run in snapshot.workloads if is_colocated(run)]
 
 
 def _only_seen(workload: Workload, seen: Workload) -> list[Change]:

@@ -24,6 +24,7 @@ class Traits:
         shape: The shape of a pod, with the nodes that do not accept it.
         asks: The request of the whole gang.
         alike: Equal for runs with the same request, team and priority.
+        size: Equal for gangs of as many pods of the same shape.
         kind: The result of ``fairlead.policy.queue.durations.kind_of``.
     """
 
@@ -31,6 +32,7 @@ class Traits:
     shape: Shape
     asks: Amounts
     alike: int
+    size: int
     kind: tuple[str, str]
 
 
@@ -38,31 +40,36 @@ class SpecTraits:
     """The traits of runs on some nodes, computed once for each spec.
 
     Attributes:
+        nodes: The nodes.
         known_to_fit: The ``alike`` numbers of runs that would fit if nothing ran. Shapes cannot replace them: nodes may
             be temporarily closed to one shape and permanently to another.
     """
 
     def __init__(self, nodes: tuple[Node, ...]) -> None:
+        self.nodes = nodes
         self._doors = doors_of(nodes)
         self._whole = capacity(nodes)
         self._of: dict[str, Traits] = {}
         self._numbers: dict[Hashable, int] = {}
+        self._sizes: dict[tuple[Shape, int], int] = {}
         self.known_to_fit: set[int] = set()
 
     def of(self, workload: Workload) -> Traits:
         """Return the traits of a run for its current spec."""
-        found = self._of.get(workload.uid)
-        if found is None or found.spec is not workload.spec:
+        traits = self._of.get(workload.uid)
+        if traits is None or traits.spec is not workload.spec:
             spec = workload.spec
             alike = spec.team, spec.priority, spec.nodes, spec.resources, spec.kubernetes, spec.capacity
-            found = self._of[workload.uid] = Traits(
+            shape = shape_of(spec, self._doors)
+            traits = self._of[workload.uid] = Traits(
                 spec=spec,
-                shape=shape_of(spec, self._doors),
+                shape=shape,
                 asks=asked(spec, self._whole),
                 alike=self._numbers.setdefault(alike, len(self._numbers)),
+                size=self._sizes.setdefault((shape, spec.nodes), len(self._sizes)),
                 kind=kind_of(spec),
             )
-        return found
+        return traits
 
     def forget(self, uid: str) -> None:
         """Remove a run."""

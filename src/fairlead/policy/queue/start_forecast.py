@@ -12,11 +12,12 @@ from collections.abc import Iterable, Mapping
 from fairlead.frozen import dataclass
 from fairlead.policy.placement.placement import NodeCapacity, shape_of
 from fairlead.policy.placement.pod_shapes import Shape
-from fairlead.policy.queue.dominant_shares import capacity
+from fairlead.policy.queue.dominant_shares import asked, capacity
 from fairlead.policy.queue.durations import SOON_S, durations_of
-from fairlead.policy.queue.fair_order import fairly, first_come
+from fairlead.policy.queue.fair_order import Filling, fairly, first_come
 from fairlead.policy.queue.queue_score import Standing
-from fairlead.policy.queue.quotas import Ledger
+from fairlead.policy.queue.quotas import Ledger, is_scavenger
+from fairlead.policy.queue.run_names import Reader, name_of
 from fairlead.policy.queue.timeline import Timeline, members
 from fairlead.state.reasons import Code
 from fairlead.state.snapshot import Intent, Phase, Pod, Snapshot, Workload
@@ -27,6 +28,9 @@ MOST = 500
 
 # The number of names listed of runs with unknown end.
 MOST_NAMED = 3
+UNKNOWN = "the start of {}, which is before it, is not known"
+
+TOO_WIDE = "it is wider than its team's fair share, for which the team saves"
 
 # Why runs that do not wait for room get no forecast.
 _HELD = {
@@ -51,7 +55,7 @@ class Expected:
 
 def expected_starts(snapshot: Snapshot, now: float) -> dict[str, float]:
     """Return the known latest starts of pending runs as Unix times, by uid."""
-    return {each.run.uid: each.start for each in queue(snapshot, now) if each.start is not None}
+    return {expected.run.uid: expected.start for expected in queue(snapshot, now) if expected.start is not None}
 
 
 def queue(snapshot: Snapshot, now: float) -> list[Expected]:
@@ -75,41 +79,62 @@ def queue(snapshot: Snapshot, now: float) -> list[Expected]:
     ]
     held = [run for run in waiting if run.status.reason.code in _HELD]
     waiting = [run for run in waiting if run.status.reason.code not in _HELD]
-    found = []
-    in_turn = fairly(waiting, ledger, standing)[0] if snapshot.rules.fair else first_come(waiting)
-    unknown = ""
+    waits = []
+    wanting = {run.spec.team for run in waiting if not is_scavenger(run.spec)}
+    shares = Filling(ledger.copy(), wanting, now, snapshot.debts) if snapshot.rules.fair else None
+    if snapshot.rules.fair:
+        in_turn, owed = fairly(waiting, ledger, standing, debts=snapshot.debts)
+    else:
+        in_turn, owed = first_come(waiting, ledger), frozenset[str]()
+    unknown, first = "", None
     for place, run in enumerate(in_turn):
         if not unknown and place >= MOST:
             unknown = f"more than {MOST} wait before it"
         if unknown:
-            found.append(Expected(run=run, unknown=unknown))
+            before = unknown if first is None else unknown.format(_reader(run, snapshot).name(first.spec))
+            waits.append(Expected(run=run, unknown=before))
             continue
         shape = shape_of(run.spec, timeline.doors)
         claim = timeline.earliest(shape, run.spec.nodes, durations.length_s(run, now))
-        if claim.start == math.inf:
-            found.append(Expected(run=run, unknown=_why_unknown(timeline, shape, holders, ends)))
-            unknown = f"the start of {run.spec.name}, which is before it, is not known"
+        if (
+            shares is not None
+            and claim.start > now + SOON_S
+            and run.uid not in owed
+            and shares.is_early(run.spec, asked(run.spec, whole), run.status)
+        ):
+            waits.append(Expected(run=run, unknown=TOO_WIDE))
             continue
-        found.append(Expected(run=run, start=max(claim.start, run.status.retry_at or 0.0)))
+        if claim.start == math.inf:
+            waits.append(
+                Expected(run=run, unknown=_why_unknown(timeline, shape, holders, ends, _reader(run, snapshot)))
+            )
+            unknown, first = UNKNOWN, run
+            continue
+        waits.append(Expected(run=run, start=max(claim.start, run.status.retry_at or 0.0)))
         timeline.claim(claim)
-    return [*found, *(Expected(run=run, unknown=_HELD[run.status.reason.code]) for run in held)]
+    return [*waits, *(Expected(run=run, unknown=_HELD[run.status.reason.code]) for run in held)]
 
 
-def _why_unknown(timeline: Timeline, shape: Shape, holders: Iterable[Workload], ends: Mapping[str, float]) -> str:
+def _reader(run: Workload, snapshot: Snapshot) -> Reader:
+    return Reader(run.spec.team, snapshot.rules.shows_names)
+
+
+def _why_unknown(
+    timeline: Timeline, shape: Shape, holders: Iterable[Workload], ends: Mapping[str, float], reader: Reader
+) -> str:
     """Return which runs with unknown end hold room that such pods could use."""
     usable = {name for name, room in timeline.rooms.items() if members(NodeCapacity.of(room.node), shape, 1)}
     if not usable:
         return "no node accepts such a pod now"
-    names = [
-        run.spec.name
+    names = {
+        name_of(run.spec)
         for run in holders
         if ends[run.uid] == math.inf and any(node in usable for node, _ in timeline.holdings[run.uid].parts)
-    ]
+    }
     if not names:
         return "it is not known when there is room for it"
-    more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
     verb = "has" if len(names) == 1 else "have"
-    return f"{', '.join(names[:MOST_NAMED])}{more} {verb} no max_duration"
+    return f"{reader.names(names, MOST_NAMED)} {verb} no max_duration"
 
 
 def _gone_at(run: Workload, now: float) -> float:

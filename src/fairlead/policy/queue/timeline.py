@@ -36,6 +36,7 @@ class Claim:
         parts: What it will hold, by node; empty if its start is unknown.
         keeps: What of the currently free capacity has to stay free for it, from now on.
         after: Uid of the run whose end it waits for; None if it waits for none.
+        team: The team to which it is promised.
     """
 
     start: float
@@ -43,6 +44,7 @@ class Claim:
     parts: tuple[Part, ...] = ()
     keeps: tuple[Part, ...] = ()
     after: str | None = None
+    team: str = ""
 
 
 @dataclass(slots=True)
@@ -79,9 +81,9 @@ class Timeline:
         return timeline
 
     @classmethod
-    def since(cls, kept: Occupancy, now: float) -> "Timeline":
+    def since(cls, occupancy: Occupancy, now: float) -> "Timeline":
         """Return the same as ``of``, from what is kept of the same nodes and pods, which must not change meanwhile."""
-        return cls(now, dict(kept.rooms), kept.doors, dict(kept.holdings), kept=kept)
+        return cls(now, dict(occupancy.rooms), occupancy.doors, dict(occupancy.holdings), kept=occupancy)
 
     def hold(self, uid: str, parts: Iterable[Part], until: float) -> None:
         """Let a run hold these parts from now until then."""
@@ -128,18 +130,18 @@ class Timeline:
 
         return [self.rooms[name] for *_, name in heapq.nsmallest(most, self.of_rooms(("free", shape), rank).values())]
 
-    def of_rooms(self, what: Hashable, told: Callable[[NodeCapacity], Told]) -> dict[str, Told]:
+    def of_rooms(self, what: Hashable, describe: Callable[[NodeCapacity], Told]) -> dict[str, Told]:
         """Return a value for each room as it is now, by node.
 
         Args:
             what: A key of the function, which has to return the same for the same room.
         """
         if self.kept is None:
-            return {name: told(room) for name, room in self.rooms.items()}
-        found = dict(self.kept.of_rooms(what, told))
+            return {name: describe(room) for name, room in self.rooms.items()}
+        facts = dict(self.kept.of_rooms(what, describe))
         for name in self._differs:
-            found[name] = told(self.rooms[name])
-        return found
+            facts[name] = describe(self.rooms[name])
+        return facts
 
     @contextmanager
     def at(self, moment: float) -> Iterator[Mapping[str, NodeCapacity]]:
@@ -174,8 +176,8 @@ class Timeline:
         )  # fmt: skip
         if self.kept is None:
             return iter(own)
-        there = (end for end in self.kept.ends_after(self.now) if end[1] not in self._changed)
-        return heapq.merge(there, own)
+        ends = (end for end in self.kept.ends_after(self.now) if end[1] not in self._changed)
+        return heapq.merge(ends, own)
 
     def _walk(self, shape: Shape, count: int, length_s: float, released: list[Holding]) -> Claim:
         fits = self.of_rooms(("fits", shape, count), lambda room: members(room, shape, count))

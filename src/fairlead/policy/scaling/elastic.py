@@ -1,10 +1,11 @@
 """Decides the number of nodes of an elastic gang: as many as are free within its bounds, and more later if that pays.
 
 Each gang starts with its fewest nodes; what is then free and unpromised is distributed node by node. The next node goes
-to the gang with the largest gain in proportion to what it has, the greedy rule of marginal gains of AFS (Hwang et al.,
-NSDI 2021, section 4.2) for the product of all speeds, which is proportional fairness. The scaling of gangs is not
-measured, so speed counts as the number of nodes: of k nodes the next adds 1/k. Distributing n nodes among g gangs costs
-n log g and a placement for each node.
+to the team that holds least for its weight, however many gangs it has, and there to the gang with the largest gain in
+proportion to what it has, the greedy rule of marginal gains of AFS (Hwang et al., NSDI 2021, section 4.2) for the
+product of all speeds, which is proportional fairness. The scaling of gangs is not measured, so speed counts as the
+number of nodes: of k nodes the next adds 1/k. Distributing n nodes among g gangs costs n log g and a placement for each
+node.
 
 A running gang grows only by stopping, with a checkpoint, and starting again. So it grows once it has run for
 ``PAUSE_S``, room for more has lasted for ``SETTLE_S``, no run waits for that room, it has saved a checkpoint, and the
@@ -20,10 +21,11 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 from fairlead.policy.disruption.preemption import restart_s
-from fairlead.policy.kinds.changes import change_to, stop
 from fairlead.policy.placement.placement import FreeCapacity, Placement, place, shape_of
+from fairlead.policy.queue.changes import change_to, stop
 from fairlead.policy.queue.durations import Durations
 from fairlead.policy.queue.quotas import Ledger, is_scavenger
+from fairlead.policy.queue.run_names import Reader
 from fairlead.specs.gang import GangSpec
 from fairlead.state.plan import Change
 from fairlead.state.reasons import Code, Reason
@@ -37,23 +39,30 @@ PAUSE_S = 600.0
 
 
 def share_out(
-    gangs: Iterable[tuple[Workload, int]], take: Callable[[Workload], tuple[Placement, ...] | None]
+    gangs: Iterable[tuple[Workload, int]],
+    take: Callable[[Workload], tuple[Placement, ...] | None],
+    share: Callable[[str], float],
 ) -> dict[str, list[Placement]]:
     """Return the nodes that elastic gangs get beyond those they have, by uid; gangs that get none are omitted.
 
     Args:
         gangs: Each with the nodes it has, in the order that breaks ties.
         take: Allocates one more node for the gang; returns None if there is none.
+        share: Returns the weighted share that a team holds now.
     """
     more = dict[str, list[Placement]]()
-    heap = [(num_nodes, turn, workload) for turn, (workload, num_nodes) in enumerate(gangs)]
+    heap = [(share(run.spec.team), num_nodes, turn, run) for turn, (run, num_nodes) in enumerate(gangs)]
     heapq.heapify(heap)
     while heap:
-        num_nodes, turn, workload = heapq.heappop(heap)
+        held, num_nodes, turn, workload = heapq.heappop(heap)
+        if held < (now_held := share(workload.spec.team)):
+            # Another gang of the team has got more meanwhile.
+            heapq.heappush(heap, (now_held, num_nodes, turn, workload))
+            continue
         taken = take(workload) if num_nodes < (workload.spec.most_nodes or 0) else None
         if taken is not None:
             more.setdefault(workload.uid, []).extend(taken)
-            heapq.heappush(heap, (num_nodes + 1, turn, workload))
+            heapq.heappush(heap, (share(workload.spec.team), num_nodes + 1, turn, workload))
     return more
 
 
@@ -172,11 +181,11 @@ def says_grows(workload: Workload, more: int) -> Reason:
     )
 
 
-def says_shrinks(workload: Workload, wanting: Workload, keeps: int) -> Reason:
+def says_shrinks(workload: Workload, wanting: Workload, keeps: int, reader: Reader) -> Reason:
     """Return the reason of a gang that stops to shrink."""
-    other, num_nodes = wanting.spec, workload.gang.nodes
+    num_nodes = workload.gang.nodes
     return Reason(
         code=Code.RESIZED,
-        message=f"makes room for {other.name} of team {other.team}: of its {num_nodes} nodes it keeps at least "
+        message=f"makes room for {reader.name(wanting.spec)}: of its {num_nodes} nodes it keeps at least "
         f"{keeps}; continues from a checkpoint",
     )

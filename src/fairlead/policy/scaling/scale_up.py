@@ -65,7 +65,7 @@ def requested_pods(workload: Workload) -> Sequence[int]:
         return ()
     if status.phase is Phase.PENDING:
         return range(workload.spec.nodes)
-    return tuple(each.index for each in status.missing) if status.phase is Phase.RUNNING else ()
+    return tuple(pod.index for pod in status.missing) if status.phase is Phase.RUNNING else ()
 
 
 class Growing:
@@ -75,7 +75,7 @@ class Growing:
         self._snapshot = snapshot
         self._growth = snapshot.growth
         self._now = now
-        self._asked = {each.workload_uid: each for each in snapshot.asked}
+        self._asked = {request.workload_uid: request for request in snapshot.asked}
         self._num_placeholders = 0
         self._asking: set[str] = set()
         self._may_ask = True
@@ -97,13 +97,13 @@ class Growing:
         Args:
             fits_here: Whether the existing nodes would hold it if they were free.
         """
-        found = self._wait(workload, workload.spec, why, fits_here=fits_here)
-        if found.asked_at is not None:
+        waits = self._wait(workload, workload.spec, why, fits_here=fits_here)
+        if waits.asked_at is not None:
             self._asking.add(workload.uid)
             self._num_placeholders += workload.spec.nodes
         elif fits_here:
             self._may_ask = False
-        return found
+        return waits
 
     def wait_for_lost(self, workload: Workload, lost: GangSpec, why: Reason) -> Waits:
         """Return how a running gang waits for places of lost pods that do not get any now, for the reason ``why``.
@@ -113,9 +113,9 @@ class Growing:
         Args:
             lost: The spec of these pods alone.
         """
-        found = self._wait(workload, lost, why, fits_here=True)
-        self._num_placeholders += lost.nodes if found.asked_at is not None else 0
-        return found
+        waits = self._wait(workload, lost, why, fits_here=True)
+        self._num_placeholders += lost.nodes if waits.asked_at is not None else 0
+        return waits
 
     def is_asked_for(self, workload: Workload) -> bool:
         """Return whether the run requests nodes as of this pass."""
@@ -128,23 +128,23 @@ class Growing:
         if growth is None or not self._may_ask or is_too_many:
             return Waits(reason=why)
         if status.asked_at is not None and status.phase in (Phase.PENDING, Phase.RUNNING):
-            asked = self._asked.get(workload.uid, CapacityRequest(workload_uid=workload.uid))
-            waited_s = self._now - max(status.asked_at, asked.bound_at or 0.0)
-            if asked.refused is not None:
-                return _beside(self._refused(growth, asked.refused), why, fits_here=fits_here)
-            if waited_s >= (growth.patience_s if asked.said is None else min(growth.patience_s, REPLY_PATIENCE_S)):
-                return _beside(self._given_up(growth, asked), why, fits_here=fits_here)
+            request = self._asked.get(workload.uid, CapacityRequest(workload_uid=workload.uid))
+            waited_s = self._now - max(status.asked_at, request.bound_at or 0.0)
+            if request.refused is not None:
+                return _beside(self._refused(growth, request.refused), why, fits_here=fits_here)
+            if waited_s >= (growth.patience_s if request.said is None else min(growth.patience_s, REPLY_PATIENCE_S)):
+                return _beside(self._given_up(growth, request), why, fits_here=fits_here)
             # The reason stays unchanged while nodes come one by one, until they are enough.
             is_told = status.reason.code is Code.WAITING_FOR_NODES and why.code is not Code.WAITING_FOR_TURN
             is_told = is_told and (_BY_REQUEST in status.reason.message) == growth.by_request
             reason = status.reason if is_told else _asking(spec, growth, why, fits_here=fits_here)
             return Waits(reason=reason, asked_at=status.asked_at)
         if status.ask_again_at is not None and self._now < status.ask_again_at:
-            kept = why if status.reason.code is not Code.NODES_NOT_COMING else status.reason
+            why_pending = why if status.reason.code is not Code.NODES_NOT_COMING else status.reason
             if fits_here:
                 later = f"{growth.by} is asked for nodes again later"
-                kept = replace(why, message=f"{why.message}; {later}")
-            return Waits(reason=kept, ask_again_at=status.ask_again_at)
+                why_pending = replace(why, message=f"{why.message}; {later}")
+            return Waits(reason=why_pending, ask_again_at=status.ask_again_at)
         hindrance = self._hindrance(spec, growth, ever=False)
         if hindrance is not None:
             message, remedy = hindrance
@@ -162,10 +162,10 @@ class Growing:
         )
         return Waits(reason=reason, ask_again_at=self._now + REFUSED_PAUSE_S)
 
-    def _given_up(self, growth: Growth, asked: CapacityRequest) -> Waits:
+    def _given_up(self, growth: Growth, request: CapacityRequest) -> Waits:
         message = f"{growth.by} was asked for nodes and brought none within {describe_duration(growth.patience_s)}"
-        if asked.said is not None:
-            message = f"{growth.by} was asked for nodes and brings none; it says: {asked.said}"
+        if request.said is not None:
+            message = f"{growth.by} was asked for nodes and brings none; it says: {request.said}"
         reason = Reason(
             code=Code.NODES_NOT_COMING,
             message=message,
@@ -185,7 +185,7 @@ class Growing:
         shape = Shape.of(spec.resources)
         suitable = [source for source in growth.sources if _brings(source, shape)]
         if not suitable:
-            kinds = "; ".join(f"{each.name} brings {', '.join(each.models)}" for each in growth.sources[:5])
+            kinds = "; ".join(f"{source.name} brings {', '.join(source.models)}" for source in growth.sources[:5])
             wanted = spec.resources.gpu.model if spec.resources.gpu is not None else None
             return (
                 f"{growth.by} brings no {wanted or 'such node'} ({kinds or 'it has no NodePool'})",
@@ -193,7 +193,7 @@ class Growing:
             )
         affordable = [source for source in suitable if _is_affordable(source, spec)]
         if not affordable:
-            prices = "; ".join(f"those of {each.name} {_say_price(each)}" for each in suitable[:5])
+            prices = "; ".join(f"those of {source.name} {_say_price(source)}" for source in suitable[:5])
             most = describe_dollars(spec.capacity.max_price or 0.0)
             return (
                 f"none that {growth.by} brings is within its `max_price` of {most} an hour: {prices}",
@@ -202,9 +202,9 @@ class Growing:
             )
         suitable = affordable
         for what, need, here, of, say in self._sums(spec, shape, ever=ever):
-            bounds = [of(each.most if ever else each.left) for each in suitable]
+            bounds = [of(source.most if ever else source.left) for source in suitable]
             if need and None not in bounds and here + sum(bound or 0 for bound in bounds) < need:
-                names = ", ".join(each.name for each in suitable[:5])
+                names = ", ".join(source.name for source in suitable[:5])
                 more = sum(bound or 0 for bound in bounds)
                 state = "have" if ever else "free"
                 return (

@@ -40,10 +40,10 @@ class Distribution:
         for attempt in range(MOST_TRIES):
             normal = [_normal(*key, place, attempt) for place in range(len(self.mean))]
             moved = _times(self.factor, normal)
-            found = [mean + self.step_size * part for mean, part in zip(self.mean, moved, strict=True)]
-            if all(0.0 <= each <= 1.0 for each in found):
-                return found
-        return [min(max(each, 0.0), 1.0) for each in found]
+            point = [mean + self.step_size * part for mean, part in zip(self.mean, moved, strict=True)]
+            if all(0.0 <= coordinate <= 1.0 for coordinate in point):
+                return point
+        return [min(max(coordinate, 0.0), 1.0) for coordinate in point]
 
 
 def distribution_after(num_dims: int, places: Sequence[Vector], order: Sequence[int]) -> Distribution:
@@ -78,12 +78,12 @@ class _Constants:
         """Return the weights of the better half; they sum to one."""
         half = self.population // 2
         raw = [math.log((self.population + 1) / 2) - math.log(place + 1) for place in range(half)]
-        return [each / sum(raw) for each in raw]
+        return [value / sum(raw) for value in raw]
 
     @cached_property
     def effective(self) -> float:
         """Return the variance effective selection mass."""
-        return 1.0 / sum(each * each for each in self.weights)
+        return 1.0 / sum(value * value for value in self.weights)
 
     @cached_property
     def against(self) -> Vector:
@@ -91,13 +91,13 @@ class _Constants:
         begin = len(self.weights)
         raw = [math.log((self.population + 1) / 2) - math.log(place + 1) for place in range(begin, self.population)]
         total = -sum(raw)
-        effective = total * total / sum(each * each for each in raw)
+        effective = total * total / sum(value * value for value in raw)
         bounds = (
             1 + self.rank_one / self.rank_mu,
             1 + 2 * effective / (self.effective + 2),
             (1 - self.rank_one - self.rank_mu) / (self.num_dims * self.rank_mu),
         )
-        return [each * min(bounds) / total for each in raw]
+        return [value * min(bounds) / total for value in raw]
 
     @cached_property
     def path_rate(self) -> float:
@@ -166,34 +166,36 @@ class State:
         constants, dims = self.constants, range(len(self.mean))
         steps = [[(place[dim] - self.mean[dim]) / self.step_size for dim in dims] for place in generation]
         good, bad = steps[: len(constants.weights)], steps[len(constants.weights) :]
-        step = [sum(weight * each[dim] for weight, each in zip(constants.weights, good, strict=True)) for dim in dims]
+        step = [
+            sum(weight * vector[dim] for weight, vector in zip(constants.weights, good, strict=True)) for dim in dims
+        ]
         number = self.number + 1
 
         rate, effective = constants.path_rate, constants.effective
         whitened = _solve(self.factor, step)
-        kept, gained = 1 - rate, math.sqrt(rate * (2 - rate) * effective)
-        path = [kept * self.path[dim] + gained * whitened[dim] for dim in dims]
-        length = math.sqrt(sum(each * each for each in path))
+        decay, gained = 1 - rate, math.sqrt(rate * (2 - rate) * effective)
+        path = [decay * self.path[dim] + gained * whitened[dim] for dim in dims]
+        length = math.sqrt(sum(value * value for value in path))
         step_size = self.step_size * math.exp(rate / constants.damping * (length / constants.expected_length - 1))
 
         # A path that is too long because of a large random step must not stretch the covariance.
         limit = (1.4 + 2 / (len(self.mean) + 1)) * constants.expected_length
-        is_short = length / math.sqrt(1 - kept ** (2 * number)) < limit
+        is_short = length / math.sqrt(1 - decay ** (2 * number)) < limit
         rate = constants.covariance_path_rate
         gained = math.sqrt(rate * (2 - rate) * effective) if is_short else 0.0
         covariance_path = [(1 - rate) * self.covariance_path[dim] + gained * step[dim] for dim in dims]
         one, mu = constants.rank_one, constants.rank_mu
         weighted = list(zip(constants.weights, good, strict=True))
-        for weight, each in zip(constants.against, bad, strict=True):
+        for weight, vector in zip(constants.against, bad, strict=True):
             # Normalised by distance, so that the covariance stays positive definite (equation 46).
-            distance = sum(part * part for part in _solve(self.factor, each))
-            weighted.append((weight * len(self.mean) / max(distance, 1e-12), each))
+            distance = sum(part * part for part in _solve(self.factor, vector))
+            weighted.append((weight * len(self.mean) / max(distance, 1e-12), vector))
         left = 1 - one - mu * (1 + sum(constants.against)) + (0.0 if is_short else one * rate * (2 - rate))
         covariance = [
             [
                 left * self.covariance[row][column]
                 + one * covariance_path[row] * covariance_path[column]
-                + mu * sum(weight * each[row] * each[column] for weight, each in weighted)
+                + mu * sum(weight * vector[row] * vector[column] for weight, vector in weighted)
                 for column in dims
             ]
             for row in dims
@@ -221,10 +223,10 @@ def _times(factor: Sequence[Vector], vector: Vector) -> Vector:
 
 def _solve(factor: Sequence[Vector], vector: Vector) -> Vector:
     """Solve ``factor @ found = vector`` for a lower triangular factor."""
-    found: Vector = []
+    solution: Vector = []
     for number, row in enumerate(factor):
-        found.append((vector[number] - sum(row[place] * found[place] for place in range(number))) / row[number])
-    return found
+        solution.append((vector[number] - sum(row[place] * solution[place] for place in range(number))) / row[number])
+    return solution
 
 
 def _cholesky(matrix: Sequence[Vector]) -> list[Vector]:

@@ -93,8 +93,8 @@ def next_place(
                                  for index in np.argsort(-worth)[:4]])  # fmt: skip
         candidates = np.concatenate([candidates, around])
         worth = np.concatenate([worth, process.expected_improvement(around, best)])
-    found: list[float] = candidates[int(np.argmax(worth))].tolist()
-    return found
+    next_one: list[float] = candidates[int(np.argmax(worth))].tolist()
+    return next_one
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,11 +122,11 @@ class Process:
         steps, before = np.full(num_dims + 1, STEP), np.zeros(num_dims + 1)
         best: tuple[float, Array] = math.inf, logs
         for _ in range(NUM_STEPS):
-            found = _likelihood(differences, y, logs)
-            if found is None:
+            fit = _likelihood(differences, y, logs)
+            if fit is None:
                 logs = best[1] + 0.1
                 continue
-            cost, slope = found
+            cost, slope = fit
             if cost < best[0]:
                 best = cost, logs
             turned = np.sign(slope) * np.sign(before)
@@ -202,8 +202,8 @@ def _kernel(one: Array, other: Array, lengths: Array) -> Array:
     a, b = one / lengths, other / lengths
     squared = (a**2).sum(1)[:, None] + (b**2).sum(1)[None, :] - 2.0 * a @ b.T
     distance = np.sqrt(np.maximum(squared, 0.0))
-    found: Array = (1.0 + ROOT5 * distance + 5.0 / 3.0 * distance**2) * np.exp(-ROOT5 * distance)
-    return found
+    covariance: Array = (1.0 + ROOT5 * distance + 5.0 / 3.0 * distance**2) * np.exp(-ROOT5 * distance)
+    return covariance
 
 
 def _chosen(losses: Sequence[float]) -> list[int]:
@@ -220,8 +220,8 @@ def _scaled(losses: Array) -> Array:
     middle, least = float(np.median(losses)), float(losses.min())
     cut = np.minimum(losses, middle + 2.0 * (middle - least)) if middle > least else losses
     spread = float(cut.std())
-    found: Array = (cut - cut.mean()) / spread if spread > 0 else np.zeros(len(cut))
-    return found
+    scaled: Array = (cut - cut.mean()) / spread if spread > 0 else np.zeros(len(cut))
+    return scaled
 
 
 def _even(axes: Sequence[Axis], rng: np.random.Generator, number: int) -> Array:

@@ -36,13 +36,13 @@ def breed(sweep: Sweep, number: int, ended: Sequence[TrialRecord]) -> dict[str, 
         if not parameter.is_active(values):
             continue
         own = (*key, parameter.name)
-        given = [each.values[parameter.name] for each in (one, other) if parameter.name in each.values]
-        if not given:
+        parent_values = [trial.values[parameter.name] for trial in (one, other) if parameter.name in trial.values]
+        if not parent_values:
             values[parameter.name] = parameter.at(draw(*own, "new"))
         elif parameter.choices:
-            values[parameter.name] = _of_listed(parameter, given, own, is_crossed, len(sweep.space))
+            values[parameter.name] = _of_listed(parameter, parent_values, own, is_crossed, len(sweep.space))
         else:
-            parts = [parameter.part(each) for each in given]
+            parts = [parameter.part(value) for value in parent_values]
             part = _crossed(parts[0], parts[-1], own) if is_crossed and len(parts) == 2 else parts[0]
             if draw(*own, "mutate") < 1.0 / len(sweep.space):
                 part = _mutated(part, own)
@@ -52,29 +52,29 @@ def breed(sweep: Sweep, number: int, ended: Sequence[TrialRecord]) -> dict[str, 
 
 def best_of_all(ended: Sequence[TrialRecord], most: int) -> list[TrialRecord]:
     """Return so many trials, by front, and of the last front those with the largest crowding distance."""
-    kept: list[TrialRecord] = []
+    best: list[TrialRecord] = []
     left = list(ended)
-    while left and len(kept) < most:
+    while left and len(best) < most:
         unbeaten = front(left)
-        distances = crowding([each.scores for each in unbeaten])
+        distances = crowding([trial.scores for trial in unbeaten])
         order = sorted(range(len(unbeaten)), key=lambda index: (-distances[index], unbeaten[index].number))
-        kept += [unbeaten[index] for index in order]
-        numbers = {each.number for each in unbeaten}
-        left = [each for each in left if each.number not in numbers]
-    return kept[:most]
+        best += [unbeaten[index] for index in order]
+        numbers = {trial.number for trial in unbeaten}
+        left = [trial for trial in left if trial.number not in numbers]
+    return best[:most]
 
 
 def crowding(scores: Sequence[Sequence[float]]) -> list[float]:
     """Return the sum over objectives of the relative distance between the neighbours of each (Sec. III-B)."""
-    found = [0.0] * len(scores)
+    distances = [0.0] * len(scores)
     for objective in range(len(scores[0]) if scores else 0):
         order = sorted(range(len(scores)), key=lambda index: scores[index][objective])
         low, high = scores[order[0]][objective], scores[order[-1]][objective]
-        found[order[0]] = found[order[-1]] = math.inf
+        distances[order[0]] = distances[order[-1]] = math.inf
         for before, index, after in zip(order, order[1:], order[2:], strict=False):
             if high > low:
-                found[index] += (scores[after][objective] - scores[before][objective]) / (high - low)
-    return found
+                distances[index] += (scores[after][objective] - scores[before][objective]) / (high - low)
+    return distances
 
 
 def _winner(parents: Sequence[TrialRecord], key: tuple[object, ...]) -> TrialRecord:
@@ -83,11 +83,11 @@ def _winner(parents: Sequence[TrialRecord], key: tuple[object, ...]) -> TrialRec
 
 
 def _of_listed(
-    parameter: Parameter, given: Sequence[Value], key: tuple[object, ...], is_crossed: bool, num_parameters: int
+    parameter: Parameter, values: Sequence[Value], key: tuple[object, ...], is_crossed: bool, num_parameters: int
 ) -> Value:
     if draw(*key, "mutate") < 1.0 / num_parameters:
         return parameter.at(draw(*key, "choice"))
-    return given[-1] if is_crossed and draw(*key, "swap") < 0.5 else given[0]
+    return values[-1] if is_crossed and draw(*key, "swap") < 0.5 else values[0]
 
 
 def _crossed(one: float, other: float, key: tuple[object, ...]) -> float:

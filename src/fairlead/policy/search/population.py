@@ -37,19 +37,19 @@ def best_part(prune: Prune, goal: Goal, values: Mapping[int, float]) -> list[int
 
 def explore(space: Sequence[Parameter], values: Mapping[str, Value], key: tuple[object, ...]) -> dict[str, Value]:
     """Change values: numbers by a fifth, integers by at least one; each is drawn anew one time in four."""
-    found: dict[str, Value] = {}
+    explored: dict[str, Value] = {}
     for parameter in space:
-        if not parameter.is_active(found):
+        if not parameter.is_active(explored):
             continue
         own = (*key, parameter.name)
         before = values.get(parameter.name)
         if before is None or draw(*own, "anew") < RESAMPLED:
-            found[parameter.name] = parameter.at(draw(*own, "value"))
+            explored[parameter.name] = parameter.at(draw(*own, "value"))
         elif parameter.choices:
-            found[parameter.name] = before
+            explored[parameter.name] = before
         else:
-            found[parameter.name] = _multiplied(parameter, float(before), FACTORS[draw(*own, "factor") < 0.5])
-    return found
+            explored[parameter.name] = _multiplied(parameter, float(before), FACTORS[draw(*own, "factor") < 0.5])
+    return explored
 
 
 def _multiplied(parameter: Parameter, before: float, factor: float) -> Value:

@@ -39,9 +39,9 @@ def promotable(
 ) -> list[int]:
     """Return the paused trials that are among the best of the last rung that they reached, the furthest first."""
     furthest = dict[int, int]()
-    for each in reports:
-        if each.trial in paused:
-            furthest[each.trial] = max(each.rung, furthest.get(each.trial, 0))
+    for report in reports:
+        if report.trial in paused:
+            furthest[report.trial] = max(report.rung, furthest.get(report.trial, 0))
     return [
         trial
         for rung in sorted(set(furthest.values()), reverse=True)
@@ -54,8 +54,8 @@ def _best(
     prune: Prune, goal: Goal, rung: int, reports: Sequence[RungReport], gone: Collection[int], is_last: bool
 ) -> list[int]:
     """Return the trials that may leave a rung, best first."""
-    there = [each for each in reports if each.rung == rung]
-    number = max(int(is_last), len(there) // prune.one_in)
-    able = (each for each in there if each.trial not in gone and not each.is_late)
-    ordered = sorted(able, key=lambda each: (goal.sign * each.value, each.trial))
-    return [each.trial for each in ordered[:number]]
+    on_rung = [report for report in reports if report.rung == rung]
+    number = max(int(is_last), len(on_rung) // prune.one_in)
+    able = (report for report in on_rung if report.trial not in gone and not report.is_late)
+    ordered = sorted(able, key=lambda report: (goal.sign * report.value, report.trial))
+    return [report.trial for report in ordered[:number]]

@@ -67,9 +67,11 @@ def whole_length(history: Sequence[TrialRecord]) -> int | None:
 
     The longest counts: of those that report their remaining steps, or else of those that completed.
     """
-    told = [each.step + each.num_left for each in history if each.step is not None and each.num_left is not None]
-    ended = [each.step for each in history if each.state is TrialState.SUCCEEDED and each.step is not None]
-    return max(told or ended, default=None)
+    lengths = [
+        trial.step + trial.num_left for trial in history if trial.step is not None and trial.num_left is not None
+    ]
+    ended = [trial.step for trial in history if trial.state is TrialState.SUCCEEDED and trial.step is not None]
+    return max(lengths or ended, default=None)
 
 
 def has_early_rung(prune: Prune, length: int) -> bool:
@@ -148,9 +150,9 @@ def is_pruned(prune: Prune, goal: Goal, seed: int, report: RungReport, reports: 
     if report.rung < bracket:
         return False
     others = [
-        goal.sign * each.value
-        for each in reports
-        if each.rung == report.rung and each.trial != report.trial and bracket_of(prune, seed, each.trial) == bracket
+        goal.sign * other.value
+        for other in reports
+        if other.rung == report.rung and other.trial != report.trial and bracket_of(prune, seed, other.trial) == bracket
     ]
     own = goal.sign * report.value
     if prune.rule is Rule.MEDIAN:

@@ -52,24 +52,24 @@ def best_first(sweep: Sweep, ended: Sequence[TrialRecord], reports: Reports) -> 
     So the first few that were let go on are not taken for the best because of that.
     """
     sign = _goal_of(sweep).sign
-    numbers = {each.number for each in ended}
+    numbers = {trial.number for trial in ended}
     # By trial, its values at rungs, and as the last its value at the end.
-    num_rungs = 1 + max((each.rung for each in reports), default=-1)
+    num_rungs = 1 + max((other.rung for other in reports), default=-1)
     places: list[dict[int, float]] = [{} for _ in range(num_rungs + 1)]
     for report in reports:
         if report.trial in numbers and not report.is_late:
             places[report.rung][report.trial] = sign * report.value
-    for each in ended:
-        if each.state is TrialState.SUCCEEDED:
-            places[-1][each.number] = sign * (each.value or 0.0)
+    for record in ended:
+        if record.state is TrialState.SUCCEEDED:
+            places[-1][record.number] = sign * (record.value or 0.0)
     enough = (at for at in reversed(range(len(places))) if len(places[at]) >= LEAST_COMPARED)
     furthest = next(enough, len(places) - 1)
 
-    def rank(each: TrialRecord) -> tuple[int, int, float, int]:
+    def rank(trial: TrialRecord) -> tuple[int, int, float, int]:
         for at in range(furthest, -1, -1):
-            if each.number in places[at]:
-                return furthest - at, 0, places[at][each.number], each.number
-        return furthest + 1, -(each.step or 0), sign * (each.value or 0.0), each.number
+            if trial.number in places[at]:
+                return furthest - at, 0, places[at][trial.number], trial.number
+        return furthest + 1, -(trial.step or 0), sign * (trial.value or 0.0), trial.number
 
     return sorted(ended, key=rank)
 
@@ -95,19 +95,20 @@ def _tpe(sweep: Sweep, number: int, history: Sequence[TrialRecord], reports: Rep
 
     Running trials count among the others, so that several at once do not all go to one place.
     """
-    ended = [each for each in history if has_ended(each)]
+    ended = [trial for trial in history if has_ended(trial)]
     if len(ended) < NUM_RANDOM:
         return _random(sweep, number, history, reports)
     good = best_first(sweep, ended, reports)[: min(math.ceil(GOOD_PART * len(ended)), MOST_GOOD)]
-    is_good = {each.number for each in good}
-    active = [each for each in history if each.state is TrialState.ACTIVE]
-    others = [*[each for each in ended if each.number not in is_good][-MOST_OTHERS:], *active]
+    is_good = {trial.number for trial in good}
+    active = [trial for trial in history if trial.state is TrialState.ACTIVE]
+    others = [*[trial for trial in ended if trial.number not in is_good][-MOST_OTHERS:], *active]
     values: dict[str, Value] = {}
     for parameter in sweep.space:
         if not parameter.is_active(values):
             continue
         near, far = (
-            [each.values[parameter.name] for each in group if parameter.name in each.values] for group in (good, others)
+            [trial.values[parameter.name] for trial in group if parameter.name in trial.values]
+            for group in (good, others)
         )
         key = (sweep.seed, number, parameter.name)
         choose = _best_choice if parameter.choices else _best_part
@@ -122,11 +123,11 @@ def _cma_es(sweep: Sweep, number: int, history: Sequence[TrialRecord], reports: 
 
     adapted = sweep.adapted
     ordered = ranked(list(history), _goal_of(sweep))
-    ended = sorted(ordered, key=lambda each: each.number)
-    index = {each.number: at for at, each in enumerate(ended)}
-    places = [[parameter.part(each.values[parameter.name]) for parameter in adapted] for each in ended]
-    found = distribution_after(len(adapted), places, [index[each.number] for each in ordered])
-    parts = found.draw(sweep.seed, number, "cma-es")
+    ended = sorted(ordered, key=lambda trial: trial.number)
+    index = {trial.number: at for at, trial in enumerate(ended)}
+    places = [[parameter.part(trial.values[parameter.name]) for parameter in adapted] for trial in ended]
+    distribution = distribution_after(len(adapted), places, [index[trial.number] for trial in ordered])
+    parts = distribution.draw(sweep.seed, number, "cma-es")
     drawn = {parameter.name: min(part, 1 - 1e-12) for parameter, part in zip(adapted, parts, strict=True)}
     values: dict[str, Value] = {}
     for parameter in sweep.space:
@@ -150,14 +151,15 @@ def _gp(sweep: Sweep, number: int, history: Sequence[TrialRecord], reports: Repo
     from fairlead.policy.search.gaussian_process import next_place  # NumPy, which no other sampler needs
 
     axes = _axes(sweep.space)
-    is_by_rank = any(each.state in CUT_SHORT for each in ordered)
+    is_by_rank = any(trial.state in CUT_SHORT for trial in ordered)
     loss = {
-        each.number: float(rank) if is_by_rank else goal.sign * (each.value or 0.0) for rank, each in enumerate(ordered)
+        trial.number: float(rank) if is_by_rank else goal.sign * (trial.value or 0.0)
+        for rank, trial in enumerate(ordered)
     }
-    known = sorted(ordered, key=lambda each: each.number)
-    losses = [loss[each.number] for each in known]
-    running = [_place(sweep.space, each.values) for each in history if each.state is TrialState.ACTIVE]
-    places = [_place(sweep.space, each.values) for each in known]
+    known = sorted(ordered, key=lambda trial: trial.number)
+    losses = [loss[trial.number] for trial in known]
+    running = [_place(sweep.space, trial.values) for trial in history if trial.state is TrialState.ACTIVE]
+    places = [_place(sweep.space, trial.values) for trial in known]
     return _at_place(sweep.space, next_place(axes, places, losses, running, (sweep.seed, number, "gp")))
 
 
@@ -165,7 +167,7 @@ def _nsga_ii(sweep: Sweep, number: int, history: Sequence[TrialRecord], reports:
     """Cross two of the best trials and mutate the child; at random until there are enough."""
     from fairlead.policy.search.nondominated_sorting import POPULATION, breed
 
-    ended = [each for each in history if each.scores and each.state is TrialState.SUCCEEDED]
+    ended = [trial for trial in history if trial.scores and trial.state is TrialState.SUCCEEDED]
     if len(ended) < POPULATION:
         return _random(sweep, number, history, reports)
     return breed(sweep, number, ended)
@@ -181,7 +183,7 @@ def _axes(space: Sequence[Parameter]) -> "list[Axis]":
         first[parameter.name] = len(axes)
         when: tuple[tuple[int, float], ...] = ()
         if parameter.when is not None:
-            other = next(each for each in space if each.name == parameter.when[0])
+            other = next(parent for parent in space if parent.name == parameter.when[0])
             at = first[other.name]
             if other.choices:
                 when = tuple((at + other.choices.index(value), 1.0) for value in parameter.when[1])
@@ -202,7 +204,7 @@ def _place(space: Sequence[Parameter], values: Mapping[str, Value]) -> list[floa
     place: list[float] = []
     for parameter in space:
         if parameter.choices:
-            place.extend(float(values.get(parameter.name) == each) for each in parameter.choices)
+            place.extend(float(values.get(parameter.name) == choice) for choice in parameter.choices)
         else:
             place.append(parameter.part(values[parameter.name]) if parameter.name in values else 0.5)
     return place
@@ -227,10 +229,12 @@ def _at_place(space: Sequence[Parameter], place: Sequence[float]) -> dict[str, V
 def _best_choice(parameter: Parameter, near: Sequence[Value], far: Sequence[Value], key: tuple[object, ...]) -> Value:
     """Return the value, of those drawn as often as among the good trials, that is rarest among the others."""
     choices = parameter.choices
-    weights = [1.0 + near.count(each) for each in choices]
+    weights = [1.0 + near.count(choice) for choice in choices]
     ratios = [
-        (1.0 + near.count(each)) / (len(near) + len(choices)) / ((1.0 + far.count(each)) / (len(far) + len(choices)))
-        for each in choices
+        (1.0 + near.count(choice))
+        / (len(near) + len(choices))
+        / ((1.0 + far.count(choice)) / (len(far) + len(choices)))
+        for choice in choices
     ]
     drawn = [_weighted(weights, draw(*key, place)) for place in range(NUM_CANDIDATES)]
     return choices[max(drawn, key=lambda place: ratios[place])]
@@ -238,7 +242,7 @@ def _best_choice(parameter: Parameter, near: Sequence[Value], far: Sequence[Valu
 
 def _best_part(parameter: Parameter, near: Sequence[Value], far: Sequence[Value], key: tuple[object, ...]) -> Value:
     """Return the number, of those drawn near the good trials, with the highest density ratio of good to others."""
-    good, others = (tuple(sorted(parameter.part(each) for each in group)) for group in (near, far))
+    good, others = (tuple(sorted(parameter.part(value) for value in group)) for group in (near, far))
     return parameter.at(_best_place(good, others, key))
 
 

@@ -65,9 +65,9 @@ def draw(*keys: object) -> float:
 def ranked(records: list[TrialRecord], goal: Goal) -> list[TrialRecord]:
     """Return the trials that ended with a value, best first; pruned and paused ones last, the furthest first."""
 
-    def rank(each: TrialRecord) -> tuple[bool, int, float, int]:
-        is_short = each.state in CUT_SHORT
-        return is_short, -(each.step or 0) if is_short else 0, goal.sign * (each.value or 0.0), each.number
+    def rank(trial: TrialRecord) -> tuple[bool, int, float, int]:
+        is_short = trial.state in CUT_SHORT
+        return is_short, -(trial.step or 0) if is_short else 0, goal.sign * (trial.value or 0.0), trial.number
 
     return sorted(filter(has_ended, records), key=rank)
 
@@ -83,17 +83,17 @@ def front(records: Iterable[TrialRecord]) -> list[TrialRecord]:
     A trial dominates another if it is as good in all objectives and better in one of them (Pareto dominance).
     """
     ended = sorted(
-        (each for each in records if each.scores and each.state is TrialState.SUCCEEDED),
-        key=lambda each: (each.scores, each.number),
+        (trial for trial in records if trial.scores and trial.state is TrialState.SUCCEEDED),
+        key=lambda trial: (trial.scores, trial.number),
     )
-    kept: list[TrialRecord] = []
+    unbeaten: list[TrialRecord] = []
     # In this order a dominating trial comes before the dominated, as does the member of the front that dominates both.
-    for each in ended:
+    for record in ended:
         # With two objectives the last of the front is the best in the second.
-        rivals = kept[-1:] if len(each.scores) == 2 else kept
-        if not any(_beats(other.scores, each.scores) for other in rivals):
-            kept.append(each)
-    return kept
+        rivals = unbeaten[-1:] if len(record.scores) == 2 else unbeaten
+        if not any(_beats(other.scores, record.scores) for other in rivals):
+            unbeaten.append(record)
+    return unbeaten
 
 
 def _beats(one: Sequence[float], other: Sequence[float]) -> bool:

@@ -64,15 +64,15 @@ class Homes:
     def held(self, pods: Iterable[Pod]) -> list[tuple[str, int]]:
         """Return nodes and thousandths of devices that some pods hold; a device held whole by several counts once."""
         whole = set[tuple[str, str]]()
-        found = []
+        devices = []
         for pod in pods:
             grant = pod.grant
             if grant.gpu_milli >= WHOLE_GPU:
                 new = tuple(uuid for uuid in grant.gpu_uuids if (pod.node, uuid) not in whole)
                 whole.update((pod.node, uuid) for uuid in new)
                 grant = replace(grant, gpu_uuids=new)
-            found.append((pod.node, self.held_milli(pod.node, grant)))
-        return found
+            devices.append((pod.node, self.held_milli(pod.node, grant)))
+        return devices
 
     def held_milli(self, node: str, grant: Grant) -> int:
         """Return the thousandths of devices that a grant holds of a node; 0 if the node accepts no pods."""

@@ -43,14 +43,14 @@ class Grouping:
         """
         weighing = _Weighing(self.speeds, jobs)
         made: list[_Draft] = []
-        found: list[Packing] = []
+        packings: list[Packing] = []
         total = 0.0
         for draft in islice(weighing.densest_first(), num_slots):
             made.append(draft)
             total += draft.worth
-            found.append(_packing(total, made))
+            packings.append(_packing(total, made))
         spread = islice(weighing.spread(made), num_slots - len(made))
-        return found + [_packing(sum(each.worth for each in apart), apart) for apart in spread]
+        return packings + [_packing(sum(job.worth for job in apart), apart) for apart in spread]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -81,14 +81,14 @@ class _Weighing:
             (alone if job.sharable is None else by_kind[job.sharable]).append(job)
         shared = list(by_kind)
         numbers: dict[Hashable, int] = {}
-        alike = [numbers.setdefault(each.alike, len(numbers)) for each in shared]
+        alike = [numbers.setdefault(entry.alike, len(numbers)) for entry in shared]
         order = sorted(range(len(shared)), key=lambda i: (shared[i].kind, alike[i], shared[i].memory, shared[i].most))
         self._says = [shared[i] for i in order]
         self._alike = [alike[i] for i in order]
-        lines = [by_kind[each] for each in self._says] + [[job] for job in alone]
+        lines = [by_kind[kind] for kind in self._says] + [[job] for job in alone]
         self._lines = [
-            sorted((_Member(job, worth(job), line) for job in each), key=lambda member: member.worth)
-            for line, each in enumerate(lines)
+            sorted((_Member(job, worth(job), line) for job in line_jobs), key=lambda member: member.worth)
+            for line, line_jobs in enumerate(lines)
         ]
         self._speeds = speeds
         self._known: dict[tuple[int, ...], tuple[float, ...]] = {}
@@ -111,7 +111,7 @@ class _Weighing:
                 if not left[number]:
                     del left[number]
             grown = {
-                seed: each for seed, each in grown.items() if not any(member.line in used for member in each.members)
+                seed: group for seed, group in grown.items() if not any(member.line in used for member in group.members)
             }
 
     def spread(self, made: Sequence[_Draft]) -> Iterator[tuple[_Draft, ...]]:
@@ -175,12 +175,12 @@ class _Weighing:
         """Return the gain, the rest and the leaving member of the best split; None for a job alone."""
         if len(draft.members) == 1:
             return None
-        found = []
+        best = []
         for leaver in draft.members:
             rest = tuple(member for member in draft.members if member is not leaver)
             left = _Draft(rest, self._worth(rest))
-            found.append((left.worth + leaver.worth - draft.worth, left, _Draft((leaver,), leaver.worth)))
-        return max(found, key=lambda split: split[0])
+            best.append((left.worth + leaver.worth - draft.worth, left, _Draft((leaver,), leaver.worth)))
+        return max(best, key=lambda split: split[0])
 
 
 def _with(members: tuple[_Member, ...], other: _Member) -> tuple[_Member, ...]:

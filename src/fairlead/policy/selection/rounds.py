@@ -82,27 +82,27 @@ def are_held(snapshot: Snapshot, waiting: Sequence[Workload], holders: Sequence[
     if snapshot.rules.selection is not Selection.LEAST_WORK or not any(e.spec.resources.colocate for e in runs):
         return False
     doors, homes = doors_of(tuple(snapshot.nodes)), homes_of(tuple(snapshot.nodes))
-    found: set[frozenset[str]] = set()
-    for each in runs:
-        if wants_gpus(each):
-            shape = shape_of(each.spec, doors)
-            found.add(homes.of(shape))
-            if shape.is_share or len(found) > 1:
+    groups: set[frozenset[str]] = set()
+    for run in runs:
+        if wants_gpus(run):
+            shape = shape_of(run.spec, doors)
+            groups.add(homes.of(shape))
+            if shape.is_share or len(groups) > 1:
                 return False
-    return sum(len(homes.gpus[name]) for names in found for name in names) <= MOST_GPUS
+    return sum(len(homes.gpus[name]) for names in groups for name in names) <= MOST_GPUS
 
 
 def round_times(snapshot: Snapshot) -> Iterator[float]:
     """Yield when the next round is due, if runs share."""
-    going = [each for each in snapshot.workloads if not each.status.phase.is_final]
-    if any(each.spec.resources.colocate for each in going):
+    going = [run for run in snapshot.workloads if not run.status.phase.is_final]
+    if any(run.spec.resources.colocate for run in going):
         last = last_round(going)
         yield from (last + after_s + late_s for after_s in (ROUND_S, QUIET_S) for late_s in (0.0, PATIENCE_S))
 
 
 def last_round(workloads: Iterable[Workload]) -> float:
     """Return the time of the last round; minus infinity before the first."""
-    return max((each.status.assigned.at for each in workloads if each.status.assigned is not None), default=-math.inf)
+    return max((run.status.assigned.at for run in workloads if run.status.assigned is not None), default=-math.inf)
 
 
 def current(
@@ -128,36 +128,36 @@ def current(
     due_at = last + (ROUND_S if _has_news(snapshot, waiting, holders, last) else QUIET_S)
     if now >= due_at and (is_settled or now >= due_at + PATIENCE_S):
         slowdowns = slowdowns_of(snapshot.workloads, snapshot.completed)
-        may = [each for each in waiting if wants_gpus(each) and not refused(each)]
-        found = candidates_of(snapshot, may, holders, pods, standing, ledger, fixed, slowdowns)
-        return _make(snapshot, found, holders, pods, standing, fixed, slowdowns)
+        may = [run for run in waiting if wants_gpus(run) and not refused(run)]
+        candidates = candidates_of(snapshot, may, holders, pods, standing, ledger, fixed, slowdowns)
+        return _make(snapshot, candidates, holders, pods, standing, fixed, slowdowns)
     assigned = {
-        each.uid: each.status.assigned
-        for each in (*waiting, *holders)
-        if each.status.assigned is not None
-        and each.status.assigned.at == last
-        and each.status.assigned.seats
-        and each.status.phase not in (Phase.STARTING, Phase.RUNNING)
+        run.uid: run.status.assigned
+        for run in (*waiting, *holders)
+        if run.status.assigned is not None
+        and run.status.assigned.at == last
+        and run.status.assigned.seats
+        and run.status.phase not in (Phase.STARTING, Phase.RUNNING)
     }
     order = sorted(
-        (each for each in waiting if wants_gpus(each)),
-        key=lambda each: (each.uid not in assigned, standing.work_s(each), each.uid),
+        (run for run in waiting if wants_gpus(run)),
+        key=lambda run: (run.uid not in assigned, standing.work_s(run), run.uid),
     )
-    return Round(at=last, assigned=assigned, news={}, leaving=frozenset(), order=tuple(each.uid for each in order))
+    return Round(at=last, assigned=assigned, news={}, leaving=frozenset(), order=tuple(run.uid for run in order))
 
 
 def _has_news(snapshot: Snapshot, waiting: Sequence[Workload], holders: Sequence[Workload], last: float) -> bool:
     """Return whether runs have arrived, succeeded, lost their places or reported their pace since the last round."""
     if snapshot.completed and snapshot.completed[-1].at > last:
         return True
-    return any(each.status.since > last or each.created_at > last for each in waiting) or any(
-        pace.since > last and pace.rate is not None for each in holders for pace in each.status.paces[-1:]
+    return any(run.status.since > last or run.created_at > last for run in waiting) or any(
+        pace.since > last and pace.rate is not None for run in holders for pace in run.status.paces[-1:]
     )
 
 
 def _make(
     snapshot: Snapshot,
-    found: Candidates,
+    candidates: Candidates,
     holders: Sequence[Workload],
     pods: Mapping[str, Sequence[Pod]],
     standing: Standing,
@@ -166,16 +166,14 @@ def _make(
 ) -> Round:
     """Choose a new round."""
     now, homes = standing.now, homes_of(tuple(snapshot.nodes))
-    ordered = densest_first(found.everybody)
-    num_gpus = num_gpus_of_one_cell(ordered, homes, held_of(found, homes))
-    groups = choose([each.job for each in ordered], num_gpus or 0, Grouping(slowdowns.speeds))
-    by_uid = {each.job.uid: each for each in ordered}
-    scavengers = [
-        each for each in holders if is_scavenger(each.spec) and each.uid not in fixed and _may_leave(each, pods)
-    ]
-    movable = {*(each.job.uid for each in found.held), *(each.uid for each in scavengers)}
+    ordered = densest_first(candidates.everybody)
+    num_gpus = num_gpus_of_one_cell(ordered, homes, held_of(candidates, homes))
+    groups = choose([candidate.job for candidate in ordered], num_gpus or 0, Grouping(slowdowns.speeds))
+    by_uid = {candidate.job.uid: candidate for candidate in ordered}
+    scavengers = [run for run in holders if is_scavenger(run.spec) and run.uid not in fixed and _may_leave(run, pods)]
+    movable = {*(candidate.job.uid for candidate in candidates.held), *(candidate.uid for candidate in scavengers)}
     where = {uid: _seats_of(pods[uid]) for uid in movable}
-    room = _Room(snapshot.nodes, found.kept, where)
+    room = _Room(snapshot.nodes, candidates.kept, where)
     members = [[by_uid[job.uid] for job in group.jobs] for group in groups]
     _keep_together(members, where)
     members.sort(key=lambda group: (-group[0].gpu_milli, -group[0].shape.num_gpus, -_most_together(group, where)))
@@ -186,16 +184,21 @@ def _make(
         seats = room.place(group, where)
         if seats is None:
             continue
-        for each in group:
-            uid = each.job.uid
+        for member in group:
+            uid = member.job.uid
             after[uid] = seats
             if uid in where and _devices(where[uid]) == _devices(seats):
                 staying.add(uid)
                 continue
-            own = tuple(Reservation(node=seat.node, grant=grant_of(each.shape, seat.grant.gpu_uuids)) for seat in seats)
-            news[uid] = Assignment(at=now, seats=own, beside=tuple(o.job.uid for o in group if o is not each))
+            own = tuple(
+                Reservation(node=seat.node, grant=grant_of(member.shape, seat.grant.gpu_uuids)) for seat in seats
+            )
+            news[uid] = Assignment(at=now, seats=own, beside=tuple(o.job.uid for o in group if o is not member))
     # A run without a place stays where it is, if that is not assigned to another.
-    rest = [*(each.job.uid for each in ordered if each.holds), *(each.uid for each in scavengers)]
+    rest = [
+        *(candidate.job.uid for candidate in ordered if candidate.holds),
+        *(candidate.uid for candidate in scavengers),
+    ]
     for uid in rest:
         if uid in after:
             continue
@@ -208,16 +211,22 @@ def _make(
         del news[uid]
     leaving = {uid for uid in where if uid in news}
     if not news:
-        held = (each for each in reversed(ordered) if each.holds and is_colocated(each.workload))
-        news.update({each.job.uid: Assignment(at=now) for each in (next(held, None),) if each is not None})
-    waits = [each for each in ordered if not each.holds and each.workload.status.phase is not Phase.STOPPING]
-    first = [each.job.uid for each in waits if each.job.uid in news]
+        held = (candidate for candidate in reversed(ordered) if candidate.holds and is_colocated(candidate.workload))
+        news.update(
+            {candidate.job.uid: Assignment(at=now) for candidate in (next(held, None),) if candidate is not None}
+        )
+    waits = [
+        candidate
+        for candidate in ordered
+        if not candidate.holds and candidate.workload.status.phase is not Phase.STOPPING
+    ]
+    first = [candidate.job.uid for candidate in waits if candidate.job.uid in news]
     return Round(
         at=now,
-        assigned={uid: each for uid, each in news.items() if each.seats},
+        assigned={uid: assignment for uid, assignment in news.items() if assignment.seats},
         news=news,
         leaving=frozenset(leaving),
-        order=(*first, *(each.job.uid for each in waits if each.job.uid not in news)),
+        order=(*first, *(candidate.job.uid for candidate in waits if candidate.job.uid not in news)),
     )
 
 
@@ -263,9 +272,9 @@ def _total_worth(seats: Mapping[str, Seats], by_uid: Mapping[str, Candidate], sl
             on[_devices(own)].append(by_uid[uid])
     total = 0.0
     for together in on.values():
-        together.sort(key=lambda each: pace_kind(each.workload.spec))
-        speeds = slowdowns.speeds(tuple(pace_kind(each.workload.spec) for each in together))
-        total += sum(worth(each.job) * speed for each, speed in zip(together, speeds, strict=True))
+        together.sort(key=lambda candidate: pace_kind(candidate.workload.spec))
+        speeds = slowdowns.speeds(tuple(pace_kind(candidate.workload.spec) for candidate in together))
+        total += sum(worth(candidate.job) * speed for candidate, speed in zip(together, speeds, strict=True))
     return total
 
 
@@ -309,24 +318,28 @@ def _keep_together(groups: list[list[Candidate]], where: Mapping[str, Seats]) ->
     """
     counts: defaultdict[tuple[frozenset[Device], int], int] = defaultdict(int)
     for number, group in enumerate(groups):
-        for each in group:
-            if each.job.uid in where:
-                counts[_devices(where[each.job.uid]), number] += 1
+        for member in group:
+            if member.job.uid in where:
+                counts[_devices(where[member.job.uid]), number] += 1
     home: dict[frozenset[Device], int] = {}
     for (devices, number), _ in sorted(counts.items(), key=lambda item: (-item[1], item[0][1], sorted(item[0][0]))):
         if devices not in home and number not in home.values():
             home[devices] = number
-    at = {each.job.uid: (number, place) for number, group in enumerate(groups) for place, each in enumerate(group)}
+    at = {
+        candidate.job.uid: (number, place)
+        for number, group in enumerate(groups)
+        for place, candidate in enumerate(group)
+    }
     for uid, (number, place) in list(at.items()):
         own = home.get(_devices(where[uid])) if uid in where else None
         number, place = at[uid]
-        each = groups[number][place]
-        if own is None or own == number or each.job.sharable is None:
+        member = groups[number][place]
+        if own is None or own == number or member.job.sharable is None:
             continue
         for other_place, other in enumerate(groups[own]):
             stays = other.job.uid in where and home.get(_devices(where[other.job.uid])) == own
-            if other.job.sharable == each.job.sharable and not stays:
-                groups[own][other_place], groups[number][place] = each, other
+            if other.job.sharable == member.job.sharable and not stays:
+                groups[own][other_place], groups[number][place] = member, other
                 at[uid], at[other.job.uid] = (own, other_place), (number, place)
                 break
 
@@ -334,22 +347,22 @@ def _keep_together(groups: list[list[Candidate]], where: Mapping[str, Seats]) ->
 def _most_together(group: Sequence[Candidate], where: Mapping[str, Seats]) -> int:
     """Return how many of a group are on the same devices already."""
     at: dict[frozenset[Device], int] = defaultdict(int)
-    for each in group:
-        if each.job.uid in where:
-            at[_devices(where[each.job.uid])] += 1
+    for member in group:
+        if member.job.uid in where:
+            at[_devices(where[member.job.uid])] += 1
     return max(at.values(), default=0)
 
 
 class _Room:
     """The capacity for a round: everything except what fixed runs hold."""
 
-    def __init__(self, nodes: Sequence[Node], kept: Iterable[Pod], where: Mapping[str, Seats]) -> None:
+    def __init__(self, nodes: Sequence[Node], pods: Iterable[Pod], where: Mapping[str, Seats]) -> None:
         self._nodes = {node.name: node for node in nodes if takes_pods(node)}
         self._cpu = {name: node.cpu_milli for name, node in self._nodes.items()}
         self._memory = {name: node.memory_bytes for name, node in self._nodes.items()}
         self._free = {name: {gpu.uuid for gpu in node.gpus} for name, node in self._nodes.items()}
         self._such: dict[tuple[str, Shape], tuple[str, ...]] = {}
-        for pod in kept:
+        for pod in pods:
             if pod.node in self._nodes:
                 self._take(pod.node, pod.grant)
         # The number of runs on each device now: where few are, few have to leave.
@@ -362,9 +375,9 @@ class _Room:
         """Allocate devices for a group, preferring those on which most of it runs; return None if no room is left."""
         shape, num = group[0].shape, len(group)
         at: dict[frozenset[Device], list[str]] = defaultdict(list)
-        for each in group:
-            if each.job.uid in where:
-                at[_devices(where[each.job.uid])].append(each.job.uid)
+        for member in group:
+            if member.job.uid in where:
+                at[_devices(where[member.job.uid])].append(member.job.uid)
         for _, uids in sorted(at.items(), key=lambda item: (-len(item[1]), item[1])):
             seats = where[uids[0]]
             if len(seats) == group[0].workload.spec.nodes and self._takes(seats, shape, num):
@@ -481,17 +494,17 @@ class Openings:
                         self._on.setdefault((pod.node, uuid), []).append(pod)
         idle = wanted - self._on.keys()
         for uid, assigned in chosen.assigned.items():
-            kept = []
+            parts = []
             for seat in assigned.seats:
                 own = tuple(uuid for uuid in seat.grant.gpu_uuids if (seat.node, uuid) in idle)
                 idle.difference_update((seat.node, uuid) for uuid in own)
                 if own:
-                    kept.append(
+                    parts.append(
                         (seat.node, Grant(gpu_uuids=own, gpu_milli=seat.grant.gpu_milli, cpu_milli=0, memory_bytes=0))
                     )
-            for node, grant in kept:
+            for node, grant in parts:
                 free.hold(node, grant)
-            self._kept[uid] = kept
+            self._kept[uid] = parts
 
     def nodes_of(self, uid: str) -> list[str]:
         """Return the nodes of a run's place."""

@@ -19,12 +19,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from fairlead.frozen import dataclass
 from fairlead.policy.disruption.defragmentation import can_resume
 from fairlead.policy.disruption.preemption import restart_s
-from fairlead.policy.kinds.lifecycle import ran_until
 from fairlead.policy.placement.node_eligibility import doors_of
 from fairlead.policy.placement.placement import shape_of
 from fairlead.policy.placement.pod_shapes import WHOLE_GPU, Shape
 from fairlead.policy.queue.ageing import AGEING_S, raised
 from fairlead.policy.queue.dominant_shares import asked, capacity
+from fairlead.policy.queue.priority_classes import Priorities
 from fairlead.policy.queue.queue_score import PATIENCE, Standing
 from fairlead.policy.queue.quotas import Ledger, is_scavenger
 from fairlead.policy.selection.finish_time import Claim, pressed_at, rank
@@ -35,6 +35,7 @@ from fairlead.policy.selection.slowdowns import NOTHING_KNOWN, Slowdowns, pace_k
 from fairlead.policy.selection.worth import LEAST_REMAINING_S, worth
 from fairlead.specs.gang import GangSpec
 from fairlead.specs.team import Quota
+from fairlead.state.run_times import ran_until
 from fairlead.state.scheduling_policy import Selection
 from fairlead.state.snapshot import Intent, Phase, Pod, Snapshot, Workload
 
@@ -115,13 +116,14 @@ def candidates_of(
     whole, now = standing.whole, standing.now
     doors, homes = doors_of(tuple(snapshot.nodes)), homes_of(tuple(snapshot.nodes))
     weights = {team.name: team.weight for team in snapshot.teams}
+    priorities = Priorities.of(snapshot)
 
     def candidate(workload: Workload, holds: bool) -> Candidate:
         gang = workload.gang if holds else workload.spec
         milli = asked(gang, whole).gpu_milli
         num_gpus, left_s, shape = _num_gpus(milli), _left_s(workload, standing, milli), shape_of(gang, doors)
         back_s = restart_s(workload, _live(pods[workload.uid]), now) if holds else 0.0
-        credit_s = _credit_s(workload, now) * whole.gpu_milli / WHOLE_GPU / num_gpus
+        credit_s = _credit_s(workload, priorities.counted(gang), now) * whole.gpu_milli / WHOLE_GPU / num_gpus
         job = Job(
             uid=workload.uid,
             num_gpus=num_gpus,
@@ -131,13 +133,13 @@ def candidates_of(
         )
         return Candidate(workload=workload, job=job, shape=shape, gpu_milli=milli, holds=holds)
 
-    held = tuple(candidate(each, True) for each in holders if each.uid not in fixed and _may_stop(each, pods[each.uid]))
-    wanting = tuple(candidate(each, False) for each in waiting if wants_gpus(each))
+    held = tuple(candidate(run, True) for run in holders if run.uid not in fixed and _may_stop(run, pods[run.uid]))
+    wanting = tuple(candidate(run, False) for run in waiting if wants_gpus(run))
     # A run leaving for others is selected or not as if it were pending already; otherwise the selection would change
     # meanwhile.
-    leaving = tuple(candidate(each, False) for each in holders if each.uid not in fixed and _makes_room(each))
-    ours = {each.workload.uid for each in held}
-    gone = {each.uid for each in holders if is_scavenger(each.spec) or each.status.phase is Phase.STOPPING}
+    leaving = tuple(candidate(run, False) for run in holders if run.uid not in fixed and _makes_room(run))
+    ours = {run.workload.uid for run in held}
+    gone = {run.uid for run in holders if is_scavenger(run.spec) or run.status.phase is Phase.STOPPING}
     return Candidates(
         held=held,
         leaving=leaving,
@@ -147,35 +149,39 @@ def candidates_of(
     )
 
 
-def select(snapshot: Snapshot, found: Candidates, pods: Mapping[str, Sequence[Pod]], standing: Standing) -> Selected:
+def select(
+    snapshot: Snapshot, candidates: Candidates, pods: Mapping[str, Sequence[Pod]], standing: Standing
+) -> Selected:
     """Return the selection by the snapshot's rules."""
     whole, now = standing.whole, standing.now
-    homes = homes_of(tuple(snapshot.nodes))
+    homes, priorities = homes_of(tuple(snapshot.nodes)), Priorities.of(snapshot)
 
-    def claim(each: Candidate) -> Claim:
-        live = _live(pods[each.workload.uid]) if each.holds else []
-        return _claim_of(each.workload, standing, each.job.weight, live)
+    def claim(candidate: Candidate) -> Claim:
+        live = _live(pods[candidate.workload.uid]) if candidate.holds else []
+        return _claim_of(candidate.workload, standing, candidate.job.weight, live, priorities)
 
-    kept = held_of(found, homes)
+    held = held_of(candidates, homes)
     if snapshot.rules.selection is Selection.FINISH_TIME:
-        competing = [each for each in snapshot.workloads if _competes(each)]
+        competing = [run for run in snapshot.workloads if _competes(run)]
         contention = _contention(competing, snapshot, whole.gpu_milli)
-        drain_s = sum(standing.work_s(each) for each in competing)
-        ordered, chosen = _fairly(found.everybody, claim, homes, kept, contention, drain_s, now)
+        drain_s = sum(standing.work_s(run) for run in competing)
+        ordered, chosen = _fairly(candidates.everybody, claim, homes, held, contention, drain_s, now)
     else:
-        ordered, chosen = _worthiest(found.everybody, homes, kept)
-    place = {each.workload.uid: number for number, each in enumerate(ordered)}
+        ordered, chosen = _worthiest(candidates.everybody, homes, held)
+    place = {candidate.workload.uid: number for number, candidate in enumerate(ordered)}
     first = sorted(
-        (each for each in found.wanting if each.workload.uid in chosen),
-        key=lambda each: (-each.gpu_milli, place[each.workload.uid]),
+        (candidate for candidate in candidates.wanting if candidate.workload.uid in chosen),
+        key=lambda candidate: (-candidate.gpu_milli, place[candidate.workload.uid]),
     )
-    startable = {each.workload.uid for each in found.wanting}
-    rest = [each for each in ordered if each.workload.uid in startable - chosen]
+    startable = {candidate.workload.uid for candidate in candidates.wanting}
+    rest = [candidate for candidate in ordered if candidate.workload.uid in startable - chosen]
     return Selected(
         chosen=frozenset(chosen),
-        order=tuple(each.workload.uid for each in (*first, *rest)),
+        order=tuple(candidate.workload.uid for candidate in (*first, *rest)),
         giving_way=tuple(
-            each.workload.uid for each in reversed(ordered) if each.holds and each.workload.uid not in chosen
+            candidate.workload.uid
+            for candidate in reversed(ordered)
+            if candidate.holds and candidate.workload.uid not in chosen
         ),
     )
 
@@ -185,9 +191,9 @@ def may_share(gang: GangSpec, slowdowns: Slowdowns) -> bool:
     return gang.resources.colocate and slowdowns.knows(pace_kind(gang))
 
 
-def held_of(found: Candidates, homes: Homes) -> list[tuple[str, int]]:
+def held_of(candidates: Candidates, homes: Homes) -> list[tuple[str, int]]:
     """Return nodes and thousandths of devices that are not available."""
-    return homes.held(pod for pod in found.kept if pod.grant.gpu_uuids)
+    return homes.held(pod for pod in candidates.kept if pod.grant.gpu_uuids)
 
 
 def wants_gpus(workload: Workload) -> bool:
@@ -200,14 +206,14 @@ def densest_first(everybody: Iterable[Candidate]) -> list[Candidate]:
     return sorted(everybody, key=_densest)
 
 
-def num_gpus_of_one_cell(everybody: Sequence[Candidate], homes: Homes, kept: Iterable[tuple[str, int]]) -> int | None:
+def num_gpus_of_one_cell(everybody: Sequence[Candidate], homes: Homes, held: Iterable[tuple[str, int]]) -> int | None:
     """Return the number of available GPUs if all runs may go everywhere; None if they may not.
 
     Also None if there are too many for a knapsack, or parts of GPUs are requested.
     """
-    sets, cells = _cells(everybody, homes, kept)
+    sets, cells = _cells(everybody, homes, held)
     num_gpus = sum(cells.free_milli.values()) // WHOLE_GPU
-    fits = len(sets) == 1 and num_gpus <= MOST_GPUS and not any(each.shape.is_share for each in everybody)
+    fits = len(sets) == 1 and num_gpus <= MOST_GPUS and not any(candidate.shape.is_share for candidate in everybody)
     return num_gpus if fits else None
 
 
@@ -221,14 +227,15 @@ def turn_times(snapshot: Snapshot, now: float) -> Iterator[float]:
 
     While a pressed run waits, the order of pressed runs is re-evaluated every ``ROUND_S``.
     """
-    waiting = [each for each in snapshot.workloads if each.status.phase is Phase.PENDING and each.intent is Intent.RUN]
+    waiting = [run for run in snapshot.workloads if run.status.phase is Phase.PENDING and run.intent is Intent.RUN]
     if not waiting:
         return
     whole = capacity(snapshot.nodes)
     standing = Standing.of(snapshot, whole, snapshot.rules.order, now)
-    contention = _contention((each for each in snapshot.workloads if _competes(each)), snapshot, whole.gpu_milli)
+    contention = _contention((run for run in snapshot.workloads if _competes(run)), snapshot, whole.gpu_milli)
+    priorities = Priorities.of(snapshot)
     for workload in filter(_competes, waiting):
-        at = pressed_at(_claim_of(workload, standing, _weight(workload, snapshot), ()), contention)
+        at = pressed_at(_claim_of(workload, standing, _weight(workload, snapshot), (), priorities), contention)
         yield at if at > now else (now // ROUND_S + 1) * ROUND_S
 
 
@@ -244,7 +251,9 @@ def _may_stop(workload: Workload, pods: Iterable[Pod]) -> bool:
     )
 
 
-def _claim_of(workload: Workload, standing: Standing, weight: int, live: Sequence[Pod]) -> Claim:
+def _claim_of(
+    workload: Workload, standing: Standing, weight: int, live: Sequence[Pod], priorities: Priorities
+) -> Claim:
     """Return its remaining work, and the time it would lose when stopped now, by its live pods.
 
     An elastic gang counts at its smallest size whether it holds more or waits: otherwise two of them would alternate,
@@ -254,7 +263,7 @@ def _claim_of(workload: Workload, standing: Standing, weight: int, live: Sequenc
     left_s = _left_s(workload, standing, milli)
     return Claim(
         job=Job(uid=workload.uid, num_gpus=_num_gpus(milli), remaining_s=left_s, weight=weight),
-        submitted_s=workload.created_at - AGEING_S * workload.spec.priority,
+        submitted_s=workload.created_at - AGEING_S * priorities.counted(workload.spec),
         total_s=ran_until(workload.status, standing.now) + left_s,
         back_s=restart_s(workload, live, standing.now) if live else 0.0,
     )
@@ -285,16 +294,16 @@ def _weight(workload: Workload, snapshot: Snapshot) -> int:
 
 def _contention(everybody: Iterable[Workload], snapshot: Snapshot, gpu_milli: int) -> float:
     """Return how many runs share one GPU, weighted by team."""
-    return sum(_weight(each, snapshot) for each in everybody) * WHOLE_GPU / max(WHOLE_GPU, gpu_milli)
+    return sum(_weight(run, snapshot) for run in everybody) * WHOLE_GPU / max(WHOLE_GPU, gpu_milli)
 
 
-def _credit_s(workload: Workload, now: float) -> float:
+def _credit_s(workload: Workload, priority: int, now: float) -> float:
     """Return the credit for priority and waiting, in seconds of the whole cluster.
 
     Waiting counts in whole points, as a start keeps it: if a start lost the fraction, a started run would fall behind
     others that have waited as long, and on a large cluster be stopped for them at once.
     """
-    return AGEING_S * (workload.spec.priority + raised(workload, now)) / PATIENCE
+    return AGEING_S * (priority + raised(workload, now)) / PATIENCE
 
 
 def _live(pods: Iterable[Pod]) -> list[Pod]:
@@ -306,23 +315,23 @@ def _within_quota(wanting: Iterable[Candidate], ledger: Ledger) -> list[Candidat
     if not any(team.quota != Quota() for team in ledger.teams.values()):
         return list(wanting)
     ledger, within = ledger.copy(), list[Candidate]()
-    for each in sorted(wanting, key=_densest):
-        if ledger.exceeds(each.workload.spec) is None:
-            ledger.add(each.workload.spec)
-            within.append(each)
+    for candidate in sorted(wanting, key=_densest):
+        if ledger.exceeds(candidate.workload.spec) is None:
+            ledger.add(candidate.workload.spec)
+            within.append(candidate)
     return within
 
 
 def _worthiest(
-    everybody: Sequence[Candidate], homes: Homes, kept: Sequence[tuple[str, int]]
+    everybody: Sequence[Candidate], homes: Homes, held: Sequence[tuple[str, int]]
 ) -> tuple[list[Candidate], set[str]]:
     """Return all by worth per GPU, and the uids of the selected ones."""
     ordered = sorted(everybody, key=_densest)
-    num_gpus = num_gpus_of_one_cell(ordered, homes, kept)
+    num_gpus = num_gpus_of_one_cell(ordered, homes, held)
     if num_gpus is not None:
-        groups = choose([each.job for each in ordered], num_gpus)
+        groups = choose([candidate.job for candidate in ordered], num_gpus)
         return ordered, {job.uid for group in groups for job in group.jobs}
-    sets, cells = _cells(ordered, homes, kept)
+    sets, cells = _cells(ordered, homes, held)
     return ordered, _walk(ordered, homes, sets, cells)
 
 
@@ -330,30 +339,39 @@ def _fairly(
     everybody: Sequence[Candidate],
     claim: Callable[[Candidate], Claim],
     homes: Homes,
-    kept: Iterable[tuple[str, int]],
+    held: Iterable[tuple[str, int]],
     contention: float,
     drain_s: float,
     now: float,
 ) -> tuple[list[Candidate], set[str]]:
     """Return all in the order of fair finish times, and the uids of the selected ones."""
     ordered = sorted(
-        everybody, key=lambda each: (rank(claim(each), now, contention, drain_s), not each.holds, each.job.uid)
+        everybody,
+        key=lambda candidate: (
+            rank(claim(candidate), now, contention, drain_s),
+            not candidate.holds,
+            candidate.job.uid,
+        ),
     )
-    sets, cells = _cells(ordered, homes, kept)
+    sets, cells = _cells(ordered, homes, held)
     return ordered, _walk(ordered, homes, sets, cells)
 
 
 def _cells(
-    everybody: Iterable[Candidate], homes: Homes, kept: Iterable[tuple[str, int]]
+    everybody: Iterable[Candidate], homes: Homes, held: Iterable[tuple[str, int]]
 ) -> tuple[list[frozenset[str]], Cells]:
-    sets = list(dict.fromkeys(homes.of(each.shape) for each in everybody))
-    return sets, Cells.of(homes, sets, kept)
+    sets = list(dict.fromkeys(homes.of(candidate.shape) for candidate in everybody))
+    return sets, Cells.of(homes, sets, held)
 
 
 def _walk(ordered: Iterable[Candidate], homes: Homes, sets: Sequence[frozenset[str]], cells: Cells) -> set[str]:
     """Return the uids of runs that find room in this order, skipping those that do not."""
     numbers = {names: number for number, names in enumerate(sets)}
-    return {each.job.uid for each in ordered if cells.take(numbers[homes.of(each.shape)], each.gpu_milli)}
+    return {
+        candidate.job.uid
+        for candidate in ordered
+        if cells.take(numbers[homes.of(candidate.shape)], candidate.gpu_milli)
+    }
 
 
 def _densest(candidate: Candidate) -> tuple[float, bool, str]:

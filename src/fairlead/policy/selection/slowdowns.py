@@ -36,11 +36,11 @@ class Slowdowns:
     """Known rates: the mean of observations for each kind and company."""
 
     def __init__(self, paces: Iterable[Pace]) -> None:
-        found: dict[tuple[str, Kinds], list[float]] = defaultdict(list)
+        slowdowns: dict[tuple[str, Kinds], list[float]] = defaultdict(list)
         for pace in paces:
             if pace.rate:
-                found[pace.kind, pace.beside].append(pace.rate)
-        means = {key: sum(rates) / len(rates) for key, rates in found.items()}
+                slowdowns[pace.kind, pace.beside].append(pace.rate)
+        means = {key: sum(rates) / len(rates) for key, rates in slowdowns.items()}
         self._alone = {kind: rate for (kind, beside), rate in means.items() if not beside}
         self._seen = {
             (kind, beside): min(1.0, rate / self._alone[kind])
@@ -100,11 +100,11 @@ def company_of(workload: Workload, snapshot: Snapshot) -> Company | None:
     pods: dict[str, list[Pod]] = defaultdict(list)
     for pod in snapshot.pods:
         pods[pod.workload_uid].append(pod)
-    others = companies([each for each in snapshot.workloads if is_colocated(each)], pods).get(workload.uid, [])
+    others = companies([run for run in snapshot.workloads if is_colocated(run)], pods).get(workload.uid, [])
     slowdowns = slowdowns_of(snapshot.workloads, snapshot.completed)
-    kind, kinds = pace_kind(workload.spec), tuple(sorted(pace_kind(each.spec) for each in others))
+    kind, kinds = pace_kind(workload.spec), tuple(sorted(pace_kind(run.spec) for run in others))
     return Company(
-        beside=tuple(sorted(each.spec.name for each in others)),
+        beside=tuple(sorted(run.spec.name for run in others)),
         speed=slowdowns.speed(kind, kinds) if slowdowns.knows(kind) else None,
         is_measured=slowdowns.is_measured(kind, kinds),
     )
@@ -135,7 +135,7 @@ def pace_kind(spec: GangSpec) -> str:
 def observe(workload: Workload, others: Iterable[Workload], now: float) -> Status:
     """Return its status with its neighbours and, once settled, its speed; unchanged without news."""
     status, progress = workload.status, workload.progress
-    kind, beside = pace_kind(workload.spec), tuple(sorted(pace_kind(each.spec) for each in others))
+    kind, beside = pace_kind(workload.spec), tuple(sorted(pace_kind(run.spec) for run in others))
     last = status.paces[-1] if status.paces else None
     if last is None or (last.kind, last.beside) != (kind, beside):
         known = [pace for pace in status.paces if pace.rate is not None]
@@ -170,7 +170,7 @@ def companies(running: Sequence[Workload], pods: Mapping[str, Sequence[Pod]]) ->
         for device in devices[workload.uid]:
             on_device[device].append(workload)
     return {
-        uid: list({each.uid: each for device in held for each in on_device[device] if each.uid != uid}.values())
+        uid: list({other.uid: other for device in held for other in on_device[device] if other.uid != uid}.values())
         for uid, held in devices.items()
     }
 

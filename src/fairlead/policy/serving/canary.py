@@ -81,17 +81,19 @@ def judge_canary(seen: Mapping[str, Comparison], margins: Mapping[str, float], c
         confidence: 1 less the rate of each error, from 0 to 1.
     """
     error = 1.0 - confidence
-    found = {name: seen.get(name, Comparison(name=name)) for name in margins}
+    comparisons = {name: seen.get(name, Comparison(name=name)) for name in margins}
     blamed = tuple(
-        name for name, each in found.items() if log_wealth(each, 0.0, above=True) >= math.log(len(margins) / error)
+        name
+        for name, comparison in comparisons.items()
+        if log_wealth(comparison, 0.0, above=True) >= math.log(len(margins) / error)
     )
-    fine = min(log_wealth(each, margins[name], above=False) for name, each in found.items())
+    fine = min(log_wealth(comparison, margins[name], above=False) for name, comparison in comparisons.items())
     evidence = min(1.0, max(0.0, fine / math.log(1.0 / error)))
     if blamed:
         verdict = Verdict.ROLL_BACK
     elif evidence >= 1.0:
         verdict = Verdict.PROMOTE
-    elif max(each.pairs for each in found.values()) >= MOST_PAIRS:
+    elif max(comparison.pairs for comparison in comparisons.values()) >= MOST_PAIRS:
         verdict = Verdict.UNDECIDED
     else:
         verdict = Verdict.GO_ON
@@ -117,7 +119,7 @@ def log_wealth(seen: Comparison, bound: float, *, above: bool) -> float:
         for bet in BETS
     ]
     most = max(logs)
-    return most + math.log(sum(math.exp(each - most) for each in logs) / len(BETS))
+    return most + math.log(sum(math.exp(log_value - most) for log_value in logs) / len(BETS))
 
 
 def step_at(steps: int, evidence: float) -> int:

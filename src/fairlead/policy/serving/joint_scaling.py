@@ -101,12 +101,12 @@ def allocate(services: Sequence[Service], budget: int, *, interval_s: float = 10
 
     Raises ValueError if the budget is below the sum of the minimums and the locked ones.
     """
-    held = [each.replicas if each.locked else each.least for each in services]
+    held = [service.replicas if service.locked else service.least for service in services]
     spare = budget - sum(held)
     if spare < 0:
         raise ValueError(f"a budget of {budget} is below the {sum(held)} replicas that cannot be given up")
-    room = max(0, budget - sum(each.replicas for each in services))
-    free = [place for place, each in enumerate(services) if not each.locked]
+    room = max(0, budget - sum(service.replicas for service in services))
+    free = [place for place, service in enumerate(services) if not service.locked]
     worths = [_worths(services[place], spare, room, interval_s) for place in free]
     split = _knapsack if sum(map(len, worths)) * (spare + 1) <= MOST_STEPS else _greedy
     chosen = list(held)
@@ -196,10 +196,10 @@ def _erlang_loss(ratio: float, num_places: float) -> float:
     num_places = min(num_places, MOST_LOSS_PLACES)
     load, part = ratio * num_places, num_places % 1.0
     # Between zero and one place; each further one follows by the recursion.
-    found = 1.0 - part + part * load / (1.0 + load)
+    loss = 1.0 - part + part * load / (1.0 + load)
     for count in range(1, int(num_places) + 1):
-        found = load * found / (count + part + load * found)
-    return found
+        loss = load * loss / (count + part + load * loss)
+    return loss
 
 
 @lru_cache(maxsize=64)
@@ -244,7 +244,7 @@ def _worths(service: Service, spare: int, room: int, interval_s: float) -> list[
     if service.most is not None:
         most = max(least, min(most, service.most))
     minutes = {count: _by_minute(service, count, interval_s) for count in range(min(least, has), max(most, has) + 1)}
-    worths = {count: _mean(found) for count, found in minutes.items()}
+    worths = {count: _mean(minute_worths) for count, minute_worths in minutes.items()}
     total, serving = worths[has], minutes[has]
     for count in range(has + 1, most + 1):
         # Each additional replica counts from the second at which it serves.
@@ -264,16 +264,16 @@ def _knapsack(worths: Sequence[Sequence[float]], spare: int) -> list[int]:
     best = [0.0] * (spare + 1)
     choices = []
     for worth in worths:
-        found, choice = [0.0] * (spare + 1), [0] * (spare + 1)
+        best_worths, choice = [0.0] * (spare + 1), [0] * (spare + 1)
         for room in range(spare + 1):
             most, chosen = -math.inf, 0
             for more in range(min(len(worth), room + 1)):
                 value = best[room - more] + worth[more]
                 if value > most:
                     most, chosen = value, more
-            found[room], choice[room] = most, chosen
+            best_worths[room], choice[room] = most, chosen
         choices.append(choice)
-        best = found
+        best = best_worths
     result = []
     for choice in reversed(choices):
         result.append(choice[spare])

@@ -107,24 +107,24 @@ def out_of_reach(spec: Serving, demand: Demand | None) -> str | None:
 
     Empty if some number does; None if not known.
     """
-    found = _answering(spec, demand)
-    if found is None or found.shares:
-        return None if found is None else ""
-    scale, told = spec.scale, []
+    answer = _answering(spec, demand)
+    if answer is None or answer.shares:
+        return None if answer is None else ""
+    scale, misses = spec.scale, []
     if scale.first_token_s is not None:
         target = format_duration(scale.first_token_s)
-        told.append(f"the first token takes {found.first_token_s * 1000:.3g} ms, and the target is {target}")
+        misses.append(f"the first token takes {answer.first_token_s * 1000:.3g} ms, and the target is {target}")
     if scale.per_token_s is not None:
         target = format_duration(scale.per_token_s)
-        told.append(f"each further token takes {found.per_token_s * 1000:.3g} ms, and the target is {target}")
-    return f"on an idle replica {'; '.join(told)}"
+        misses.append(f"each further token takes {answer.per_token_s * 1000:.3g} ms, and the target is {target}")
+    return f"on an idle replica {'; '.join(misses)}"
 
 
 def _tokens_work(spec: Serving, demand: Demand) -> _Work | None:
-    found = _answering(spec, demand)
-    if found is None or not found.shares:
+    answer = _answering(spec, demand)
+    if answer is None or not answer.shares:
         return None
-    return _Work(service_s=1.0 / found.most_per_s, slo_s=math.inf, shares=found.shares)
+    return _Work(service_s=1.0 / answer.most_per_s, slo_s=math.inf, shares=answer.shares)
 
 
 def service_times(spec: Serving, demand: Demand) -> tuple[float, float] | None:
@@ -133,12 +133,12 @@ def service_times(spec: Serving, demand: Demand) -> tuple[float, float] | None:
     The mean follows from the utilization law (busy time over completions), which queues within a replica do not
     distort; the variation is that of whole requests. None before the first has ended.
     """
-    ended = sum(each.ended for each in demand.intervals)
+    ended = sum(interval.ended for interval in demand.intervals)
     if spec.scale.latency_s is None or not ended:
         return None
-    service_s = sum(each.busy_s for each in demand.intervals) / ended
-    mean = sum(each.took_s for each in demand.intervals) / ended
-    square = sum(each.took_s2 for each in demand.intervals) / ended
+    service_s = sum(interval.busy_s for interval in demand.intervals) / ended
+    mean = sum(interval.took_s for interval in demand.intervals) / ended
+    square = sum(interval.took_s2 for interval in demand.intervals) / ended
     cv2 = 0.0 if mean <= 0.0 else max(0.0, square / mean**2 - 1.0)
     return min(max(service_s, 1e-6), MOST_OF_SLO * spec.scale.latency_s), min(cv2, MOST_CV2)
 
@@ -147,7 +147,7 @@ def rates_of(demand: Demand, now: float) -> list[float]:
     """Return the requests per second in each whole counted interval, oldest first."""
     end = int(now) // INTERVAL_S * INTERVAL_S
     begin = max(math.ceil(demand.since / INTERVAL_S) * INTERVAL_S, end - WINDOW_S)
-    counted = {each.at: each.arrivals for each in demand.intervals}
+    counted = {interval.at: interval.arrivals for interval in demand.intervals}
     return [counted.get(at, 0) / INTERVAL_S for at in range(begin, end, INTERVAL_S)]
 
 
@@ -164,16 +164,16 @@ def most_in_flight(spec: Serving, demand: Demand | None, num_ready: int) -> int 
 
 def shares(services: Mapping[str, Service], room: int) -> dict[str, int]:
     """Return the replicas of each service, in total what they hold and ``room`` more; by the keys of the services."""
-    needs = {uid: replace(each, most=max(each.least, _needed(each))) for uid, each in services.items()}
-    held = sum(each.replicas for each in needs.values())
-    least = sum(each.replicas if each.locked else each.least for each in needs.values())
-    found = allocate(list(needs.values()), max(held + room, least))
-    return dict(zip(needs, found, strict=True))
+    needs = {uid: replace(service, most=max(service.least, _needed(service))) for uid, service in services.items()}
+    held = sum(service.replicas for service in needs.values())
+    least = sum(service.replicas if service.locked else service.least for service in needs.values())
+    allocated = allocate(list(needs.values()), max(held + room, least))
+    return dict(zip(needs, allocated, strict=True))
 
 
 def _needed(service: Service) -> int:
-    found = enough(service)
-    return found if service.most is None else min(found, service.most)
+    needed = enough(service)
+    return needed if service.most is None else min(needed, service.most)
 
 
 def room_for(grant: Grant, nodes: Sequence[Node], pods: Sequence[Pod]) -> int:
@@ -186,12 +186,12 @@ def room_for(grant: Grant, nodes: Sequence[Node], pods: Sequence[Pod]) -> int:
 
 
 def _fits(grant: Grant, node: Node, taken: Sequence[Grant]) -> int:
-    asked = (
-        (grant.cpu_milli, node.cpu_milli - sum(each.cpu_milli for each in taken)),
-        (grant.memory_bytes, node.memory_bytes - sum(each.memory_bytes for each in taken)),
-        (grant.gpu_milli, 1_000 * len(node.gpus) - sum(each.gpu_milli for each in taken)),
+    pairs = (
+        (grant.cpu_milli, node.cpu_milli - sum(pod.cpu_milli for pod in taken)),
+        (grant.memory_bytes, node.memory_bytes - sum(pod.memory_bytes for pod in taken)),
+        (grant.gpu_milli, 1_000 * len(node.gpus) - sum(pod.gpu_milli for pod in taken)),
     )
-    return min((max(0, free) // each for each, free in asked if each), default=MOST_ROOM)
+    return min((max(0, free) // size for size, free in pairs if size), default=MOST_ROOM)
 
 
 # Used if replicas request no limited resource.

@@ -27,10 +27,10 @@ def needed_by_metric(
     """
     if measurement is None:
         return None
-    known = [each for each in measurement.samples if _says(query, each)]
+    known = [sample for sample in measurement.samples if _says(query, sample)]
     if not known or now - known[-1].at > FRESH_S:
         return None
-    needed = max(_needed(query, each) for each in known if each is known[-1] or now - each.at <= window_s)
+    needed = max(_needed(query, sample) for sample in known if sample is known[-1] or now - sample.at <= window_s)
     return max(needed, current) if now - measurement.since < window_s else needed
 
 

@@ -42,16 +42,16 @@ def wanted_replicas(
         return spec.replicas
     if spec.scale.by is not None:
         # As few as possible until the autoscaler has set a number.
-        asked = max(1, spec.replicas) if spec.scale.replicas is None else spec.scale.replicas
-        return min(max(asked, spec.replicas), spec.most)
+        requested = max(1, spec.replicas) if spec.scale.replicas is None else spec.scale.replicas
+        return min(max(requested, spec.replicas), spec.most)
     least = max(spec.replicas, scheduled_replicas(spec.scale.schedule, now))
     if spec.scale.prometheus is not None:
         needed = needed_by_metric(spec.scale.prometheus, measurement, spec.scale.window_s, current, now)
         # If the need is unknown now, the number stays.
-        found = current if needed is None else needed
-        if found == 0 and (demand is None or now < asleep_at(spec, demand, ready_at, current)):
-            found = 1
-        return min(max(found, least), spec.most)
+        needed_now = current if needed is None else needed
+        if needed_now == 0 and (demand is None or now < asleep_at(spec, demand, ready_at, current)):
+            needed_now = 1
+        return min(max(needed_now, least), spec.most)
     if demand is None:
         return min(max(current, least, 1 if ready_at is None else 0), spec.most)
     needed = _needed(spec, demand, now) if share is None else share
@@ -73,11 +73,11 @@ def asleep_at(spec: Serving, demand: Demand, ready_at: float | None, current: in
 
 
 def _needed(spec: Serving, demand: Demand, now: float) -> int:
-    if not demand.in_flight and not any(each.in_flight for each in demand.seconds):
+    if not demand.in_flight and not any(second.in_flight for second in demand.seconds):
         return 0
     last = int(now)
     first = last - math.ceil(spec.scale.window_s)
-    in_flight = {each.at: each.in_flight for each in demand.seconds}
+    in_flight = {second.at: second.in_flight for second in demand.seconds}
     in_flight[last] = max(in_flight.get(last, 0), demand.in_flight)
     counts = [in_flight.get(at, 0) for at in range(first - MOMENT_S + 1, last + 1)]
     total = sum(counts[:MOMENT_S])

@@ -35,28 +35,28 @@ def revision_outlook(serving: Workload[Serving], spec: Serving, now: float) -> R
     is_new = before.revision(target.number) is None
     stays = old in (None, target.number) or before.target == after.target
     if stays:
-        told: list[str] = []
+        sentences: list[str] = []
     else:
-        told = _rollout(spec, after, target.name, f"r{old}")
+        sentences = _rollout(spec, after, target.name, f"r{old}")
     if serving.intent is not Intent.RUN:
         name = spec.name
-        told = [f"nothing serves until `fairlead resume {name}`, as the endpoint is {serving.status.phase.value}"]
+        sentences = [f"nothing serves until `fairlead resume {name}`, as the endpoint is {serving.status.phase.value}"]
     return RevisionOutlook(
-        name=target.name, replaces=None if stays else f"r{old}", is_new=is_new, rollout=tuple(told)
+        name=target.name, replaces=None if stays else f"r{old}", is_new=is_new, rollout=tuple(sentences)
     )  # fmt: skip
 
 
 def _rollout(spec: Serving, after: ServingDetail, new: str, old: str) -> list[str]:
     if spec.engine is not None:
-        told = [f"{TITLES[spec.engine]} replaces the replicas of {old}"]
+        sentences = [f"{TITLES[spec.engine]} replaces the replicas of {old}"]
     else:
         wanted = min(max(after.wanted, spec.replicas), spec.most)
-        told = [_surge(spec, max(1, wanted), old)]
+        sentences = [_surge(spec, max(1, wanted), old)]
     if is_to_be_tried(spec, after) and spec.canary is not None:
-        told.append(_trial(spec.canary, new, old, by_hand=spec.engine is not None))
+        sentences.append(_trial(spec.canary, new, old, by_hand=spec.engine is not None))
     if after.serving is not None:
-        told.append(f"if none of {new} is ready within {format_duration(spec.ready_within_s)}, {old} stays")
-    return told
+        sentences.append(f"if none of {new} is ready within {format_duration(spec.ready_within_s)}, {old} stays")
+    return sentences
 
 
 def _surge(spec: Serving, wanted: int, old: str) -> str:

@@ -63,29 +63,31 @@ def next_step(
     others is removed first, the last of them once one of the target is ready. Those of failed revisions are removed at
     once.
     """
-    spoilt = [each.name for each in replicas if each.revision in failed and not each.leaving]
+    spoilt = [replica.name for replica in replicas if replica.revision in failed and not replica.leaving]
     if spoilt:
-        left = [replace(each, ready=False, leaving=True) if each.name in spoilt else each for each in replicas]
+        left = [
+            replace(replica, ready=False, leaving=True) if replica.name in spoilt else replica for replica in replicas
+        ]
         rest = next_step(left, target, wanted, max_surge)
         return replace(rest, go=(*spoilt, *rest.go))
-    new = [each for each in replicas if each.revision == target and not each.leaving]
-    old = [each for each in replicas if each.revision != target and not each.leaving]
-    num_leaving = sum(each.leaving and each.revision != target for each in replicas)
-    go = [each.name for each in _first_to_go(new)[: max(0, len(new) - wanted)]]
+    new = [replica for replica in replicas if replica.revision == target and not replica.leaving]
+    old = [replica for replica in replicas if replica.revision != target and not replica.leaving]
+    num_leaving = sum(replica.leaving and replica.revision != target for replica in replicas)
+    go = [replica.name for replica in _first_to_go(new)[: max(0, len(new) - wanted)]]
     missing = max(0, wanted - len(new))
     if not old and not num_leaving:
         return Step(come=missing, go=tuple(go))
     room = wanted + max_surge - len(new) - len(old) - num_leaving
     come = min(missing, max(0, room))
-    num_ready = sum(each.ready for each in new if each.name not in go)
+    num_ready = sum(replica.ready for replica in new if replica.name not in go)
     stay = max(0, wanted - num_ready)
     if missing and come == 0 and num_leaving == 0 and num_ready == len(new):
         # No surge: one of the others makes room.
         stay = min(stay, len(old) - 1)
-    elif old and (len(old) > 1 or num_ready) and num_leaving == 0 and any(each.waits for each in new):
+    elif old and (len(old) > 1 or num_ready) and num_leaving == 0 and any(replica.waits for replica in new):
         # There is no room for a surge; but the last of the others stays until one of the target is ready.
         stay = min(stay, len(old) - 1)
-    go += [each.name for each in _first_to_go(old)[: max(0, len(old) - stay)]]
+    go += [replica.name for replica in _first_to_go(old)[: max(0, len(old) - stay)]]
     return Step(come=come, go=tuple(go))
 
 
@@ -107,25 +109,27 @@ def canary_step(
     endpoint sleeps.
     """
     if not wanted:
-        return Step(go=tuple(each.name for each in replicas if not each.leaving))
+        return Step(go=tuple(replica.name for replica in replicas if not replica.leaving))
     num_new = min(wanted, max(1, math.ceil(share * wanted - 1e-9)))
     if is_shadow:
         num_new = min(num_new, max(1, max_surge))
     num_old = max(1, min(wanted, wanted + max_surge - num_new))
-    there = [each for each in replicas if not each.leaving]
-    new = [each for each in there if each.revision == target]
-    before = [each for each in there if each.revision == old]
-    go = [each.name for each in _first_to_go(new)[: max(0, len(new) - num_new)]]
+    staying = [replica for replica in replicas if not replica.leaving]
+    new = [replica for replica in staying if replica.revision == target]
+    before = [replica for replica in staying if replica.revision == old]
+    go = [replica.name for replica in _first_to_go(new)[: max(0, len(new) - num_new)]]
     # The old revision keeps its replicas until their room is needed.
-    is_short = len(new) < num_new or any(each.waits for each in new)
-    room = wanted + max_surge - sum(each.revision in (target, old) for each in replicas)
+    is_short = len(new) < num_new or any(replica.waits for replica in new)
+    room = wanted + max_surge - sum(replica.revision in (target, old) for replica in replicas)
     if is_short and room <= 0:
-        go += [each.name for each in _first_to_go(before)[: max(0, len(before) - num_old)]]
-    go += [each.name for each in there if each.revision not in (target, old)]
+        go += [replica.name for replica in _first_to_go(before)[: max(0, len(before) - num_old)]]
+    go += [replica.name for replica in staying if replica.revision not in (target, old)]
     come = min(max(0, num_new - len(new)), max(0, room))
     return Step(come=come, come_old=min(max(0, num_old - len(before)), max(0, room - come)), go=tuple(go))
 
 
 def _first_to_go(replicas: Sequence[ReplicaState]) -> list[ReplicaState]:
     """Sort replicas by order of removal: unready ones, those on on-demand nodes, then the newest; the base last."""
-    return sorted(replicas, key=lambda each: (each.tier is Tier.BASE, each.ready, each.on_spot, -each.number))
+    return sorted(
+        replicas, key=lambda replica: (replica.tier is Tier.BASE, replica.ready, replica.on_spot, -replica.number)
+    )

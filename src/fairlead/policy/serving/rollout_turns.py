@@ -6,14 +6,14 @@ large run waits.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import cast
 
 from fairlead.policy.kinds.serving import detail_of
 from fairlead.policy.placement.placement import FreeCapacity, Placement, place
 from fairlead.policy.queue.quotas import is_scavenger
 from fairlead.specs.serving import Replica, Serving
-from fairlead.state.snapshot import AnyWorkload, Workload
+from fairlead.state.snapshot import AnyWorkload, Pod, Workload
 
 
 def taking_over(
@@ -28,33 +28,67 @@ def taking_over(
         order: All pending runs, in order.
     """
     endpoints = {
-        each.uid: cast("Workload[Serving]", each)
-        for each in parents
-        if isinstance(each.spec, Serving) and detail_of(cast("Workload[Serving]", each)).replaced
+        parent.uid: cast("Workload[Serving]", parent)
+        for parent in parents
+        if isinstance(parent.spec, Serving) and detail_of(cast("Workload[Serving]", parent)).replaced
     }
-    asking = [each for each in order if _endpoint_of(each) in endpoints and not is_scavenger(each.spec)]
+    asking = [run for run in order if _endpoint_of(run) in endpoints and not is_scavenger(run.spec)]
     if not asking:
         return frozenset()
-    there = [each for each in holders if _endpoint_of(each) in endpoints]
-    num_of_all = Counter(each.parent for each in there)
-    num_of_revision = Counter((each.parent, _revision_of(each)) for each in there)
-    found, held = set[str](), list[Placement]()
-    for each in asking:
-        assert each.parent is not None
-        replaced, own = detail_of(endpoints[each.parent]).replaced, (each.parent, _revision_of(each))
-        most = replaced + endpoints[each.parent].spec.rollout.max_surge
-        if num_of_revision[own] >= replaced or num_of_all[each.parent] >= most:
+    holding = [run for run in holders if _endpoint_of(run) in endpoints]
+    num_of_all = Counter(entry.parent for entry in holding)
+    num_of_revision = Counter((entry.parent, _revision_of(entry)) for entry in holding)
+    taking, held = set[str](), list[Placement]()
+    for replica in asking:
+        assert replica.parent is not None
+        replaced, own = detail_of(endpoints[replica.parent]).replaced, (replica.parent, _revision_of(replica))
+        most = replaced + endpoints[replica.parent].spec.rollout.max_surge
+        if num_of_revision[own] >= replaced or num_of_all[replica.parent] >= most:
             continue
-        placed = place(each.spec, free)
+        placed = place(replica.spec, free)
         if placed is None:
             continue
-        num_of_all[each.parent] += 1
+        num_of_all[replica.parent] += 1
         num_of_revision[own] += 1
-        found.add(each.uid)
+        taking.add(replica.uid)
         held += placed  # which has already been taken from the free capacity
     for part in held:
         free.hold(part.node, part.grant, -1)
-    return frozenset(found)
+    return frozenset(taking)
+
+
+def lasting(holders: Iterable[Workload]) -> list[Workload]:
+    """Return the replicas that hold their places without end.
+
+    While an endpoint has replicas of several revisions, those of the smaller one are about to go, or to be replaced.
+    """
+    by_endpoint: dict[str, dict[str, list[Workload]]] = {}
+    for replica in holders:
+        if isinstance(replica.spec, Replica):
+            revisions = by_endpoint.setdefault(replica.parent or replica.uid, {})
+            revisions.setdefault(replica.spec.revision, []).append(replica)
+    return [replica for revisions in by_endpoint.values() for replica in max(revisions.values(), key=len)]
+
+
+def nodes_of_peers(
+    replica: Workload,
+    holders: Iterable[Workload],
+    pods: Mapping[str, Sequence[Pod]],
+    started: Iterable[tuple[Workload, tuple[Placement, ...]]],
+) -> tuple[str, ...]:
+    """Return the nodes of the other replicas of the same endpoint, one for each pod; nothing for other runs.
+
+    Args:
+        holders: Runs that hold something.
+        pods: Pods of each workload.
+        started: Runs that start in this pass, with their places.
+    """
+    if not isinstance(replica.spec, Replica):
+        return ()
+    others = [run for run in holders if run.parent == replica.parent and run.uid != replica.uid]
+    occupied = [pod.node for other in others for pod in pods.get(other.uid, ()) if not pod.phase.is_final]
+    new = [at.node for run, placed in started if run.parent == replica.parent for at in placed]
+    return (*occupied, *new)
 
 
 def _endpoint_of(workload: Workload) -> str | None:

@@ -1,7 +1,6 @@
 """Computes the routes for gateways: endpoints, their revisions and their serving replicas."""
 
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, cast
 
 from fairlead.frozen import dataclass
@@ -14,6 +13,7 @@ from fairlead.state.access_keys import AccessKey
 from fairlead.state.snapshot import Pod, Snapshot, Workload
 
 Backend = dict[str, str]
+VERSION = 2
 # The sum of the weights of all revisions during a trial.
 WEIGHTS = 1_000
 
@@ -34,23 +34,21 @@ def places_here(snapshot: Snapshot) -> dict[str, Place]:
 def places_on_cluster(snapshot: Snapshot) -> dict[str, Place]:
     """Return the places of endpoints at gateways of a Kubernetes cluster, by uid: the names of their Services.
 
-    The name alone is also a host, for clients within the namespace, if no other namespace has that name.
+    Each host names the team. A gateway does not know from which namespace a request comes: a host without it would be
+    that of another team's endpoint of the same name, or of none.
     """
-    there = endpoints(snapshot)
-    counts = Counter(each.spec.name for each in there)
-    found = {}
-    for each in there:
-        name, team = f"serve-{each.spec.name}", each.spec.team
-        hosts = [f"{name}.{team}", f"{name}.{team}.svc", f"{name}.{team}.svc.cluster.local"]
-        alone = [name] if counts[each.spec.name] == 1 else []
-        found[each.uid] = Place(name=f"{team}/{each.spec.name}", hosts=(*hosts, *alone))
-    return found
+    places = {}
+    for parent in endpoints(snapshot):
+        name, team = f"serve-{parent.spec.name}", parent.spec.team
+        hosts = (f"{name}.{team}", f"{name}.{team}.svc", f"{name}.{team}.svc.cluster.local")
+        places[parent.uid] = Place(name=f"{team}/{parent.spec.name}", hosts=hosts)
+    return places
 
 
 def public_names(snapshot: Snapshot) -> dict[str, str]:
     """Return the public names of endpoints by uid: their own name, prefixed with the team if it is taken."""
     taken: dict[str, str] = {}
-    for parent in sorted(endpoints(snapshot), key=lambda each: (each.created_at, each.uid)):
+    for parent in sorted(endpoints(snapshot), key=lambda endpoint: (endpoint.created_at, endpoint.uid)):
         name = parent.spec.name
         while name in taken.values():
             name = f"{parent.spec.team}-{name}"
@@ -64,9 +62,11 @@ def that_serve(parent: Workload[Serving], family: Family, pods: Mapping[str, Pod
     Args:
         pods: Ready pods, by the uid of their workload.
     """
-    found = ((each, pods.get(family.children[each.name].uid)) for each in replicas_of(detail_of(parent), family))
-    there = [(each, pod) for each, pod in found if each.ready and pod is not None]
-    return sorted(there, key=lambda each: each[0].number)
+    pairs = (
+        (replica, pods.get(family.children[replica.name].uid)) for replica in replicas_of(detail_of(parent), family)
+    )
+    ready = [(replica, pod) for replica, pod in pairs if replica.ready and pod is not None]
+    return sorted(ready, key=lambda pair: pair[0].number)
 
 
 def ready_pods(snapshot: Snapshot) -> dict[str, Pod]:
@@ -98,16 +98,16 @@ def routes(
             continue
         family = families[parent.uid]
         serving: dict[int, list[dict[str, str]]] = {}
-        for each, pod in that_serve(parent, family, pods):
+        for replica, pod in that_serve(parent, family, pods):
             if pod.uid in urls:
-                serving.setdefault(each.revision, []).append({"id": pod.uid, "url": urls[pod.uid]})
+                serving.setdefault(replica.revision, []).append({"id": pod.uid, "url": urls[pod.uid]})
         spec, detail = parent.spec, detail_of(parent)
         share = gateways_for(spec, num_gateways)
         most_in_flight = _most_in_flight(spec, family, sum(map(len, serving.values())))
         services[place.name] = {
             "path": f"/{place.name}",
             "hosts": list(place.hosts),
-            **_access(spec, keys, share),
+            **_access(spec, share),
             "timeout_s": spec.timeout_s,
             "idempotent": spec.idempotent,
             "max_concurrency": _part(spec.max_concurrency, share),
@@ -120,7 +120,29 @@ def routes(
             "by_prefix": spec.routing is Routing.PREFIX,
             "failure": failure_of(parent, family.children),
         }
-    return {"version": 1, "services": services}
+    callers = {team for service in services.values() for team in service["keys"] or ()}
+    return {"version": VERSION, "services": services, "keys": _hashes(keys, callers)}
+
+
+def team_routes(serving_routes: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Return each team's part of a cluster's routes: its endpoints, and its keys if any endpoint accepts them."""
+    shares: dict[str, dict[str, Any]] = {}
+    for name, service in serving_routes["services"].items():
+        share = shares.setdefault(name.partition("/")[0], {"version": VERSION, "services": {}, "keys": {}})
+        share["services"][name] = service
+    for team, hashes in serving_routes["keys"].items():
+        share = shares.setdefault(team, {"version": VERSION, "services": {}, "keys": {}})
+        share["keys"][team] = hashes
+    return shares
+
+
+def _hashes(keys: Sequence[AccessKey], teams: Collection[str]) -> dict[str, dict[str, float | None]]:
+    """Return the hashes of the keys of these teams and when they expire, once, however many endpoints accept them."""
+    hashes: dict[str, dict[str, float | None]] = {}
+    for key_hash in keys:
+        if key_hash.team in teams:
+            hashes.setdefault(key_hash.team, {})[key_hash.sha256] = key_hash.expires_at
+    return hashes
 
 
 def gateways_for(spec: Serving, num_gateways: int) -> int:
@@ -133,22 +155,22 @@ def gateways_for(spec: Serving, num_gateways: int) -> int:
     bounds = [spec.max_concurrency]
     if access is not None:
         bounds += [access.requests_per_minute, access.tokens_per_minute]
-    return max(1, min([num_gateways, *(each for each in bounds if each is not None)]))
+    return max(1, min([num_gateways, *(bound for bound in bounds if bound is not None)]))
 
 
 def _part(bound: int | None, of: int) -> int | None:
     return None if bound is None else bound // of
 
 
-def _access(spec: Serving, keys: Sequence[AccessKey], share: int) -> dict[str, Any]:
-    """Return the keys with access and their limits; an empty list of keys admits no client."""
+def _access(spec: Serving, share: int) -> dict[str, Any]:
+    """Return the teams whose keys have access and their limits; without a key of them no client is admitted."""
     if spec.access is None:
         return {"keys": None}
-    teams = spec.teams_with_access
     return {
-        "keys": [{"sha256": each.sha256, "team": each.team} for each in keys if each.team in teams],
+        "keys": sorted(spec.teams_with_access),
         "requests_per_minute": _part(spec.access.requests_per_minute, share),
         "tokens_per_minute": _part(spec.access.tokens_per_minute, share),
+        "origins": list(spec.access.origins),
     }
 
 
@@ -163,7 +185,7 @@ def _shares(spec: Serving, detail: ServingDetail, serving: Mapping[int, Sequence
     if trial is not None and spec.canary is not None and not serving.get(trial.old) and not trial.answers_alone:
         return []
     if trial is None or spec.canary is None or not (serving.get(detail.target) and serving.get(trial.old)):
-        return [_share(number, len(found), found) for number, found in sorted(serving.items())]
+        return [_share(number, len(backends), backends) for number, backends in sorted(serving.items())]
     new, old = serving[detail.target], serving[trial.old]
     weight = round(WEIGHTS * share_of_canary(spec, trial))
     if spec.canary.shadow:
@@ -175,13 +197,13 @@ def _shares(spec: Serving, detail: ServingDetail, serving: Mapping[int, Sequence
         ]
     rest = WEIGHTS - 2 * weight
     control = old[: len(new)] if rest > 0 and len(new) < len(old) else old
-    others = [each for each in old if each not in control] or old
+    others = [replica for replica in old if replica not in control] or old
     shares = [_share(trial.old, rest, others)] if rest else []
     return [*shares, _share(trial.old, weight, control, "control"), _share(detail.target, weight, new, "canary")]
 
 
-def _share(number: int, weight: int, found: Sequence[Backend], arm: str = "") -> dict[str, Any]:
-    return {"name": f"r{number}", "weight": weight, "shadow": False, "arm": arm, "replicas": list(found)}
+def _share(number: int, weight: int, backends: Sequence[Backend], arm: str = "") -> dict[str, Any]:
+    return {"name": f"r{number}", "weight": weight, "shadow": False, "arm": arm, "replicas": list(backends)}
 
 
 def _most_in_flight(spec: Serving, family: Family, num_ready: int) -> int | None:
@@ -209,9 +231,9 @@ def _canary(spec: Serving, detail: ServingDetail) -> dict[str, Any] | None:
 
 def endpoints(snapshot: Snapshot) -> list[Workload[Serving]]:
     """Return the unfinished endpoints, except those that engines serve."""
-    found = [
-        each
-        for each in snapshot.parents
-        if isinstance(each.spec, Serving) and each.spec.engine is None and not each.status.phase.is_final
+    parents = [
+        parent
+        for parent in snapshot.parents
+        if isinstance(parent.spec, Serving) and parent.spec.engine is None and not parent.status.phase.is_final
     ]
-    return cast("list[Workload[Serving]]", found)
+    return cast("list[Workload[Serving]]", parents)

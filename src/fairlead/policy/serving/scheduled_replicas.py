@@ -10,13 +10,13 @@ from fairlead.specs.serving import Window
 
 def scheduled_replicas(windows: Mapping[str, Window], now: float) -> int:
     """Return the maximum of the active windows; 0 if none is active."""
-    return max((each.replicas for each in windows.values() if _start(each, now) <= now), default=0)
+    return max((window.replicas for window in windows.values() if _start(window, now) <= now), default=0)
 
 
 def next_change(windows: Mapping[str, Window], now: float) -> float | None:
     """Return when a window begins or ends next, in Unix seconds; None without windows."""
-    times = [next_time(Schedule(cron=each.cron), now, UTC) for each in windows.values()]
-    times += [_start(each, now) + each.duration_s for each in windows.values() if _start(each, now) <= now]
+    times = [next_time(Schedule(cron=window.cron), now, UTC) for window in windows.values()]
+    times += [_start(window, now) + window.duration_s for window in windows.values() if _start(window, now) <= now]
     return min(times, default=None)
 
 

@@ -64,16 +64,16 @@ def spot_room(spec: GangSpec, displaced: Sequence[Workload], snapshot: Snapshot)
     placed = place(spec.on(spot=True), rooms(snapshot.nodes, snapshot.pods, settled_mix(snapshot.workloads)))
     if placed is None:
         return None
-    uids = {each.uid for each in displaced}
-    there = {pod.node for pod in snapshot.pods if pod.workload_uid in uids and not pod.phase.is_final}
+    uids = {run.uid for run in displaced}
+    nodes = {pod.node for pod in snapshot.pods if pod.workload_uid in uids and not pod.phase.is_final}
     return SpotRoom(
-        price=_price(spec, {each.node for each in placed}, snapshot), price_now=_price(spec, there, snapshot)
+        price=_price(spec, {placement.node for placement in placed}, snapshot), price_now=_price(spec, nodes, snapshot)
     )
 
 
 def _price(spec: GangSpec, names: set[str], snapshot: Snapshot) -> float | None:
     """Return dollars per hour on the most expensive of some nodes; None if one of them has no price."""
-    nodes: Mapping[str, float | None] = {each.name: each.price_per_hour for each in snapshot.nodes}
+    nodes: Mapping[str, float | None] = {node.name: node.price_per_hour for node in snapshot.nodes}
     if any(nodes.get(name) is None for name in names):
         return None
-    return rate_of(spec, [each for each in snapshot.nodes if each.name in names]) * HOUR_S / MICROUSD
+    return rate_of(spec, [node for node in snapshot.nodes if node.name in names]) * HOUR_S / MICROUSD

@@ -3,18 +3,24 @@
 The scheduler is that of vLLM (Kwon et al., SOSP 2023, with chunked prompts as in Agrawal et al., OSDI 2024): running
 requests first, then others as long as blocks for their whole prompts are free, within limits on tokens and requests per
 step, prompts in chunks; without free blocks the newest request is preempted and recomputed, as far as its blocks were
-overwritten meanwhile. A step is composed while the previous one runs, once the one before that has ended. Replicas that
-share experts (``ranks``) step together, each with its own blocks and limits; a request goes to the one with the least
-``4 * waiting + running``.
+overwritten meanwhile. A step is composed while the previous one runs, once the one before that has ended. Data-parallel
+engines (``ranks``) have their own blocks and limits; a request goes to the one with the least
+``4 * waiting + running``. Those that share experts step together.
 
 With D decoding sequences with a context of S tokens, and P prompt tokens whose attention reads A pairs, a step takes
 
-    base + sequence * (D rounded up to 8) + context * S           without prompts, and with them
-    max(base + sequence * D, prompt_base + prompt * (P + D)) + mixed_context * S + attention * A + mixed * D
+    read + sequence * (D rounded up to 8) + context * S                  without prompts, and with them
+    max(read + sequence * D, prompt_base + prompt * (P + D)) + mixed_context * S + attention * A + mixed * D
+
+with read = base + experts * E.
+
+In a mixture of experts of which each token uses a share k, T tokens of all engines that step together read the part
+``E = 1 - (1 - k) ** T`` of all experts, if the choices of tokens are independent.
 
 The number of output tokens is taken as known. Shared prefixes are not modelled.
 """
 
+import math
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import fields
@@ -31,8 +37,8 @@ GRAPH = 8
 # The interval at which the balancer reads the load of each rank.
 BALANCE_S = 0.1
 
-# The parts of a rank's step: whether it has prompts, decoding sequences, the same rounded up, S, P + D, A.
-MIXED, DECODING, PADDED, CONTEXT, TOKENS, ATTENTION = range(6)
+# The parts of a rank's step: whether it has prompts, decoding sequences, the same rounded up, S, P + D, A, E.
+MIXED, DECODING, PADDED, CONTEXT, TOKENS, ATTENTION, EXPERTS = range(7)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +62,7 @@ class StepTimes:
     mixed_context: float
     attention: float = 0.0
     mixed: float = 0.0
+    experts: float = 0.0
 
     def values(self) -> tuple[float, ...]:
         """Return the coefficients in the order of the fields."""
@@ -70,13 +77,21 @@ class Engine:
         max_tokens: Tokens per step.
         max_seqs: Concurrent requests.
         blocks: Blocks of 16 tokens in memory; None if memory is never short.
-        ranks: Replicas that step together.
+        ranks: Data-parallel engines.
+        is_lockstep: Whether these step together, as engines that share experts do.
+        expert_share: The share of the experts of a layer that a token uses, 0 to 1; 0 for a dense model.
     """
 
     max_tokens: int = 2048
     max_seqs: int = 128
     blocks: int | None = None
     ranks: int = 1
+    is_lockstep: bool = True
+    expert_share: float = 0.0
+
+    def experts_read(self, tokens: float) -> float:
+        """Return the part of the experts that a step with so many tokens reads."""
+        return 1.0 - math.exp(tokens * math.log1p(-min(0.99, self.expert_share))) if self.expert_share else 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,11 +107,16 @@ class Steps:
     """The steps of a simulation.
 
     Attributes:
-        parts: A row per step, with the columns ``MIXED`` to ``ATTENTION``, of the rank that took longest.
+        parts: A row per step, with the columns ``MIXED`` to ``EXPERTS``, of the rank that took longest. The steps of
+            ranks that step by themselves follow each other.
+        begin: The first step of the rank that served a request, or of the ranks that step together.
+        arrival: The step that was composed next when a request arrived.
         first, last: The steps in which requests had their first and last tokens; -1 if not simulated.
     """
 
     parts: NDArray[np.float64]
+    begin: NDArray[np.int64]
+    arrival: NDArray[np.int64]
     first: NDArray[np.int64]
     last: NDArray[np.int64]
 
@@ -152,95 +172,97 @@ class Rank:
         return len(self._running)
 
     def compose(self, step: int) -> tuple[float, ...] | None:
-        """Return the parts of the step (``MIXED`` to ``ATTENTION``); None if there is nothing to do."""
+        """Return the parts of the step (``MIXED`` to ``EXPERTS``); None if there is nothing to do."""
         preempted = self._make_room(step)
         decoding, context = self.num_decoding, self._offsets + self.num_decoding * step
         self._take(self._phases[-step % BLOCK])
         budget, tokens, pairs = self._engine.max_tokens - decoding, 0, 0.0
         prompts = self._next_prompts(admits=not preempted)
-        while budget > 0 and (each := next(prompts, None)) is not None:
-            chunk = min(each.target - each.done, budget)
-            pairs += chunk * (each.done + 0.5 * chunk)
-            each.done += chunk
+        while budget > 0 and (sequence := next(prompts, None)) is not None:
+            chunk = min(sequence.target - sequence.done, budget)
+            pairs += chunk * (sequence.done + 0.5 * chunk)
+            sequence.done += chunk
             budget -= chunk
             tokens += chunk
         if not decoding and not tokens:
             return None
         padded = -(-decoding // GRAPH) * GRAPH
-        return float(tokens > 0), float(decoding), float(padded), float(context), float(tokens + decoding), pairs
+        computed = float(tokens + decoding)
+        read = self._engine.experts_read(computed)
+        return float(tokens > 0), float(decoding), float(padded), float(context), computed, pairs, read
 
     def _next_prompts(self, *, admits: bool) -> Iterator[_Sequence]:
         """Yield the next requests with prompt tokens left: begun ones, then others as they are admitted."""
         yield from tuple(self._prompts.values())
         while admits and self.waiting and len(self._running) < self._engine.max_seqs:
-            each = self.waiting[0]
-            blocks = -(-each.target // BLOCK)
+            sequence = self.waiting[0]
+            blocks = -(-sequence.target // BLOCK)
             if blocks > self._free:
                 return
-            self._take_back(each)
-            self._take(blocks - each.held)
-            each.held = blocks
-            self._running[each.index] = self._prompts[each.index] = self.waiting.popleft()
-            yield each
+            self._take_back(sequence)
+            self._take(blocks - sequence.held)
+            sequence.held = blocks
+            self._running[sequence.index] = self._prompts[sequence.index] = self.waiting.popleft()
+            yield sequence
 
     def advance(self, step: int) -> tuple[list[int], list[int]]:
         """Return the requests that had their first token in the step, and those that had their last."""
         first, last = list[int](), list[int]()
         while self._ends and self._ends[0][0] <= step:
-            each = self._running.get(heappop(self._ends)[1])
+            sequence = self._running.get(heappop(self._ends)[1])
             # One that was preempted meanwhile has another end.
-            if each is not None and each.decodes and each.left <= step:
-                last.append(each.index)
-                self._leave(each, step + 1)
-        ready = [each for each in self._prompts.values() if each.done >= each.target]
-        for each in ready:
-            first.append(each.index)
-            del self._prompts[each.index]
-            each.left -= 1
-            if each.left <= 0:
-                last.append(each.index)
-                del self._running[each.index]
-                self._give(None, each.held)
+            if sequence is not None and sequence.decodes and sequence.left <= step:
+                last.append(sequence.index)
+                self._leave(sequence, step + 1)
+        ready = [entry for entry in self._prompts.values() if entry.done >= entry.target]
+        for sequence in ready:
+            first.append(sequence.index)
+            del self._prompts[sequence.index]
+            sequence.left -= 1
+            if sequence.left <= 0:
+                last.append(sequence.index)
+                del self._running[sequence.index]
+                self._give(None, sequence.held)
                 continue
             # It decodes from the next step on.
-            each.decodes = True
-            each.done -= step + 1
-            each.left += step
-            heappush(self._ends, (each.left, each.index))
-            self._phases[each.done % BLOCK] += 1
-            self._offsets += each.done
+            sequence.decodes = True
+            sequence.done -= step + 1
+            sequence.left += step
+            heappush(self._ends, (sequence.left, sequence.index))
+            self._phases[sequence.done % BLOCK] += 1
+            self._offsets += sequence.done
             self.num_decoding += 1
         return first, last
 
-    def _stop_decoding(self, each: _Sequence, step: int) -> None:
-        self._phases[each.done % BLOCK] -= 1
-        self._offsets -= each.done
+    def _stop_decoding(self, sequence: _Sequence, step: int) -> None:
+        self._phases[sequence.done % BLOCK] -= 1
+        self._offsets -= sequence.done
         self.num_decoding -= 1
-        each.decodes = False
-        each.left -= step - 1
-        each.done += step
-        each.held = -(-each.done // BLOCK)
+        sequence.decodes = False
+        sequence.left -= step - 1
+        sequence.done += step
+        sequence.held = -(-sequence.done // BLOCK)
 
-    def _leave(self, each: _Sequence, step: int) -> None:
-        self._stop_decoding(each, step)
-        del self._running[each.index]
-        self._give(None, each.held)
+    def _leave(self, sequence: _Sequence, step: int) -> None:
+        self._stop_decoding(sequence, step)
+        del self._running[sequence.index]
+        self._give(None, sequence.held)
 
     def _make_room(self, step: int) -> bool:
         """Preempt the newest requests until decoding ones find the blocks that they need in this step."""
         preempted = False
         while self._phases[-step % BLOCK] > self._free:
-            each = self._running.pop(next(reversed(self._running)))
+            sequence = self._running.pop(next(reversed(self._running)))
             preempted = True
-            if each.decodes:
-                self._stop_decoding(each, step)
+            if sequence.decodes:
+                self._stop_decoding(sequence, step)
             else:
-                del self._prompts[each.index]
-            each.cached = min(each.held, each.done // BLOCK)
-            self._give(None, each.held - each.cached)
-            self._give(each, each.cached)
-            each.target, each.done, each.held = max(each.target, each.done), 0, 0
-            self.waiting.appendleft(each)
+                del self._prompts[sequence.index]
+            sequence.cached = min(sequence.held, sequence.done // BLOCK)
+            self._give(None, sequence.held - sequence.cached)
+            self._give(sequence, sequence.cached)
+            sequence.target, sequence.done, sequence.held = max(sequence.target, sequence.done), 0, 0
+            self.waiting.appendleft(sequence)
         return preempted
 
     def _take(self, blocks: int) -> None:
@@ -254,17 +276,21 @@ class Rank:
             if used < num:
                 self._order.appendleft((owner, num - used))
 
-    def _take_back(self, each: _Sequence) -> None:
+    def _take_back(self, sequence: _Sequence) -> None:
         """Return the remaining cached blocks to a request; at least the last token is recomputed."""
-        if each.cached:
-            self._order = deque(part for part in self._order if part[0] is not each)
-            self._free -= each.cached
-        each.held, each.done, each.cached = each.cached, min(each.cached * BLOCK, each.target - 1), 0
+        if sequence.cached:
+            self._order = deque(part for part in self._order if part[0] is not sequence)
+            self._free -= sequence.cached
+        sequence.held, sequence.done, sequence.cached = (
+            sequence.cached,
+            min(sequence.cached * BLOCK, sequence.target - 1),
+            0,
+        )
 
-    def _give(self, each: _Sequence | None, blocks: int) -> None:
+    def _give(self, sequence: _Sequence | None, blocks: int) -> None:
         if blocks > 0:
             self._free += blocks
-            self._order.append((each, blocks))
+            self._order.append((sequence, blocks))
 
 
 def simulate(requests: Sequence[Request], times: StepTimes, engine: Engine, *, until: int | None = None) -> Served:
@@ -282,42 +308,78 @@ def simulate_steps(
     """Simulate requests as ``simulate`` does, and return the steps too."""
     num = len(requests)
     first, last = np.full(num, np.nan), np.full(num, np.nan)
-    first_step, last_step = np.full(num, -1), np.full(num, -1)
+    first_step, last_step, arrival_step = np.full(num, -1), np.full(num, -1), np.full(num, -1)
     ranks = [Rank(engine) for _ in range(engine.ranks)]
+    groups = [_Group(ranks)] if engine.is_lockstep else [_Group([rank]) for rank in ranks]
+    group_of = {id(rank): group for group in groups for rank in group.ranks}
+    served_by = np.zeros(num, dtype=np.int64)
     balancer = _Balancer(ranks)
-    values, parts = times.values(), list[tuple[float, ...]]()
+    values = times.values()
     left = goal = num if until is None else until
-    arrivals = [each.arrived_s for each in requests]
-    coming, step = 0, 0
-    now = end = 0.0
+    arrivals = [request.arrived_s for request in requests]
+    coming = 0
     while left:
-        while coming < num and arrivals[coming] <= now:
-            balancer.choose(now).add(coming, requests[coming])
+        group = groups[0] if len(groups) == 1 else min(groups, key=lambda entry: entry.now)
+        if coming < num and arrivals[coming] <= group.now:
+            at = arrivals[coming]
+            rank = balancer.choose(group.now if group.now < math.inf else at)
+            rank.add(coming, requests[coming])
+            chosen = group_of[id(rank)]
+            if chosen.now == math.inf:
+                chosen.now = chosen.end = max(chosen.end, at)
+            served_by[coming], arrival_step[coming] = groups.index(chosen), len(chosen.parts)
             coming += 1
-        composed = [rank.compose(step) for rank in ranks]
-        length, longest = 0.0, None
-        for part in composed:
-            if part is not None and (took := step_s(part, values)) > length:
-                length, longest = took, part
-        if longest is None:
-            if coming == num:
-                raise ValueError(f"a request needs more than the {engine.blocks} blocks that there are")
-            now = end = max(end, arrivals[coming])
             continue
-        begin = max(end, now)
-        end = begin + length
-        parts.append(longest)
-        for rank in ranks:
-            begun, ended = rank.advance(step)
+        if group.now == math.inf:
+            raise ValueError(f"a request needs more than the {engine.blocks} blocks that there are")
+        for begun, ended in group.step(values, engine):
             for index in begun:
                 if first_step[index] < 0:
-                    first[index], first_step[index] = end, len(parts) - 1
+                    first[index], first_step[index] = group.end, len(group.parts) - 1
             for index in ended:
-                last[index], last_step[index] = end, len(parts) - 1
+                last[index], last_step[index] = group.end, len(group.parts) - 1
                 left -= index < goal
-        step += 1
-        now = begin
-    return Served(first_s=first, last_s=last), Steps(parts=np.array(parts), first=first_step, last=last_step)
+    offsets = np.cumsum([0, *(len(group.parts) for group in groups)])
+    begin = offsets[:-1][served_by]
+    steps = Steps(
+        parts=np.array([part for group in groups for part in group.parts]),
+        begin=begin,
+        arrival=begin + arrival_step,
+        first=np.where(first_step < 0, -1, begin + first_step),
+        last=np.where(last_step < 0, -1, begin + last_step),
+    )
+    return Served(first_s=first, last_s=last), steps
+
+
+class _Group:
+    """Ranks that step together.
+
+    Attributes:
+        now: When the next step is composed; infinite if there is nothing to do.
+        end: When the last one ends.
+        parts: The parts of its steps, of the rank that took longest.
+    """
+
+    def __init__(self, ranks: Sequence[Rank]) -> None:
+        self.ranks = ranks
+        self.now, self.end = math.inf, 0.0
+        self.parts: list[tuple[float, ...]] = []
+
+    def step(self, values: Sequence[float], engine: Engine) -> list[tuple[list[int], list[int]]]:
+        """Make a step; return for each rank the requests that had their first token in it, and their last."""
+        number = len(self.parts)
+        composed = [part for rank in self.ranks if (part := rank.compose(number)) is not None]
+        if not composed:
+            self.now = math.inf
+            return []
+        if len(self.ranks) > 1 and engine.expert_share:
+            read = engine.experts_read(sum(part[TOKENS] for part in composed))
+            composed = [(*part[:EXPERTS], read) for part in composed]
+        longest = max(composed, key=lambda part: step_s(part, values))
+        begin = max(self.end, self.now)
+        self.now, self.end = begin, begin + step_s(longest, values)
+        self.parts.append(longest)
+        return [rank.advance(number) for rank in self.ranks]
 
 
 class _Balancer:
@@ -341,8 +403,9 @@ class _Balancer:
 
 def step_s(part: Sequence[float], values: Sequence[float]) -> float:
     """Return the seconds of a step with these parts, by the coefficients of ``StepTimes.values``."""
-    base, sequence, context, prompt, prompt_base, mixed_context, attention, mixed = values
-    is_mixed, decoding, padded, read, tokens, pairs = part
+    base, sequence, context, prompt, prompt_base, mixed_context, attention, mixed, experts = values
+    is_mixed, decoding, padded, read, tokens, pairs, experts_read = part
+    base += experts * experts_read
     if not is_mixed:
         return base + sequence * padded + context * read
     computing = prompt_base + prompt * tokens

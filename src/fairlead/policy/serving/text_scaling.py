@@ -27,7 +27,8 @@ MAX_SEQS = 256
 # Simulated loads as parts of the maximum, with the number of requests, the first of which fill the replica.
 LOADS = (0.15, 0.3, 0.45, 0.6, 0.7, 0.8, 0.9, 1.0, 1.2, 1.6, 2.4)
 NUM_REQUESTS, FILLING = 450, 50
-# Each search evaluates only its initial point: that, and least squares, take 0.1 to 0.5 s of CPU time.
+# Each search evaluates only its initial point: that, and least squares, are some 25 simulations of a busy replica and
+# 50 of another one, 0.1 to 1 s of CPU time.
 SIMULATIONS = 8
 # Memory may be short if the first token has taken this many times a further one.
 LONG_WAIT = 15.0
@@ -68,9 +69,9 @@ def answering(
         per_token_s: The limit for the mean time per further token; None for no limit.
         max_seqs: Concurrent requests sent to a replica; None for no limit.
     """
-    found = calibration(busiest, max_seqs)
-    lengths = [(each.prompt, each.output) for each in latest if each.last is not None]
-    if found is None or len(lengths) < FEWEST:
+    calibrated = calibration(busiest, max_seqs)
+    lengths = [(request.prompt, request.output) for request in latest if request.last is not None]
+    if calibrated is None or len(lengths) < FEWEST:
         return None
     rng = np.random.default_rng(0)
     drawn = [lengths[place] for place in rng.integers(len(lengths), size=NUM_REQUESTS)]
@@ -84,11 +85,11 @@ def answering(
         ]
 
     try:
-        most = most_per_s(under(None), found.times, found.engine)
+        most = most_per_s(under(None), calibrated.times, calibrated.engine)
         shares = []
         for load in LOADS:
             requests = under(load * most)
-            served = simulate(requests, found.times, found.engine)
+            served = simulate(requests, calibrated.times, calibrated.engine)
             shares.append(share_in_time(requests, served, first_token_s, per_token_s))
             if load == LOADS[0]:
                 waits, paces = _waits(requests, served)
@@ -100,7 +101,7 @@ def answering(
         return None
     falling = np.minimum.accumulate(np.minimum(np.array(shares) / shares[0], 1.0))
     return Answering(
-        most_per_s=most, shares=tuple(zip(LOADS, (float(each) for each in falling), strict=True)),
+        most_per_s=most, shares=tuple(zip(LOADS, (float(entry) for entry in falling), strict=True)),
         first_token_s=usual[0], per_token_s=usual[1],
     )  # fmt: skip
 
@@ -120,45 +121,51 @@ def share_in_time(
 
 def _waits(requests: Sequence[Request], served: Served) -> tuple[np.ndarray, np.ndarray]:
     """Return times to the first token and per further token, without those of the first requests."""
-    arrived = np.array([each.arrived_s for each in requests])
-    further = np.array([max(1, each.output - 1) for each in requests])
+    arrived = np.array([request.arrived_s for request in requests])
+    further = np.array([max(1, request.output - 1) for request in requests])
     begin = min(FILLING, len(requests) // 2)
     return (served.first_s - arrived)[begin:], ((served.last_s - served.first_s) / further)[begin:]
 
 
 @lru_cache(maxsize=256)
-def calibration(told: tuple[TextRequest, ...], max_seqs: int | None) -> Calibration | None:
+def calibration(reported: tuple[TextRequest, ...], max_seqs: int | None) -> Calibration | None:
     """Return the step times of the replica with the most reported requests; None if these are too few."""
-    if not told:
+    if not reported:
         return None
-    replica, _ = Counter(each.replica for each in told).most_common(1)[0]
-    there = sorted((each for each in told if each.replica == replica), key=lambda each: each.sent)[-MOST:]
-    ended = [each.is_timed for each in there]
+    replica, _ = Counter(request.replica for request in reported).most_common(1)[0]
+    of_replica = sorted(
+        (request for request in reported if request.replica == replica), key=lambda request: request.sent
+    )[-MOST:]
+    ended = [request.is_timed for request in of_replica]
     if sum(ended) < FEWEST:
         return None
-    begin = there[0].sent
+    begin = of_replica[0].sent
     # Unfinished requests are assumed to have the usual output length.
-    usual = round(float(np.median([each.output for each in there if each.is_timed])))
+    usual = round(float(np.median([request.output for request in of_replica if request.is_timed])))
     requests = [
         Request(
-            arrived_s=each.sent - begin,
-            prompt=max(1, each.prompt),
-            output=max(1, each.output if each.last is not None else max(each.output, usual)),
+            arrived_s=request.sent - begin,
+            prompt=max(1, request.prompt),
+            output=max(1, request.output if request.last is not None else max(request.output, usual)),
         )
-        for each in there
+        for request in of_replica
     ]
-    times = (((each.first or 0.0) - begin, (each.last or 0.0) - begin) for each in there)
+    times = (((request.first or 0.0) - begin, (request.last or 0.0) - begin) for request in of_replica)
     columns = np.array([pair if is_known else (np.nan, np.nan) for pair, is_known in zip(times, ended, strict=True)])
     observed = Served(first_s=columns[:, 0], last_s=columns[:, 1])
     engine = Engine(max_seqs=min(MAX_SEQS, max_seqs or MAX_SEQS))
-    found = calibrate(requests, observed, engine, simulations=SIMULATIONS)[0]
+    fitted = calibrate(requests, observed, engine, simulations=SIMULATIONS)[0]
     seen = np.flatnonzero(ended)
     of_seen = [requests[place] for place in seen]
     first_s, last_s = observed.first_s[seen], observed.last_s[seen]
-    waits = first_s - np.array([each.arrived_s for each in of_seen])
-    pace_s = np.median((last_s - first_s) / np.array([each.output - 1 for each in of_seen]))
+    waits = first_s - np.array([request.arrived_s for request in of_seen])
+    pace_s = np.median((last_s - first_s) / np.array([request.output - 1 for request in of_seen]))
     if np.max(waits) < LONG_WAIT * pace_s:
-        return found
+        return fitted
     blocks = blocks_at_once(of_seen, Served(first_s=first_s, last_s=last_s), first_s)
     bounded = Engine(max_seqs=engine.max_seqs, blocks=blocks)
-    return min(found, calibrate(requests, observed, bounded, simulations=SIMULATIONS)[0], key=lambda each: each.error)
+    return min(
+        fitted,
+        calibrate(requests, observed, bounded, simulations=SIMULATIONS)[0],
+        key=lambda calibrated: calibrated.error,
+    )

@@ -21,12 +21,12 @@ def states_held(nodes: int) -> int:
 def memory_note(spec: Training, model: Transformer | None) -> str:
     """Return the plan's note on the memory taken by a run's checkpoints."""
     times = states_held(spec.most_nodes or spec.nodes)
-    told = f"checkpoint.memory_every: at most {times} times the state that is saved is in memory beside the ranks"
+    note = f"checkpoint.memory_every: at most {times} times the state that is saved is in memory beside the ranks"
     limit = spec.resources.memory_bytes
     counts = (
         "" if limit is None else f"; each node's part counts towards `resources.memory` of {describe_memory(limit)}"
     )
     if model is None:
-        return f"{told}{counts}"
+        return f"{note}{counts}"
     size = describe_memory(times * STATE_BYTES * model.parameters)
-    return f"{told}, {size} in all with Adam's moments in fp32{counts}"
+    return f"{note}, {size} in all with Adam's moments in fp32{counts}"

@@ -263,13 +263,13 @@ def find_measured(name: str, known: Gpu | None, measured: Iterable[MeasuredGpu])
         known: That GPU by its data sheet. A device with the model in its name and about its memory matches.
     """
     model = None if known is None else known.names[0].partition("-")[0]
-    for each in measured:
-        own = _spelt(each.name)
+    for gpu in measured:
+        own = _spelt(gpu.name)
         if own == _spelt(name):
-            return each
-        is_like = known is not None and abs(each.memory_bytes / known.memory_bytes - 1) < MEMORY_TOLERANCE
+            return gpu
+        is_like = known is not None and abs(gpu.memory_bytes / known.memory_bytes - 1) < MEMORY_TOLERANCE
         if is_like and model is not None and model in own.split("-"):
-            return each
+            return gpu
     return None
 
 
@@ -287,19 +287,19 @@ def as_gpu(measured: MeasuredGpu) -> Gpu:
 
 def coefficients(gpu: Gpu, measured: MeasuredGpu | None = None) -> Coefficients:
     """Return the coefficients of a GPU: measured ones, and the rest from A100 in proportion to the data sheets."""
-    found = _by_data_sheet(gpu)
+    by_sheet = _by_data_sheet(gpu)
     if measured is None:
-        return found
+        return by_sheet
     day = datetime.fromtimestamp(measured.at, UTC).date()
     return replace(
-        found,
+        by_sheet,
         tflops=measured.tflops,
         depth=measured.depth,
         memory_gb_s=measured.memory_gb_s,
         launch_ms=measured.launch_ms,
-        link_gb_s=measured.link_gb_s or found.link_gb_s,
-        latency_ms=measured.latency_ms or found.latency_ms,
-        source=f"{measured.name} as measured here on {day}, its network by {found.source}",
+        link_gb_s=measured.link_gb_s or by_sheet.link_gb_s,
+        latency_ms=measured.latency_ms or by_sheet.latency_ms,
+        source=f"{measured.name} as measured here on {day}, its network by {by_sheet.source}",
     )
 
 

@@ -55,9 +55,9 @@ def follow(workload: Workload, own: tuple[Pod, ...], failure: Failure | None, no
         if code in _OF_THE_SPLIT_IN_TIME:
             kills = before.kills + 1
             if kills < MOST_KILLS:
-                told = f"{_named(spec, left[0])} is tried again: {failure.reason.message}"
+                sentence = f"{_named(spec, left[0])} is tried again: {failure.reason.message}"
                 return Verdict(
-                    probing=replace(before, kills=kills), reason=Reason(code=Code.SPLIT_PROBED, message=told)
+                    probing=replace(before, kills=kills), reason=Reason(code=Code.SPLIT_PROBED, message=sentence)
                 )
         elif failure.blame is not Blame.PROGRAM and code is not Code.OUT_OF_MEMORY:
             return None
@@ -88,35 +88,35 @@ def describe_candidate(spec: Training, name: str) -> str:
 def describe_probing(spec: Training, probing: Probing | None) -> list[str]:
     """Describe the progress of a run with candidate splits, a sentence each, the chosen or current one first."""
     assert spec.parallel is not None
-    found, left = found_of(spec, probing), untried(spec, probing)
-    tried = () if found is None else found.tried
-    chosen = None if found is None else found.chosen
+    results, left = found_of(spec, probing), untried(spec, probing)
+    tried = () if results is None else results.tried
+    chosen = None if results is None else results.chosen
     lines = [f"{_named(spec, left[0])} is tried"] if left else []
-    for each in sorted(tried, key=lambda each: (each.name != chosen, _step_s(each))):
-        kept = "is kept and " if each.name == chosen else ""
-        lines.append(f"{_named(spec, each.name)} {kept}{_outcome(spec, each)}")
+    for probed in sorted(tried, key=lambda probed: (probed.name != chosen, _step_s(probed))):
+        verdict = "is kept and " if probed.name == chosen else ""
+        lines.append(f"{_named(spec, probed.name)} {verdict}{_outcome(spec, probed)}")
     return [*lines, *(f"{_named(spec, name)} is tried later" for name in left[1:])]
 
 
 def _next(spec: Training, before: Probing, probed: Probed, failure: Failure | None) -> Verdict:
     """Continue with the next split, or with the fastest one if all were tried."""
     after = replace(before, tried=(*before.tried, probed), kills=0)
-    told = f"{_named(spec, probed.name)} {_outcome(spec, probed)}"
+    sentence = f"{_named(spec, probed.name)} {_outcome(spec, probed)}"
     left = untried(spec, after)
     if left:
-        message = f"{told}; next is {_named(spec, left[0])}"
+        message = f"{sentence}; next is {_named(spec, left[0])}"
         return Verdict(probing=after, reason=Reason(code=Code.SPLIT_PROBED, message=message))
-    best = min((each for each in after.tried if each.step_s is not None), key=_step_s, default=None)
+    best = min((other for other in after.tried if other.step_s is not None), key=_step_s, default=None)
     if best is None:
         assert failure is not None
-        others = [f"{each.name}: {each.problem}" for each in after.tried[:-1]]
-        message = "; ".join((f"none of {plural(len(after.tried), 'split')} could be run: {told}", *others))
+        others = [f"{other.name}: {other.problem}" for other in after.tried[:-1]]
+        message = "; ".join((f"none of {plural(len(after.tried), 'split')} could be run: {sentence}", *others))
         return Verdict(
             probing=after,
-            reason=Reason(code=Code.SPLIT_PROBED, message=told),
+            reason=Reason(code=Code.SPLIT_PROBED, message=sentence),
             failure=replace(failure, reason=replace(failure.reason, message=message)),
         )
-    others = [f"{each.name} {_outcome(spec, each)}" for each in after.tried if each is not best]
+    others = [f"{other.name} {_outcome(spec, other)}" for other in after.tried if other is not best]
     message = "; ".join((f"{_named(spec, best.name)} is kept: it {_outcome(spec, best)}", *others))
     return Verdict(probing=replace(after, chosen=best.name), reason=Reason(code=Code.SPLIT_CHOSEN, message=message))
 

@@ -39,7 +39,7 @@ def transformer_of(shape: ModelShape, config: Mapping[str, Any] | None) -> Trans
     Raises:
         UnknownModel: Both together are insufficient.
     """
-    given = {
+    fields = {
         "hidden_size": shape.hidden,
         "num_hidden_layers": shape.layers,
         "num_attention_heads": shape.heads,
@@ -47,7 +47,7 @@ def transformer_of(shape: ModelShape, config: Mapping[str, Any] | None) -> Trans
         "intermediate_size": shape.width,
         "vocab_size": shape.vocabulary,
     }
-    own = {name: value for name, value in given.items() if value is not None}
+    own = {name: value for name, value in fields.items() if value is not None}
     if config is not None:
         return hugging_face({**config, **own}, shape.sequence)
     required = ("layers", "hidden", "heads", "vocabulary", "sequence")
@@ -77,7 +77,7 @@ def hardware_of(
         node, memory = spec.ranks_on_each_node, spec.resources.memory_bytes
         of_each = math.inf if memory is None else memory / node
         return Hardware(gpu=replace(CPU, memory_bytes=of_each), gpus=spec.world_size, node=node)
-    gpu, found = gpu_of(spec.resources, measured)
+    gpu, measured_gpu = gpu_of(spec.resources, measured)
     request = spec.resources.gpu
     if request is None or request.milli % 1000 or spec.ranks_on_each_node != request.num_devices:
         raise Conflict("model: estimates are for one rank on each GPU; ask for whole GPUs and leave out ranks_per_node")
@@ -86,7 +86,7 @@ def hardware_of(
         gpus=spec.world_size,
         node=spec.ranks_on_each_node,
         price_per_hour=None if price_per_hour is None else price_per_hour * spec.nodes,
-        measured=found,
+        measured=measured_gpu,
         factors=factors(steps, gpu.names[0]),
     )
 
@@ -98,32 +98,34 @@ def gpu_of(resources: Resources, measured: Sequence[MeasuredGpu] = ()) -> tuple[
         Conflict: It names no known GPU.
     """
     request = resources.gpu
-    known = ", ".join((*(gpu.names[0] for gpu in GPUS), *(each.name for each in measured)))
+    known = ", ".join((*(gpu.names[0] for gpu in GPUS), *(figures.name for figures in measured)))
     if request is None or request.model is None:
         raise Conflict(f"model: estimates depend on the model of GPU; name one, such as `gpu: A100:8`. Known: {known}.")
-    found = find(request.model)
-    if request.min_memory_bytes is not None and (found is None or found.memory_bytes < 0.9 * request.min_memory_bytes):
-        found = find(f"{request.model}-{request.min_memory_bytes / 1e9:.0f}GB")
-    own = find_measured(request.model, found, measured)
-    if found is None and own is None:
+    matching = find(request.model)
+    if request.min_memory_bytes is not None and (
+        matching is None or matching.memory_bytes < 0.9 * request.min_memory_bytes
+    ):
+        matching = find(f"{request.model}-{request.min_memory_bytes / 1e9:.0f}GB")
+    own = find_measured(request.model, matching, measured)
+    if matching is None and own is None:
         raise Conflict(
             f"model: nothing is known of the GPU {request.model}; `fairlead doctor --gpu` on a machine that has it "
             f"measures it. Known: {known}."
         )
-    return found or as_gpu(own), own  # type: ignore[arg-type] # one of the two is there
+    return matching or as_gpu(own), own  # type: ignore[arg-type] # one of the two is there
 
 
 def wanted_of(spec: Training, *, pipelines: bool = True) -> Wanted:
     """Return the given parts of a spec's split."""
-    asked = spec.parallel or Parallel()
+    parallel = spec.parallel or Parallel()
     return Wanted(
-        batch=asked.batch or spec.world_size,
-        data=asked.data,
-        zero=tuple(ZERO.values()) if asked.shard is None else (ZERO[asked.shard],),
-        tensor=asked.tensor,
-        pipeline=asked.pipeline,
-        micro_batch=asked.micro_batch,
-        recompute=None if asked.recompute is None else Recompute(asked.recompute),
+        batch=parallel.batch or spec.world_size,
+        data=parallel.data,
+        zero=tuple(ZERO.values()) if parallel.shard is None else (ZERO[parallel.shard],),
+        tensor=parallel.tensor,
+        pipeline=parallel.pipeline,
+        micro_batch=parallel.micro_batch,
+        recompute=None if parallel.recompute is None else Recompute(parallel.recompute),
         pipelines=pipelines,
     )
 
@@ -141,24 +143,24 @@ def resolve(
         CannotFit: ``auto`` finds no split that fits.
         UnknownModel: ``auto`` has no formula for the model.
     """
-    asked = spec.parallel or Parallel()
+    parallel = spec.parallel or Parallel()
     if spec.most_nodes is not None:
         raise Conflict("parallel: a split is of a fixed number of ranks; give `nodes` one number")
-    if asked.candidates:
-        return _with_candidates(spec, asked)
-    if asked.choose is Choose.AUTO:
+    if parallel.candidates:
+        return _with_candidates(spec, parallel)
+    if parallel.choose is Choose.AUTO:
         return _chosen(spec, config, measured, steps)
-    if asked.probe is not None:
+    if parallel.probe is not None:
         raise Conflict(
             "parallel.probe: it tries the best of what `choose: auto` finds; add that, or name splits in `candidates`"
         )
-    tensor, pipeline = asked.tensor or 1, asked.pipeline or 1
-    data = asked.data or max(1, spec.world_size // (tensor * pipeline))
+    tensor, pipeline = parallel.tensor or 1, parallel.pipeline or 1
+    data = parallel.data or max(1, spec.world_size // (tensor * pipeline))
     if data * tensor * pipeline != spec.world_size:
         product = f"data {data} x tensor {tensor} x pipeline {pipeline} is {data * tensor * pipeline}"
         raise Conflict(f"parallel: {product}, but the run has {plural(spec.world_size, 'rank')}; make them equal")
-    micro = asked.micro_batch or (max(1, asked.batch // data) if asked.batch else 1)
-    batch = asked.batch or data * micro
+    micro = parallel.micro_batch or (max(1, parallel.batch // data) if parallel.batch else 1)
+    batch = parallel.batch or data * micro
     if batch % (data * micro):
         raise Conflict(
             f"parallel: a batch of {batch} cannot be dealt out to {data} replicas in micro-batches of {micro}; "
@@ -166,32 +168,32 @@ def resolve(
         )
     whole = Parallel(
         data=data,
-        shard=asked.shard or Shard.NONE,
+        shard=parallel.shard or Shard.NONE,
         tensor=tensor,
         pipeline=pipeline,
         micro_batch=micro,
-        recompute=asked.recompute or Recomputed.NONE,
+        recompute=parallel.recompute or Recomputed.NONE,
         batch=batch,
     )
     return Resolved(parallel=whole, note=f"parallel: {describe(split_of(whole))}")
 
 
-def _with_candidates(spec: Training, asked: Parallel) -> Resolved:
+def _with_candidates(spec: Training, parallel: Parallel) -> Resolved:
     """Fill in the open values of named candidate splits."""
-    if asked.choose is not None or asked.probe is not None:
+    if parallel.choose is not None or parallel.probe is not None:
         raise Conflict("parallel.candidates: these are the splits to try; leave out `choose` and `probe`")
-    if asked.batch is None:
+    if parallel.batch is None:
         raise Conflict("parallel.candidates: give `batch` too, so that a step of each has as many samples")
     whole = {}
-    for name in order(asked):
+    for name in order(parallel):
         try:
-            parts = resolve(replace(spec, parallel=split_of_candidate(asked, name)), None).parallel
+            parts = resolve(replace(spec, parallel=split_of_candidate(parallel, name)), None).parallel
         except Conflict as error:
             raise Conflict(f"parallel.candidates.{name}: {str(error).removeprefix('parallel: ')}") from error
         own = {part: getattr(parts, part) for part in PARTS}
-        whole[name] = SplitCandidate(**own, estimate_s=asked.candidates[name].estimate_s)
+        whole[name] = SplitCandidate(**own, estimate_s=parallel.candidates[name].estimate_s)
     note = f"parallel: tries {plural(len(whole), 'split')} for a few steps each, and keeps the fastest"
-    return Resolved(parallel=replace(asked, candidates=whole), note=note)
+    return Resolved(parallel=replace(parallel, candidates=whole), note=note)
 
 
 def _chosen(
@@ -205,27 +207,29 @@ def _chosen(
     model, on = transformer_of(spec.model, config), hardware_of(spec, measured=measured, steps=steps)
     # Splits that `run.parallelize` cannot apply are never chosen by default.
     wanted = wanted_of(spec, pipelines=False)
-    found = [each for each in search(model, on, wanted) if _is_applied(each.split)]
-    if not found:
+    applied = [candidate for candidate in search(model, on, wanted) if _is_applied(candidate.split)]
+    if not applied:
         raise Conflict(
             f"parallel: a batch of {wanted.batch} cannot be dealt out to {plural(spec.world_size, 'rank')} "
             f"as asked for; give `batch` a multiple of {spec.world_size}"
         )
-    best = found[0]
+    best = applied[0]
     if not best.fits:
         raise CannotFit(f"parallel: the smallest split, {describe(best.split)}, {does_not_fit(model, best, on)}")
-    fitting = [each for each in found if each.fits]
+    fitting = [candidate for candidate in applied if candidate.fits]
     probe = 1 if spec.parallel is None else spec.parallel.probe or 1
     if probe > 1 and len(fitting) > 1:
         # Without GPUs only the order is known.
         is_known = on.gpu.names != CPU.names
-        candidates = {name_of(each.split): _candidate(each, is_known=is_known) for each in fitting[:probe]}
-        tried = " and ".join(describe(each.split) for each in fitting[:probe])
+        candidates = {
+            name_of(candidate.split): _candidate(candidate, is_known=is_known) for candidate in fitting[:probe]
+        }
+        tried = " and ".join(describe(candidate.split) for candidate in fitting[:probe])
         why = f"parallel: tries {tried} for a few steps each, and keeps the fastest"
         return Resolved(parallel=Parallel(batch=wanted.batch, candidates=candidates), note=why)
     whole = _parallel(best.split, wanted.batch)
     needed = f", {best.memory.needed / GIB:.0f} GiB on each GPU"
-    why = f"the fastest of {len(found)} by estimate{needed}" if probe == 1 else f"the only one that fits{needed}"
+    why = f"the fastest of {len(applied)} by estimate{needed}" if probe == 1 else f"the only one that fits{needed}"
     return Resolved(parallel=whole, note=f"parallel: {describe(best.split)} ({why})")
 
 
@@ -241,9 +245,9 @@ def _parallel(split: Split, batch: int | None) -> Parallel:
     )
 
 
-def _candidate(found: Candidate, *, is_known: bool) -> SplitCandidate:
-    whole = _parallel(found.split, None)
-    seconds = float(f"{found.time.total / 1000:.4g}") if is_known else None
+def _candidate(candidate: Candidate, *, is_known: bool) -> SplitCandidate:
+    whole = _parallel(candidate.split, None)
+    seconds = float(f"{candidate.time.total / 1000:.4g}") if is_known else None
     return SplitCandidate(**{part: getattr(whole, part) for part in PARTS}, estimate_s=seconds)
 
 

@@ -18,6 +18,7 @@ MICRO_BATCHES = (1, 2, 4, 8, 16, 32)
 RECOMPUTES = (Recompute.NONE, Recompute.SELECTIVE, Recompute.FULL)
 # Estimates closer than this count as equal.
 ALIKE = 0.01
+USUAL_SEQUENCE = 8192
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,9 +91,18 @@ def search(model: Transformer, on: Hardware, wanted: Wanted) -> list[Candidate]:
     Raises:
         UnknownModel: No formula covers the model.
     """
-    found = [each for split in _divisions(model, on, wanted) if (each := _best(model, split, on, wanted)) is not None]
-    found.sort(key=lambda each: (not each.fits, each.time.total if each.fits else each.memory.needed))
-    return [replace(each, reason=_reason(each, found[0], on, place)) for place, each in enumerate(found)]
+    candidates = [
+        candidate
+        for split in _divisions(model, on, wanted)
+        if (candidate := _best(model, split, on, wanted)) is not None
+    ]
+    candidates.sort(
+        key=lambda candidate: (not candidate.fits, candidate.time.total if candidate.fits else candidate.memory.needed)
+    )
+    return [
+        replace(candidate, reason=_reason(candidate, candidates[0], on, place))
+        for place, candidate in enumerate(candidates)
+    ]
 
 
 def assess(model: Transformer, split: Split, on: Hardware) -> Candidate:
@@ -125,8 +135,15 @@ def does_not_fit(model: Transformer, candidate: Candidate, on: Hardware) -> str:
         if split.pipeline == 1
     ]
     helpful = [name for name, other in remedies if assess(model, other, on).fits][:2]
-    told = f"does not fit: needs {_need(candidate, on)} on each GPU"
-    return f"{told}; {' or '.join(helpful)} would" if helpful else told
+    sentence = f"does not fit: needs {_need(candidate, on)} on each GPU{_of_length(model)}"
+    return f"{sentence}; {' or '.join(helpful)} would" if helpful else sentence
+
+
+def _of_length(model: Transformer) -> str:
+    """Say for which length the memory was counted if that is longer than usual, as a configuration has its maximum."""
+    if model.sequence <= USUAL_SEQUENCE:
+        return ""
+    return f" for sequences of {model.sequence:,} tokens (`sequence` in `model` gives those of the training)"
 
 
 def _need(candidate: Candidate, on: Hardware) -> str:

@@ -71,9 +71,9 @@ class Split:
         """Return the layers of a stage, counted from 0; with a remainder the first parts have one more."""
         parts = self.pipeline * self.virtual
         size, more = divmod(layers, parts)
-        found: list[int] = []
+        indices: list[int] = []
         for turn in range(self.virtual):
             part = turn * self.pipeline + stage
             first = part * size + min(part, more)
-            found += range(first, first + size + (part < more))
-        return found
+            indices += range(first, first + size + (part < more))
+        return indices

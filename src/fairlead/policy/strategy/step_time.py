@@ -129,8 +129,8 @@ class _Step:
     def _product(self, rows: float, columns: float, depth: float, count: float = 1.0) -> float:
         """Return milliseconds of ``count`` products: whole waves of tiles, each with a start of length ``on.depth``."""
         waves = waves_of(rows, columns, self.processors, count)
-        each = 2 * self.processors * TILE_ROWS * TILE_COLUMNS * (depth + self.on.depth)
-        return waves * each / (self.on.tflops * 1e9)
+        rate = 2 * self.processors * TILE_ROWS * TILE_COLUMNS * (depth + self.on.depth)
+        return waves * rate / (self.on.tflops * 1e9)
 
     def _both_ways(self, rows: float, columns: float, depth: float, count: float = 1.0) -> float:
         """Return the time of a product forward, again if recomputed, and of its two gradients."""
@@ -152,8 +152,8 @@ class _Step:
         floor = on.launch_ms + on.launch_tensor_ms * math.log2(t)
         if self.software.fused_attention:
             # Half of it is masked; backward has five products for two in forward (arXiv 2307.08691, sec. 3.1).
-            each = 4 * model.sequence**2 * model.head * heads / 2
-            attention = each * (1 + 2.5 + self.again) * 1.4 / (on.tflops * 1e9)
+            flops = 4 * model.sequence**2 * model.head * heads / 2
+            attention = flops * (1 + 2.5 + self.again) * 1.4 / (on.tflops * 1e9)
         else:
             attention = self._both_ways(model.sequence, model.sequence, model.head, heads)
             attention += self._both_ways(model.sequence, model.head, model.sequence, heads)
@@ -169,8 +169,8 @@ class _Step:
         if t == 1:
             return 0.0
         speed = on.link_gb_s if t <= self.node else on.network_gb_s
-        each = 2 * (t - 1) / t * 2 * self.tokens * self.model.hidden / (speed * 1e6)
-        return (4 + 2 * self.again) * (on.latency_ms * (1 + math.log2(t) / 2) + each)
+        seconds = 2 * (t - 1) / t * 2 * self.tokens * self.model.hidden / (speed * 1e6)
+        return (4 + 2 * self.again) * (on.latency_ms * (1 + math.log2(t) / 2) + seconds)
 
     def _output(self) -> float:
         """Return the time of logits, the loss and their gradients."""

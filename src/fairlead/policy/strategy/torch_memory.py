@@ -69,7 +69,7 @@ def _stage(model: Transformer, split: Split, stage: int, compiled: bool) -> Stag
         # The embedding stays cast until forward is over.
         cast = COMPUTED * (model.embedding + model.sequence * split.micro_batch * model.hidden)
         moments.append(Moment(temporaries=cast))
-    worst = max((*moments, Moment(temporaries=step)), key=lambda each: each.total)
+    worst = max((*moments, Moment(temporaries=step)), key=lambda moment: moment.total)
     return StageMemory(
         parameters=PARAMETER * own,
         gradients=gradients,
@@ -113,8 +113,8 @@ def _computed(
     """
     if split.zero < 2:
         # Backward of an embedding needs no weights. Recomputed blocks are cast again.
-        kept = blocks if split.recompute is Recompute.NONE else 0.0
-        return COMPUTED * flying * (kept + weights), 0.0
+        kept_blocks = blocks if split.recompute is Recompute.NONE else 0.0
+        return COMPUTED * flying * (kept_blocks + weights), 0.0
     # The root group and the last block stay gathered after forward; a pipeline gathers once for all micro-batches.
     at_once = root + block if split.zero == 3 and split.pipeline == 1 else parameters
     return COMPUTED * at_once, COMPUTED * (root + block) + GRADIENT * parameters / split.data
@@ -190,22 +190,22 @@ def _moments(
     tokens, t, h = model.sequence * split.micro_batch, split.tensor, model.hidden
     of_output = _output_gradient(model) if is_last else 0.0
     gathered = of_output + _next_gathered(split, block, layers)
-    found = [Moment(temporaries=2 * tokens * h + _mlp_backward(model, tokens, t) + gathered)]
+    moments = [Moment(temporaries=2 * tokens * h + _mlp_backward(model, tokens, t) + gathered)]
     if split.recompute is not Recompute.NONE:
         # The recomputed block, on top of what the others keep.
         whole = Split(tensor=t, micro_batch=split.micro_batch)
         again = layer_cache(model, whole) - layer_cache(model, split, compiled=compiled)
         again += COMPUTED * block if split.zero < 2 else 0
         again += _mlp_backward(model, tokens, t) + _stream_gradient(model, tokens)
-        found.append(Moment(temporaries=again + gathered))
+        moments.append(Moment(temporaries=again + gathered))
         if split.micro_batches == 1 and split.zero < 2:
             # When the first block is recomputed, later ones have gradients, and their inputs are freed.
             later = (layers - 1) * (GRADIENT * block - layer_cache(model, split, compiled=compiled))
-            found.append(Moment(temporaries=again + of_output + later))
+            moments.append(Moment(temporaries=again + of_output + later))
     if is_last:
         # The loss in fp32: log-softmax, its gradient and the gradient of the logits (torch, `_log_softmax_backward`).
         # In addition, what the last norm keeps, and the activation before a masked model's.
         norm = tokens * ((model.norm_kept + (COMPUTED if model.masked else 0)) * h + 8)
         logits = 12 * (tokens * model.vocabulary + split.micro_batch * model.classes)
-        found.append(Moment(temporaries=norm, logits=logits))
-    return found
+        moments.append(Moment(temporaries=norm, logits=logits))
+    return moments

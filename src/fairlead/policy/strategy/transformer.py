@@ -184,7 +184,7 @@ class Transformer:
     @property
     def parameters(self) -> int:
         """Return the number of all parameters."""
-        blocks = sum(self.dense_parameters(each) + self.expert_parameters(each) for each in range(self.layers))
+        blocks = sum(self.dense_parameters(layer) + self.expert_parameters(layer) for layer in range(self.layers))
         return blocks + self.embedding + self.output + (0 if self.tied else self.vocabulary * self.hidden)
 
 
@@ -236,10 +236,10 @@ def _activation(config: Mapping[str, Any], kind: str) -> str:
     return str(named or ("gelu_new" if kind == "gpt2" else ""))
 
 
-def _sequence(asked: int | None, longest: int) -> int:
-    if asked is None and not longest:
+def _sequence(requested: int | None, longest: int) -> int:
+    if requested is None and not longest:
         raise UnknownModel("the model's config says no longest sequence; give `sequence` in tokens")
-    return asked or longest
+    return requested or longest
 
 
 def _patches(config: Mapping[str, Any]) -> int:

@@ -2,7 +2,8 @@
 
 A background save is usable only once it is complete, so a kill during the save falls back to the previous one. Two
 rules keep the loss within the interval: a save begins early, by the time that the last one took, and training stops
-while the newest complete checkpoint is one interval old. docs/decisions/0003 has the reasoning.
+while the newest complete checkpoint is one interval old. docs/decisions/0003 has the reasoning. Where the interval is a
+number of steps and a save takes little of it, training waits instead, and checkpoints are of multiples of the interval.
 """
 
 import math
@@ -14,6 +15,9 @@ from fairlead.runtime.save_interval import Interval
 
 MARGIN = 1.25
 """Factor by which the next save may exceed the last before training has to wait for it."""
+
+MOST_WAITING = 0.05
+"""Part of an interval in steps that training may wait for a save, so that saves are of multiples of the interval."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,6 +90,8 @@ class Cadence:
     def due(self, step: int) -> bool:
         """Return whether a save should begin after this step."""
         if self._every_steps is not None:
+            if self._is_quick(step):
+                return step // self._every_steps > self._begun.step // self._every_steps
             return step - self._begun.step >= self._every_steps - self._lead_steps(step)
         if self._every_s is not None:
             return self._trained_s() - self._begun.at >= self._every_s - self._lead_s(self._every_s)
@@ -151,6 +157,12 @@ class Cadence:
             return every_s / 2
         lead_s = MARGIN * max(self._save_s - self._blocked_s, 0.0)
         return lead_s if lead_s + self._blocked_s < every_s else 0.0
+
+    def _is_quick(self, step: int) -> bool:
+        """Return whether training may wait for a save after an interval of steps, as it takes little of its time."""
+        if self._save_s is None or self._every_steps is None:
+            return False
+        return self._save_s - self._blocked_s <= MOST_WAITING * self._every_steps * self._step_s(step)
 
     def _lead_steps(self, step: int) -> int:
         assert self._every_steps is not None

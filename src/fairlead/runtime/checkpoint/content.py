@@ -14,11 +14,17 @@ from typing import TYPE_CHECKING, Any, Protocol
 from fairlead.runtime.checkpoint import randomness
 from fairlead.runtime.checkpoint.manifest import Manifest, files_below
 from fairlead.runtime.checkpoint.phases import Phase, of_rank, rank_directory
+from fairlead.runtime.checkpoint.unpickling import TRUST, check_saved, loads
 from fairlead.runtime.errors import CheckpointMismatch, Misuse
 
 if TYPE_CHECKING:
     from fairlead.runtime.channels import Channel
     from fairlead.runtime.checkpoint.tensors import Tensors
+
+
+SMALL_BYTES = 1 << 20
+RANDOM, OLD_RANDOM = "random.json", "random.pickle"
+"""Files of a rank's random states; earlier versions wrote the second."""
 
 
 class Content(Protocol):
@@ -46,12 +52,12 @@ class Content(Protocol):
 
 def write_random_state(rank: int) -> Phase:
     """Return a phase that writes the current state of the random generators."""
-    data = pickle.dumps(randomness.capture())
+    data = randomness.to_json(randomness.capture())
 
     def write(directory: Path) -> None:
         own = directory / rank_directory(rank)
         own.mkdir(parents=True, exist_ok=True)
-        (own / "random.pickle").write_bytes(data)
+        (own / RANDOM).write_bytes(data)
 
     return write
 
@@ -60,10 +66,11 @@ def read_random_state(rank: int) -> Phase:
     """Return the phase that restores the random generators. A rank that the save did not have keeps its own."""
 
     def read(directory: Path) -> None:
-        path = directory / rank_directory(rank) / "random.pickle"
+        path, old = directory / rank_directory(rank) / RANDOM, directory / rank_directory(rank) / OLD_RANDOM
         if path.exists():
-            # The run wrote this itself, and its checksum was verified.
-            randomness.restore(pickle.loads(path.read_bytes()))
+            randomness.restore(randomness.from_json(path.read_bytes()))
+        elif old.exists():
+            randomness.restore(loads(old.read_bytes(), old.name))
 
     return read
 
@@ -117,7 +124,13 @@ class Objects:
     """
 
     def __init__(
-        self, rank: int, world_size: int, state: Mapping[str, object], channel: "Callable[[], Channel]"
+        self,
+        rank: int,
+        world_size: int,
+        state: Mapping[str, object],
+        channel: "Callable[[], Channel]",
+        *,
+        trust: bool = False,
     ) -> None:
         """Take the objects.
 
@@ -126,6 +139,7 @@ class Objects:
             world_size: The number of ranks.
             state: Objects by name; the names are part of the checkpoint.
             channel: Opens the channel that saving uses; a collective call.
+            trust: Load objects of any class from a checkpoint, whose writers are trusted.
 
         Raises:
             Misuse: An object is not a dictionary and does not have both ``state_dict`` and ``load_state_dict``.
@@ -139,12 +153,14 @@ class Objects:
                     "give a dict, or an object with state_dict() and load_state_dict()"
                 )
         self.num_bytes = 0
+        self._trust = trust
+        self._is_checked = False
         self._tensors: Tensors | None = None
         # A program that does not use torch must not load it.
         if "torch" in sys.modules:
             from fairlead.runtime.checkpoint import tensors
 
-            self._tensors = tensors.Tensors(rank, world_size, self._own, channel)
+            self._tensors = tensors.Tensors(rank, world_size, self._own, channel, trust=trust)
 
     def describe(self) -> dict[str, Any]:
         return {"form": "objects", **(self._tensors.describe() if self._tensors is not None else {})}
@@ -156,6 +172,14 @@ class Objects:
             names, together = self._tensors.snapshot(asynchronous=asynchronous)
             apart = {name: value for name, value in apart.items() if name not in names}
         data = pickle.dumps({name: self._portable(_state(value)) for name, value in apart.items()})
+        # A large state is checked once, as that costs its size in memory.
+        if not self._trust and (not self._is_checked or len(data) <= SMALL_BYTES):
+            if (name := check_saved(data)) is not None:
+                raise Misuse(
+                    f"the state given to run.resume() holds {name}, which a checkpoint restores only if everybody who "
+                    f"can write it is trusted: give {TRUST}, or keep numbers, texts, lists, dicts, arrays or tensors"
+                )
+            self._is_checked = True
 
         self.num_bytes = len(data) + (self._tensors.num_bytes if self._tensors is not None else 0)
 
@@ -173,8 +197,7 @@ class Objects:
         def read(directory: Path) -> None:
             path = of_rank(directory, self._rank, "objects.pickle")
             if path is not None:
-                # The run wrote this itself, and its checksum was verified.
-                apart.update(pickle.loads(path.read_bytes()))
+                apart.update(loads(path.read_bytes(), path.name, trust=self._trust))
             unknown = sorted(apart.keys() - self._own.keys())
             if unknown:
                 raise CheckpointMismatch(f"it holds {', '.join(unknown)}, which run.resume() was not given")
@@ -218,9 +241,9 @@ def expect_form(manifest: Manifest, form: str) -> None:
     Raises:
         CheckpointMismatch: The checkpoint has another form.
     """
-    given = manifest.content.get("form")
-    if given != form:
-        raise CheckpointMismatch(f"it was saved as {given} and run.resume() was given {form}")
+    saved_form = manifest.content.get("form")
+    if saved_form != form:
+        raise CheckpointMismatch(f"it was saved as {saved_form} and run.resume() was given {form}")
 
 
 def _both(first: Phase, second: Phase) -> Phase:

@@ -9,6 +9,7 @@ from pathlib import Path
 from fairlead.runtime.checkpoint.manifest import MANIFEST, DamagedError, Manifest, files_below
 from fairlead.runtime.checkpoint.store import STEP_NAME, Draft, Store, step_name
 from fairlead.runtime.errors import StoreUnavailable
+from fairlead.runtime.paths import below
 from fairlead.runtime.places import is_url
 
 PARTIAL = ".partial-"
@@ -57,7 +58,7 @@ class Directory:
         target = self._draft(draft)
         parents = {target}
         for name, path in files_below(workplace).items():
-            goal = target / name
+            goal = below(target, name)
             goal.parent.mkdir(parents=True, exist_ok=True)
             path.replace(goal)
             parents.update(parent for parent in goal.parents if parent.is_relative_to(target))
@@ -91,8 +92,8 @@ class Directory:
             return []
         except OSError as error:
             raise StoreUnavailable(f"checkpoints cannot be read from {self.place}: {error.strerror}") from error
-        found = (STEP_NAME.fullmatch(entry.name) for entry in entries)
-        return sorted(int(match[1]) for match in found if match and (self._root / match[0] / MANIFEST).exists())
+        matches = (STEP_NAME.fullmatch(entry.name) for entry in entries)
+        return sorted(int(match[1]) for match in matches if match and (self._root / match[0] / MANIFEST).exists())
 
     def manifest(self, step: int) -> Manifest:
         try:

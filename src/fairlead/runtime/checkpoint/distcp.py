@@ -6,7 +6,6 @@ torch``.
 """
 
 import copyreg
-import io
 import pickle
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -14,11 +13,25 @@ from typing import Any
 
 import torch
 
+from fairlead.runtime.checkpoint.unpickling import load_values
 from fairlead.runtime.errors import CheckpointMismatch
+from fairlead.runtime.paths import below
 
 PACKAGE = "torch.distributed.checkpoint"
 VERSION = "1.0.0"
 METADATA = ".metadata"
+FILES = "a file of its tensors"
+RECORDS = {
+    "metadata": (
+        "Metadata", "MetadataIndex", "BytesStorageMetadata", "TensorStorageMetadata", "TensorProperties",
+        "ChunkStorageMetadata", "StorageMeta", "_MEM_FORMAT_ENCODING",
+    ),
+    "filesystem": ("_StorageInfo",),
+}  # fmt: skip
+"""The classes that PyTorch writes, by module."""
+_FORMATS = ("TORCH_CONTIGUOUS_FORMAT", "TORCH_CHANNELS_LAST", "TORCH_PRESERVE_FORMAT")
+_DAMAGE = (pickle.UnpicklingError, EOFError, AttributeError, TypeError, ValueError, LookupError, MemoryError,
+           OverflowError, RecursionError)  # fmt: skip
 
 ObjectPath = tuple[Any, ...]
 """Keys from the outermost container to a value: text in a dict, a number in a list."""
@@ -76,16 +89,28 @@ class _Pickler(pickle._Pickler):
 
 
 class _Unpickler(pickle.Unpickler):
+    """Reads records only: whoever wrote the file chose the names in it, and PyTorch loads it without a check."""
+
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) == ("builtins", "getattr"):
-            return _attribute
-        return _class(module, name) if module.startswith(PACKAGE) else super().find_class(module, name)
+            return _format
+        if name in RECORDS.get(module.removeprefix(f"{PACKAGE}."), ()) and module.startswith(f"{PACKAGE}."):
+            return _class(module, name)
+        if module.startswith("pathlib") and name in ("PosixPath", "WindowsPath"):
+            return _class(module, name)
+        if (module, name) in (("torch", "Size"), ("torch.serialization", "_get_layout")):
+            return torch.Size if name == "Size" else torch.serialization._get_layout
+        value = getattr(torch, name, None) if module == "torch" and "." not in name else None
+        if not isinstance(value, torch.dtype):
+            raise pickle.UnpicklingError(f"{module}.{name}"[:100])
+        return value
 
 
-def _attribute(owner: Any, name: str) -> Any:
-    """Return an attribute, or a record for a member of an enum, which Python 3.11.2 pickles by its name."""
-    is_record = isinstance(owner, type) and issubclass(owner, _Record)
-    return owner(name) if is_record else getattr(owner, name)
+def _format(owner: Any, name: str) -> Any:
+    """Return a record for a memory format, a member of an enum, which Python 3.11.2 pickles by its name."""
+    if not (isinstance(owner, type) and issubclass(owner, _Record)) or name not in _FORMATS:
+        raise pickle.UnpicklingError("builtins.getattr")
+    return owner(name)
 
 
 def flatten(value: Any, path: ObjectPath = ()) -> Iterator[tuple[ObjectPath, Any]]:
@@ -207,17 +232,30 @@ class Reader:
         paths: The path of each value by its flat name.
     """
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, *, trust: bool = False) -> None:
+        """Read the metadata.
+
+        Args:
+            trust: Load values that are no tensors whatever they run.
+
+        Raises:
+            CheckpointMismatch: The metadata is not what PyTorch or ``write_metadata`` writes.
+        """
         self._directory = directory
-        with (directory / METADATA).open("rb") as stream:
-            # The run wrote this itself, and its checksum was verified.
-            metadata: Any = _Unpickler(stream).load()
-        self.paths: dict[str, ObjectPath] = metadata.planner_data
-        self._values: dict[str, Any] = metadata.state_dict_metadata
-        self._places = {
-            (index.fqn, None if (offset := getattr(index, "offset", None)) is None else tuple(offset)): place
-            for index, place in metadata.storage_data.items()
-        }
+        self._trust = trust
+        try:
+            with (directory / METADATA).open("rb") as stream:
+                metadata: Any = _Unpickler(stream).load()
+            self.paths: dict[str, ObjectPath] = {str(name): tuple(path) for name, path in metadata.planner_data.items()}
+            self._values: dict[str, Any] = dict(metadata.state_dict_metadata)
+            self._places = {
+                (index.fqn, None if (offset := getattr(index, "offset", None)) is None else tuple(offset)): place
+                for index, place in metadata.storage_data.items()
+            }
+        except _DAMAGE as error:
+            raise CheckpointMismatch(
+                f"its {METADATA} holds what PyTorch's checkpoints do not: {str(error)[:200] or type(error).__name__}"
+            ) from error
 
     def size(self, name: str) -> tuple[int, ...] | None:
         """Return the size of a tensor; None for anything else."""
@@ -255,7 +293,9 @@ class Reader:
         return whole
 
     def _load(self, place: Any, *, is_tensor: bool) -> Any:
-        with (self._directory / place.relative_path).open("rb") as file:
+        with below(self._directory, place.relative_path).open("rb") as file:
             file.seek(place.offset)
-            data = io.BytesIO(file.read(place.length))
-        return torch.load(data, map_location="cpu" if is_tensor else None, weights_only=is_tensor)
+            data = file.read(place.length)
+        if is_tensor:
+            return load_values(data, FILES, map_location="cpu")
+        return load_values(data, FILES, trust=self._trust)

@@ -8,6 +8,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from fairlead.runtime.paths import UnsafeName, below, parts_of
+
 FORMAT = 1
 MANIFEST = "MANIFEST.json"
 INTERVAL = "interval"
@@ -16,6 +18,10 @@ INTERVAL = "interval"
 
 class DamagedError(ValueError):
     """A checkpoint differs from what was written; the message is a clause that names the file and the difference."""
+
+
+class NewerError(DamagedError):
+    """A checkpoint is sound, but a newer version of Fairlead has saved it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,18 +75,27 @@ class Manifest:
 
         Raises:
             DamagedError: The content differs from what ``to_json`` wrote, or has another format.
+            NewerError: It has the format of a newer version.
         """
         try:
             body = json.loads(data)
-            given = body.pop("checksum")
-            if given != checksum(body):
+            claimed = body.pop("checksum")
+            if claimed != checksum(body):
                 raise DamagedError(f"{MANIFEST} was changed after it was written")
-            if body.pop("format") != FORMAT:
+            form = body.pop("format")
+            if isinstance(form, int) and form > FORMAT:
+                raise NewerError(
+                    f"it has format {form} of a newer version of Fairlead, and this one reads {FORMAT}; upgrade the "
+                    "fairlead that the program imports, or move the checkpoint away to go on from an older one"
+                )
+            if form != FORMAT:
                 raise DamagedError(f"{MANIFEST} has a format that this version does not know")
-            files = {name: FileFacts(**facts) for name, facts in body.pop("files").items()}
+            files = {"/".join(parts_of(name)): FileFacts(**facts) for name, facts in body.pop("files").items()}
             return cls(**body, files=files)
         except DamagedError:
             raise
+        except UnsafeName as error:
+            raise DamagedError(f"{MANIFEST} names a file outside the checkpoint: {error}") from error
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise DamagedError(f"{MANIFEST} cannot be read") from error
 
@@ -112,14 +127,14 @@ def verify(directory: Path, manifest: Manifest, names: Iterable[str]) -> None:
     chosen = list(names)
     for name in chosen:
         try:
-            size = (directory / name).stat().st_size
+            size = below(directory, name).stat().st_size
         except FileNotFoundError as error:
             raise DamagedError(f"{name} is missing") from error
         if size != manifest.files[name].size:
             raise DamagedError(f"{name} has {size} bytes where {manifest.files[name].size} were written")
     for name in chosen:
         try:
-            with open(directory / name, "rb") as file:
+            with open(below(directory, name), "rb") as file:
                 digest = hashlib.file_digest(file, "sha256").hexdigest()
         except OSError as error:
             raise DamagedError(f"{name} cannot be read ({error.strerror})") from error

@@ -10,7 +10,6 @@ inconsistent. See docs/decisions/0100.
 import os
 import secrets
 import shutil
-import stat
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +23,9 @@ from fairlead.runtime.checkpoint.problems import Failed, clause, failure, settle
 from fairlead.runtime.checkpoint.store import Draft, step_name
 from fairlead.runtime.checkpoint.transfer import Address, Server, get, put
 from fairlead.runtime.errors import StoreUnavailable
+from fairlead.runtime.paths import below
+from fairlead.runtime.private_directory import make_private
+from fairlead.runtime.run_key import TOKEN_BYTES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,7 +79,7 @@ class NodeMemory:
         self._directory.put(draft, workplace)
         own = self._root / draft_name(draft)
         for address in self._neighbours:
-            put(address, own.name, {name: own / name for name in names})
+            put(address, own.name, {name: below(own, name) for name in names})
 
     def commit(self, draft: Draft, manifest: Manifest) -> None:
         self._directory.commit(draft, manifest)
@@ -129,7 +131,7 @@ class FoundInMemory:
         """
         lost: list[str] = []
         manifests = {text for holding in self._holdings.values() for text, _ in holding.get(step, ())}
-        for manifest in sorted(map(_read, manifests), key=lambda each: each.created_at, reverse=True):
+        for manifest in sorted(map(_read, manifests), key=lambda manifest: manifest.created_at, reverse=True):
             holders = self._holders(manifest)
             lost = [name for name in manifest.files if not holders.get(name)]
             if not lost:
@@ -152,8 +154,9 @@ class FoundInMemory:
             for name in names:
                 holders = all_holders[name]
                 if self._node in holders:
-                    (goal / name).parent.mkdir(parents=True, exist_ok=True)
-                    os.link(own / name, goal / name)
+                    path = below(goal, name)
+                    path.parent.mkdir(parents=True, exist_ok=True)
+                    os.link(below(own, name), path)
                 else:
                     absent.setdefault(holders[0], []).append(name)
             for node, missing in absent.items():
@@ -169,12 +172,12 @@ class FoundInMemory:
     def _holders(self, manifest: Manifest) -> dict[str, list[int]]:
         """Return the nodes that hold each file of exactly this save, by file name."""
         text = manifest.to_json().decode()
-        found: dict[str, list[int]] = {}
+        holders: dict[str, list[int]] = {}
         for node, holding in self._holdings.items():
             for own, names in holding.get(manifest.step, ()):
                 for name in names if own == text else ():
-                    found.setdefault(name, []).append(node)
-        return found
+                    holders.setdefault(name, []).append(node)
+        return holders
 
 
 Holding = dict[int, list[tuple[str, frozenset[str]]]]
@@ -196,11 +199,11 @@ def open_memory(
     root = place / f"node-{node:05d}"
     holding: Holding = {}
     server: Server | None = None
-    token = channel.gather(secrets.token_hex(16))[0]
+    token = channel.gather(secrets.token_hex(TOKEN_BYTES))[0]
 
     def prepare() -> None:
         nonlocal server
-        make_private(root)
+        make_place(root)
         if local_rank == 0:
             # Drafts of killed ranks would otherwise fill the memory.
             Directory(root).tidy(())
@@ -209,29 +212,29 @@ def open_memory(
 
     problem = failure(prepare)
     port = None if server is None else server.address.port
-    told = [[step, text, sorted(names)] for step, entries in holding.items() for text, names in entries]
+    held = [[step, text, sorted(names)] for step, entries in holding.items() for text, names in entries]
     try:
-        answers = settle(channel, problem, [node, local_rank, host, port, told])
+        answers = settle(channel, problem, [node, local_rank, host, port, held])
     except Failed as error:
         if server is not None:
             server.close()
         raise StoreUnavailable(f"checkpoints cannot be kept in memory: {error}") from error
     assert server is not None
     peers = [
-        Peer(node=each[0], local_rank=each[1], address=Address(host=each[2], port=each[3], token=token))
-        for each in answers
+        Peer(node=answer[0], local_rank=answer[1], address=Address(host=answer[2], port=answer[3], token=token))
+        for answer in answers
     ]
-    holdings: dict[int, Holding] = {each[0]: {} for each in answers}
+    holdings: dict[int, Holding] = {answer[0]: {} for answer in answers}
     for number, _, _, _, entries in answers:
         for step, text, names in entries:
             holdings[number].setdefault(step, []).append((text, frozenset(names)))
     servers = {peer.node: peer.address for peer in reversed(peers)}
-    found = FoundInMemory(root, node, holdings, servers)
+    in_memory = FoundInMemory(root, node, holdings, servers)
     sharing = sum(peer.address.host == host for peer in peers)
-    return NodeMemory(root, server, _backing(peers, node, local_rank), num_sharing=sharing), found
+    return NodeMemory(root, server, _backing(peers, node, local_rank), num_sharing=sharing), in_memory
 
 
-def make_private(root: Path) -> None:
+def make_place(root: Path) -> None:
     """Create a directory and Fairlead's directories above it, accessible to this user alone.
 
     Any user may write to the file system itself, so the directory must hold only files that this user wrote.
@@ -240,10 +243,7 @@ def make_private(root: Path) -> None:
         OSError: One of the directories belongs to another user or is open to others.
     """
     for path in (root.parent.parent, root.parent, root):
-        path.mkdir(mode=0o700, exist_ok=True)
-        found = path.lstat()
-        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o077:
-            raise PermissionError(1, "it is not a directory of this user alone", str(path))
+        make_private(path)
 
 
 def draft_name(draft: Draft) -> str:
@@ -257,12 +257,12 @@ def _backing(peers: list[Peer], node: int, local_rank: int) -> list[Address]:
     place = neighbour(nodes.index(node), len(nodes))
     if place is None:
         return []
-    there = [peer for peer in peers if peer.node == nodes[place]]
-    return [there[local_rank % len(there)].address]
+    beside = [peer for peer in peers if peer.node == nodes[place]]
+    return [beside[local_rank % len(beside)].address]
 
 
 def _held(directory: Directory, root: Path) -> Holding:
-    found: Holding = {}
+    held: Holding = {}
     for step in directory.steps():
         try:
             manifest = directory.manifest(step)
@@ -270,8 +270,8 @@ def _held(directory: Directory, root: Path) -> Holding:
             continue  # the file was overwritten; other nodes have the same manifest
         sizes = {name: path.stat().st_size for name, path in files_below(root / step_name(step)).items()}
         names = frozenset(name for name, facts in manifest.files.items() if sizes.get(name) == facts.size)
-        found[step] = [(manifest.to_json().decode(), names)]
-    return found
+        held[step] = [(manifest.to_json().decode(), names)]
+    return held
 
 
 def _read(text: str) -> Manifest:

@@ -1,8 +1,12 @@
 """Captures and restores the random generators of one rank, of the libraries that the program has loaded."""
 
+import base64
+import json
 import random
 import sys
 from typing import Any
+
+from fairlead.runtime.errors import CheckpointMismatch
 
 
 def capture() -> dict[str, Any]:
@@ -20,8 +24,42 @@ def capture() -> dict[str, Any]:
     return state
 
 
+def to_json(state: dict[str, Any]) -> bytes:
+    """Serialize states, bytes as base64."""
+    return json.dumps(state, default=lambda data: {"base64": base64.b64encode(data).decode()}).encode()
+
+
+def from_json(data: bytes) -> dict[str, Any]:
+    """Parse what ``to_json`` returned.
+
+    Raises:
+        CheckpointMismatch: It is something else.
+    """
+    try:
+        state: dict[str, Any] = json.loads(data, object_hook=_bytes)
+        version, numbers, gauss = state["python"]
+        return {**state, "python": (version, tuple(numbers), gauss)}
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise CheckpointMismatch("its states of random generators cannot be read") from error
+
+
+def _bytes(value: dict[str, Any]) -> Any:
+    return base64.b64decode(value["base64"]) if value.keys() == {"base64"} else value
+
+
 def restore(state: dict[str, Any]) -> None:
-    """Restore the generators, except those of libraries that this program has not loaded."""
+    """Restore the generators, except those of libraries that this program has not loaded.
+
+    Raises:
+        CheckpointMismatch: These are not states of generators.
+    """
+    try:
+        _restore(state)
+    except (ValueError, TypeError, LookupError, OverflowError, RuntimeError) as error:
+        raise CheckpointMismatch(f"its states of random generators cannot be restored: {error}") from error
+
+
+def _restore(state: dict[str, Any]) -> None:
     random.setstate(state["python"])
     numpy = sys.modules.get("numpy")
     if numpy is not None and "numpy" in state:

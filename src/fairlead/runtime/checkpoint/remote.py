@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 from fairlead.runtime.checkpoint.manifest import MANIFEST, DamagedError, Manifest, files_below
 from fairlead.runtime.checkpoint.store import STEP_NAME, Draft, step_name
 from fairlead.runtime.errors import StoreUnavailable
+from fairlead.runtime.paths import below
 from fairlead.runtime.places import open_place, translated, upload
 
 T = TypeVar("T")
@@ -80,15 +81,15 @@ class ObjectStore:
         directory = self._temporary(f"load-{step}-")
         try:
             for name in names:
-                self._download(f"{self._at(step)}/{name}", directory / name)
-        except (DamagedError, StoreUnavailable, OSError):
+                self._download(f"{self._at(step)}/{name}", below(directory, name))
+        except (ValueError, StoreUnavailable, OSError):
             self.release(directory)
             raise
         return directory
 
     def tidy(self, outdated: Iterable[int]) -> None:
-        found = self._found()
-        for step in {*outdated, *(step for step, names in found.items() if MANIFEST not in names)}:
+        files_by_step = self._found()
+        for step in {*outdated, *(step for step, names in files_by_step.items() if MANIFEST not in names)}:
             self._remove(step)
 
     def _at(self, step: int) -> str:
@@ -113,13 +114,13 @@ class ObjectStore:
             paths = self._do("read from", lambda: self._system.find(self._root))
         except FileNotFoundError:
             return {}
-        found: dict[int, set[str]] = {}
+        files_by_step: dict[int, set[str]] = {}
         for path in paths:
             directory, _, name = path.removeprefix(f"{self._root}/").partition("/")
             match = STEP_NAME.fullmatch(directory)
             if match:
-                found.setdefault(int(match[1]), set()).add(name)
-        return found
+                files_by_step.setdefault(int(match[1]), set()).add(name)
+        return files_by_step
 
     def _remove(self, step: int) -> None:
         """Remove a step, its manifest first, so that a partly removed checkpoint does not count as complete."""

@@ -8,7 +8,7 @@ from typing import Any
 
 from fairlead.runtime.channels import Channel
 from fairlead.runtime.checkpoint.content import Content
-from fairlead.runtime.checkpoint.manifest import INTERVAL, DamagedError, Manifest, verify
+from fairlead.runtime.checkpoint.manifest import INTERVAL, DamagedError, Manifest, NewerError, verify
 from fairlead.runtime.checkpoint.problems import Failed, failure, settle
 from fairlead.runtime.checkpoint.store import Source
 from fairlead.runtime.errors import CheckpointMismatch, StoreUnavailable
@@ -31,6 +31,7 @@ class Restored:
         step: Completed steps; 0 if none was loaded.
         saved_by: Number of ranks that saved it; 0 if none was loaded.
         rejected: Newer checkpoints that were skipped.
+        run: Identity of the run that saved it; empty if none was loaded.
         attempt: Attempt of the run that saved it.
         interval: The result of ``save_interval.Interval.kept`` stored with it; empty if there is none.
         in_memory: The checkpoint was loaded from the memory of the nodes.
@@ -39,6 +40,7 @@ class Restored:
     step: int
     saved_by: int
     rejected: tuple[Rejected, ...]
+    run: str = ""
     attempt: int = 0
     interval: Mapping[str, Any] = field(default_factory=dict)
     in_memory: bool = False
@@ -61,7 +63,8 @@ def restore(
     program.
 
     Raises:
-        StoreUnavailable: The store cannot be read. Starting over would be wrong, because it may hold checkpoints.
+        StoreUnavailable: The store cannot be read, or a newer version has saved to it. Starting over would be wrong,
+            because it may hold checkpoints.
         CheckpointMismatch: There are undamaged checkpoints, but none can be loaded into this program.
     """
     steps: list[int] = []
@@ -77,7 +80,7 @@ def restore(
     sources: list[tuple[int, Source]] = [(step, store) for step in answers[0]]
     if memory is not None:
         sources += [(step, memory) for step in memory.steps()]
-    sources.sort(key=lambda each: (each[0], each[1] is memory))
+    sources.sort(key=lambda source: (source[0], source[1] is memory))
     for step, source in reversed(sources):
         manifest, reason = _manifest(source, channel, step)
         if manifest is None:
@@ -94,6 +97,7 @@ def restore(
                 step=step,
                 saved_by=manifest.world_size,
                 rejected=tuple(rejected),
+                run=manifest.run,
                 attempt=manifest.attempt,
                 interval=manifest.content.get(INTERVAL, {}),
                 in_memory=source is memory,
@@ -124,6 +128,8 @@ def _manifest(store: Source, channel: Channel, step: int) -> tuple[Manifest | No
             if manifest.step != step:
                 raise DamagedError(f"its manifest is that of step {manifest.step}")
             text = manifest.to_json().decode()
+        except NewerError as error:
+            problem = StoreUnavailable(f"{store.place}: the checkpoint of step {step}: {error}")
         except DamagedError as error:
             damage = str(error)
         except (OSError, StoreUnavailable) as error:
@@ -164,7 +170,7 @@ def _fetch(
         verify(fetched, manifest, names[beside.index(channel.rank) :: len(beside)])
     except DamagedError as error:
         damage = str(error)
-    damages = [each for each in channel.gather(damage) if each]
+    damages = [text for text in channel.gather(damage) if text]
     return (own, None, damages[0]) if damages else (own, fetched, "")
 
 

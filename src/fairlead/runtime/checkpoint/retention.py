@@ -15,5 +15,5 @@ def outdated(complete: Collection[int], *, newest: int, keep: int, unusable: Col
     """
     usable = sorted((set(complete) - set(unusable)) | {newest})
     earlier = [step for step in usable if step != newest]
-    kept = {newest, *earlier[max(len(earlier) - (keep - 1), 0) :]}
-    return sorted(step for step in complete if step not in kept)
+    retained = {newest, *earlier[max(len(earlier) - (keep - 1), 0) :]}
+    return sorted(step for step in complete if step not in retained)

@@ -2,6 +2,8 @@
 
 All ranks make the same calls at the same steps. Each executes the phases of its content, and after every phase the
 ranks exchange their outcomes. A failure on any rank ends the save on all ranks and leaves no complete checkpoint.
+
+See decision 16.
 """
 
 import secrets
@@ -164,10 +166,10 @@ class Saver:
                 settle(self._channel, at_the_root(failure(partial(phase, workplace)), workplace))
             files: dict[str, FileFacts] = {}
             problem = failure(lambda: files.update(self._deliver(draft)))
-            told = {name: [facts.size, facts.sha256] for name, facts in files.items()}
+            facts_of = {name: [facts.size, facts.sha256] for name, facts in files.items()}
             # Where values differ between ranks, rank 0's count, so that every rank has the same manifest.
             answers = settle(
-                self._channel, problem, [told, [time.time(), content] if self._channel.rank == 0 else None]
+                self._channel, problem, [facts_of, [time.time(), content] if self._channel.rank == 0 else None]
             )
             manifest = self._manifest(draft, answers)
             self._size = manifest.size

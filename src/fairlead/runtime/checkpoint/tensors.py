@@ -21,6 +21,7 @@ from fairlead.runtime.channels import Alone, Gloo
 from fairlead.runtime.checkpoint import distcp, whole_state
 from fairlead.runtime.checkpoint.manifest import Manifest
 from fairlead.runtime.checkpoint.phases import Phase, rank_directory
+from fairlead.runtime.checkpoint.unpickling import load_values
 from fairlead.runtime.errors import CheckpointMismatch
 
 if TYPE_CHECKING:
@@ -38,12 +39,19 @@ class Tensors:
     """
 
     def __init__(
-        self, rank: int, world_size: int, state: Mapping[str, object], channel: "Callable[[], Channel]"
+        self,
+        rank: int,
+        world_size: int,
+        state: Mapping[str, object],
+        channel: "Callable[[], Channel]",
+        *,
+        trust: bool = False,
     ) -> None:
         self._rank = rank
         self._world_size = world_size
         self._channel = channel
         self._state = state
+        self._trust = trust
         self._modules = {name: value for name, value in state.items() if isinstance(value, torch.nn.Module)}
         self._parameters = {id(item) for module in self._modules.values() for item in module.parameters()}
         self._staging = Staging()
@@ -139,7 +147,7 @@ class Tensors:
             if unknown:
                 raise CheckpointMismatch(f"it holds {', '.join(unknown)}, which run.resume() was not given")
             chosen.update((name, value) for name, value in self._optimizers().items() if name in shared)
-            reader = distcp.Reader(directory / self._folder(place))
+            reader = distcp.Reader(directory / self._folder(place), trust=self._trust)
             # Keys of dicts in an optimizer's state may be numbers, which only a step of the optimizer itself can show.
             is_sharded = is_sharded or any(path[0] == "moments" and len(path) > 3 for path in reader.paths.values())
             others = {name: _state(self._state[name]) for name in self._others(shared)}
@@ -160,7 +168,12 @@ class Tensors:
             source = dcp.FileSystemReader(directory / self._folder(place))
             alone = group is None or place == RANK
             chosen_group = None if alone else group
-            self._together(lambda: dcp.load(tree, storage_reader=source, process_group=chosen_group, no_dist=alone))
+            planner = _load_planner(self._trust)
+            self._together(
+                lambda: dcp.load(
+                    tree, storage_reader=source, planner=planner, process_group=chosen_group, no_dist=alone
+                )
+            )
 
         def assign(directory: Path) -> None:
             tree["groups"].update(adopted)
@@ -186,8 +199,8 @@ class Tensors:
             if path[0] == "groups":
                 distcp.put(saved, path[1:], reader.read(name))
         own = {key: groups for key, groups in tree["groups"].items() if key not in saved}
-        groups = [group for each in saved.values() for group in each]
-        return {key: [_adopt(group, groups) for group in each] for key, each in own.items()}
+        groups = [group for saved_groups in saved.values() for group in saved_groups]
+        return {key: [_adopt(group, groups) for group in own_groups] for key, own_groups in own.items()}
 
     def _read(self, tree: dict[str, Any], reader: distcp.Reader) -> None:
         """Read into the tree: tensors of modules in place, the state of optimizers as it was saved."""
@@ -199,13 +212,13 @@ class Tensors:
                 distcp.put(tree, path, read)
         groups: dict[str, Any] = tree["groups"]
         names = self._names()
-        found: dict[str, Any] = {"moments": {}, "groups": {}}
+        state: dict[str, Any] = {"moments": {}, "groups": {}}
         for name, path in reader.paths.items():
             if (path[0] == "moments" and path[1] in names) or (path[0] == "groups" and path[1] in groups):
-                distcp.put(found, path, reader.read(name))
-        tree["moments"] = found["moments"]
+                distcp.put(state, path, reader.read(name))
+        tree["moments"] = state["moments"]
         tree["groups"] = {
-            key: [like(saved, own) for saved, own in zip(found["groups"][key], groups[key], strict=True)]
+            key: [like(saved, own) for saved, own in zip(state["groups"][key], groups[key], strict=True)]
             for key in groups
         }
 
@@ -337,6 +350,22 @@ class Tensors:
                 raise CheckpointMismatch(f"PyTorch cannot load it: {failures}") from error
 
 
+def _load_planner(trust: bool) -> Any:
+    """Return PyTorch's planner for loading, but for values that are no tensors, which it loads whatever they run."""
+    from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner
+
+    class Planner(DefaultLoadPlanner):
+        def load_bytes(self, read_item: Any, value: Any) -> None:
+            name = read_item.dest_index.fqn
+            loaded = load_values(value.read(), distcp.FILES, trust=trust)
+            if self.flatten_state_dict:
+                distcp.put(self.original_state_dict, self.mappings[name], loaded)
+            else:
+                self.state_dict[name] = loaded
+
+    return Planner()
+
+
 class Staging:
     """Copies a state to main memory, into the same buffers each time: new memory costs as much as the copying.
 
@@ -350,23 +379,23 @@ class Staging:
 
     def copy(self, tree: dict[str, Any]) -> dict[str, Any]:
         """Return a copy that shares nothing with the given tree. The previous copy must no longer be in use."""
-        kept: dict[str, torch.Tensor] = {}
+        staged: dict[str, torch.Tensor] = {}
         devices: set[torch.device] = set()
-        copied: dict[str, Any] = self._copy(tree, "", kept, devices)
+        copied: dict[str, Any] = self._copy(tree, "", staged, devices)
         for device in devices:
             torch.cuda.current_stream(device).synchronize()
-        self._kept = kept
-        self._locks.keep(_local(each).data_ptr() for each in kept.values())
+        self._kept = staged
+        self._locks.keep(_local(tensor).data_ptr() for tensor in staged.values())
         return copied
 
-    def _copy(self, value: Any, path: str, kept: dict[str, torch.Tensor], devices: set[torch.device]) -> Any:
+    def _copy(self, value: Any, path: str, staged: dict[str, torch.Tensor], devices: set[torch.device]) -> Any:
         if isinstance(value, torch.Tensor):
-            kept[path] = self._tensor(value.detach(), self._kept.get(path), devices)
-            return kept[path]
+            staged[path] = self._tensor(value.detach(), self._kept.get(path), devices)
+            return staged[path]
         if isinstance(value, dict):
-            return {key: self._copy(item, f"{path}.{key}", kept, devices) for key, item in value.items()}
+            return {key: self._copy(item, f"{path}.{key}", staged, devices) for key, item in value.items()}
         if isinstance(value, list | tuple) and type(value) in (list, tuple):
-            return type(value)(self._copy(item, f"{path}.{index}", kept, devices) for index, item in enumerate(value))
+            return type(value)(self._copy(item, f"{path}.{index}", staged, devices) for index, item in enumerate(value))
         return copy.deepcopy(value)
 
     def _tensor(self, source: torch.Tensor, before: torch.Tensor | None, devices: set[torch.device]) -> torch.Tensor:
@@ -412,8 +441,8 @@ class PageLocks:
         _unlock(self._locked, frozenset(pointers))
 
 
-def _unlock(locked: dict[int, torch.Tensor], kept: Collection[int]) -> None:
-    for pointer in [each for each in locked if each not in kept]:
+def _unlock(locked: dict[int, torch.Tensor], used: Collection[int]) -> None:
+    for pointer in [pointer for pointer in locked if pointer not in used]:
         torch.cuda.cudart().cudaHostUnregister(pointer)
         del locked[pointer]
 

@@ -1,23 +1,29 @@
 """Transfers files between the memories of a run's nodes, over sockets.
 
 Every rank has a server, which receives drafts from ranks of another node and sends files that it has. The server
-authenticates the peer and checks nothing else: the manifest defines which files belong to a checkpoint and their
-checksums.
+admits those that have the token of the ranks, and checks nothing else: the manifest defines which files belong to a
+checkpoint and their checksums.
 """
 
-import hmac
+import contextlib
 import os
+import selectors
 import socket
 import threading
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from functools import partial
+from pathlib import Path
 from typing import Any
 
+from fairlead.runtime.admission import Admission, greet
 from fairlead.runtime.channels import receive, send
 from fairlead.runtime.errors import StoreUnavailable
+from fairlead.runtime.paths import below
 
 TIMEOUT_S = 120.0
+REQUEST_BYTES = 16 << 20
+"""The longest request, which names all files of a rank's part."""
 CHUNK_BYTES = 1 << 20
 
 
@@ -35,52 +41,55 @@ class Server:
 
     def __init__(self, root: Path, *, host: str, token: str) -> None:
         self._root = root
-        self._token = token
+        self._token = bytes.fromhex(token)
         self._listener = socket.create_server((host, 0), backlog=128)
         self.address = Address(host=host, port=self._listener.getsockname()[1], token=token)
-        threading.Thread(target=self._listen, name="fairlead-memory", daemon=True).start()
+        self._closing, self._close = socket.socketpair()
+        self._thread = threading.Thread(target=self._listen, name="fairlead-memory", daemon=True)
+        self._thread.start()
 
     def close(self) -> None:
         """Stop answering requests."""
-        # Only a shutdown wakes a thread that waits in accept.
-        try:
-            self._listener.shutdown(socket.SHUT_RDWR)
-        except OSError:
-            return  # closed before
-        finally:
-            self._listener.close()
+        with contextlib.suppress(OSError):  # closed before
+            self._close.send(b"c")
+        self._thread.join()
 
     def _listen(self) -> None:
-        while True:
-            try:
-                connection, _ = self._listener.accept()
-            except OSError:
-                return
-            threading.Thread(target=self._answer, args=(connection,), name="fairlead-memory", daemon=True).start()
+        with self._listener, self._closing, self._close, selectors.DefaultSelector() as selector:
+            admission = Admission(self._listener, self._token, selector)
+            selector.register(self._closing, selectors.EVENT_READ)
+            while True:
+                for key, _ in selector.select(admission.timeout_s):
+                    if key.fileobj is self._closing:
+                        admission.close()
+                        return
+                    admitted = admission.handle(key)
+                    if admitted is not None:
+                        answer = partial(self._answer, admitted[0])
+                        threading.Thread(target=answer, name="fairlead-memory", daemon=True).start()
+                admission.expire()
 
     def _answer(self, connection: socket.socket) -> None:
         with connection:
             connection.settimeout(TIMEOUT_S)
             try:
-                asked = receive(connection)
-                if not isinstance(asked, dict) or not hmac.compare_digest(str(asked.get("token")), self._token):
-                    return
+                request = receive(connection, max_bytes=REQUEST_BYTES)
                 try:
-                    self._do(connection, asked)
-                except (OSError, KeyError, TypeError, ValueError) as error:
+                    self._do(connection, request)
+                except (OSError, KeyError, TypeError, ValueError, OverflowError) as error:
                     send(connection, {"problem": _told(error)})
             except (OSError, ValueError):
                 return  # the peer is gone; it detects the same and reports it to its own ranks
 
-    def _do(self, connection: socket.socket, asked: dict[str, Any]) -> None:
-        if "put" in asked:
-            for name, size in asked["files"]:
-                goal = _below(self._root, asked["put"], name)
+    def _do(self, connection: socket.socket, request: dict[str, Any]) -> None:
+        if "put" in request:
+            for name, size in request["files"]:
+                goal = below(self._root, request["put"], name)
                 goal.parent.mkdir(parents=True, exist_ok=True)
                 _receive_file(connection, goal, size)
             send(connection, {"problem": None})
             return
-        with _below(self._root, asked["get"], asked["name"]).open("rb") as file:
+        with below(self._root, request["get"], request["name"]).open("rb") as file:
             send(connection, {"problem": None, "size": os.fstat(file.fileno()).st_size})
             connection.sendfile(file)
 
@@ -94,12 +103,12 @@ def put(address: Address, draft: str, files: Mapping[str, Path]) -> None:
     sizes = [[name, path.stat().st_size] for name, path in files.items()]
     try:
         with _connected(address) as connection:
-            send(connection, {"token": address.token, "put": draft, "files": sizes})
+            send(connection, {"put": draft, "files": sizes})
             for path in files.values():
                 with path.open("rb") as file:
                     connection.sendfile(file)
-            problem = receive(connection)["problem"]
-    except (OSError, ValueError) as error:
+            problem = receive(connection, max_bytes=REQUEST_BYTES)["problem"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
         raise StoreUnavailable(f"a neighbour's memory cannot be reached: {_told(error)}") from error
     if problem is not None:
         raise StoreUnavailable(f"a neighbour's memory cannot take it: {problem}")
@@ -114,20 +123,21 @@ def get(address: Address, directory: str, names: Iterable[str], goal: Path) -> N
     for name in names:
         try:
             with _connected(address) as connection:
-                send(connection, {"token": address.token, "get": directory, "name": name})
-                answer = receive(connection)
+                send(connection, {"get": directory, "name": name})
+                answer = receive(connection, max_bytes=REQUEST_BYTES)
                 if answer["problem"] is not None:
                     raise StoreUnavailable(f"a neighbour's memory cannot give {name}: {answer['problem']}")
-                path = _below(goal, name)
+                path = below(goal, name)
                 path.parent.mkdir(parents=True, exist_ok=True)
                 _receive_file(connection, path, answer["size"])
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, KeyError, TypeError) as error:
             raise StoreUnavailable(f"a neighbour's memory cannot be reached: {_told(error)}") from error
 
 
 def _connected(address: Address) -> socket.socket:
     connection = socket.create_connection((address.host, address.port), timeout=TIMEOUT_S)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    greet(connection, bytes.fromhex(address.token))
     return connection
 
 
@@ -142,14 +152,6 @@ def _receive_file(connection: socket.socket, path: Path, size: int) -> None:
             while part:
                 part = part[file.write(part) :]
             size -= count
-
-
-def _below(root: Path, *parts: str) -> Path:
-    """Return a path below a directory; refuse a name that leads out of it."""
-    path = PurePosixPath(*parts)
-    if path.is_absolute() or ".." in path.parts:
-        raise ValueError(f"{path} is not below the memory's directory")
-    return root / path
 
 
 def _told(error: Exception) -> str:

@@ -27,13 +27,13 @@ def read_weights(place: str | Path, name: str = "model") -> dict[str, Any]:
         ValueError: Every checkpoint is damaged.
     """
     root = Path(place)
-    found = [root] if (root / MANIFEST).exists() else _newest_first(root)
-    if not found:
+    folders = [root] if (root / MANIFEST).exists() else _newest_first(root)
+    if not folders:
         raise FileNotFoundError(
             f"{str(place)!r} holds no complete checkpoint; give a checkpoint or a directory of them"
         )
     damage = ""
-    for directory in found:
+    for directory in folders:
         try:
             return _read(directory, name)
         except DamagedError as error:
@@ -44,14 +44,14 @@ def read_weights(place: str | Path, name: str = "model") -> dict[str, Any]:
 def _newest_first(root: Path) -> list[Path]:
     if not root.is_dir():
         return []
-    found = [path for path in root.iterdir() if STEP_NAME.fullmatch(path.name) and (path / MANIFEST).exists()]
-    return sorted(found, reverse=True)
+    folders = [path for path in root.iterdir() if STEP_NAME.fullmatch(path.name) and (path / MANIFEST).exists()]
+    return sorted(folders, reverse=True)
 
 
 def _read(directory: Path, name: str) -> dict[str, Any]:
     manifest = Manifest.from_json((directory / MANIFEST).read_bytes())
     folder = f"{rank_directory(0)}/{FOLDER}" if manifest.content.get("tensors") == RANK else FOLDER
-    names = [each for each in manifest.files if each.startswith(f"{folder}/")]
+    names = [file for file in manifest.files if file.startswith(f"{folder}/")]
     if name not in manifest.content.get("shared", ()) or not names:
         held = ", ".join(manifest.content.get("shared", ())) or "no tensors"
         raise CheckpointMismatch(f"{directory} holds no module {name!r}; it holds {held}")

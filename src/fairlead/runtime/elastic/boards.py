@@ -14,14 +14,16 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
+from fairlead.runtime.admission import greet
 from fairlead.runtime.elastic.beginnings import EPOCH
-from fairlead.runtime.elastic.member_server import notice_silence
+from fairlead.runtime.elastic.member_server import MOST_UNREAD, notice_silence
 from fairlead.runtime.errors import ReformFailed
 from fairlead.runtime.podfiles import read_json, write_json
+from fairlead.untrusted_json import parse_object
 
 LOOK_EVERY_S = 0.01
 # A killed rank releases its place as soon as the kernel has ended it.
@@ -68,14 +70,21 @@ class Board(Protocol):
 
 
 def open_board(
-    directory: Path, server: tuple[str, int] | None, run: str, rank: int, token: str, replacement: int = 0
+    directory: Path,
+    server: tuple[str, int] | None,
+    rank: int,
+    token: str,
+    replacement: int = 0,
+    *,
+    admission: Callable[[], bytes],
 ) -> Board:
     """Take a rank's place.
 
     Args:
         directory: Directory that the ranks share; with a server only those of this pod.
         server: Host and port of the server; None without one.
-        run: Name of the run and attempt, which the server's ranks have in common.
+        token: Name of this process, by which others tell it from an earlier one of its rank.
+        admission: Returns the secret with which the server admits ranks.
         replacement: Number of earlier pods of this rank in the attempt, whose processes get the place no more.
 
     Raises:
@@ -83,7 +92,7 @@ def open_board(
     """
     if server is None:
         return FileBoard(directory, rank, token)
-    return ServedBoard(directory, server, run, rank, token, replacement)
+    return ServedBoard(directory, server, admission(), rank, token, replacement)
 
 
 class FileBoard:
@@ -160,7 +169,7 @@ class ServedBoard:
     """A connection to `member_server.py`, which sends every change; reading waits for nothing."""
 
     def __init__(
-        self, directory: Path, server: tuple[str, int], run: str, rank: int, token: str, replacement: int = 0
+        self, directory: Path, server: tuple[str, int], secret: bytes, rank: int, token: str, replacement: int = 0
     ) -> None:
         directory.mkdir(parents=True, exist_ok=True)
         self._directory = directory
@@ -170,7 +179,8 @@ class ServedBoard:
         self._changed = threading.Condition()
         self._num_posted = self._num_done = 0
         self._is_lost = self._is_closed = False
-        self._connection, rest = self._enter({"run": run, "rank": rank, "token": token, "replacement": replacement})
+        self._secret = secret
+        self._connection, rest = self._enter({"rank": rank, "token": token, "replacement": replacement})
         self.host: str = self._connection.getsockname()[0]
         # A data loader's worker that outlives its rank must not keep the connection open.
         os.register_at_fork(after_in_child=self._connection.close)
@@ -219,13 +229,16 @@ class ServedBoard:
         deadline = time.monotonic() + FIND_WITHIN_S
         place = f"{self._server[0]}:{self._server[1]}"
         while True:
+            connection = None
             try:
                 connection = socket.create_connection(self._server, timeout=ANSWER_WITHIN_S)
                 notice_silence(connection)
-                connection.sendall(json.dumps(hello).encode() + b"\n")
+                greet(connection, self._secret, json.dumps(hello).encode())
                 first, rest = _first_line(connection)
             except (OSError, ValueError) as error:
                 problem = f"the ranks' server at {place} cannot be reached: {error}"
+                if connection is not None:
+                    connection.close()
             else:
                 if "values" in first:
                     connection.settimeout(None)
@@ -250,13 +263,13 @@ class ServedBoard:
                 if lines:
                     with self._changed:
                         for line in lines:
-                            self._apply(json.loads(line))
+                            self._apply(parse_object(line, max_bytes=MOST_UNREAD))
                         self._changed.notify_all()
                 data = self._connection.recv(1 << 16)
                 if not data:
                     break
                 rest += data
-        except OSError as error:
+        except (OSError, ValueError) as error:
             if not self._is_closed:
                 print(f"fairlead: the connection to the ranks' server ended: {error}", file=sys.stderr)
         finally:
@@ -288,9 +301,10 @@ def _first_line(connection: socket.socket) -> tuple[dict[str, Any], bytes]:
         if not data:
             raise ConnectionResetError("the connection was closed")
         received += data
+        if len(received) > MOST_UNREAD:
+            raise ValueError("another program listens there")
     line, _, rest = received.partition(b"\n")
-    message: dict[str, Any] = json.loads(line)
-    return message, rest
+    return parse_object(line, max_bytes=MOST_UNREAD), rest
 
 
 def _token_in(file: int) -> Any:

@@ -6,6 +6,8 @@ once, and so do those of the other members.
 
 On a busy machine gloo has been seen to wait on all the same, about once in twenty-five times. The thread kills such a
 process, as the other members wait a minute for it and then fail; its shim starts it again, and it returns in place.
+
+See decision 88.
 """
 
 import contextlib
@@ -157,10 +159,10 @@ def _allow(limit: timedelta) -> None:
 
 def _open_sockets() -> set[tuple[int, str]]:
     """Return the descriptors of sockets, each with its link, which tells it from a later socket of the same number."""
-    found = set()
+    sockets = set()
     for name in os.listdir("/proc/self/fd"):
         with contextlib.suppress(OSError):
             link = os.readlink(f"/proc/self/fd/{name}")
             if link.startswith("socket:"):
-                found.add((int(name), link))
-    return found
+                sockets.add((int(name), link))
+    return sockets

@@ -71,7 +71,7 @@ class Membership:
     def has_left(self) -> bool:
         """Return whether a member already waits for the next epoch."""
         ready = (self._board.read(f"ready-{rank}.json") for rank in self.epoch.members if rank != self._rank)
-        return any(each is not None and each["epoch"] == self.epoch.number for each in ready)
+        return any(report is not None and report["epoch"] == self.epoch.number for report in ready)
 
     def newcomers(self) -> list[int]:
         """Return the ranks outside the epoch that wait to join the next one."""
@@ -167,11 +167,11 @@ class Membership:
         return [rank for rank, token in epoch.tokens.items() if self._lives(rank, token)]
 
     def _newest(self) -> Epoch:
-        found = self._board.read(EPOCH)
-        if found is None:
+        record = self._board.read(EPOCH)
+        if record is None:
             return Epoch(number=0, tokens={})
-        tokens = {int(rank): str(token) for rank, token in found["tokens"].items()}
-        return Epoch(number=int(found["number"]), tokens=tokens, host=str(found["host"]), port=int(found["port"]))
+        tokens = {int(rank): str(token) for rank, token in record["tokens"].items()}
+        return Epoch(number=int(record["number"]), tokens=tokens, host=str(record["host"]), port=int(record["port"]))
 
     def _waiting(self, rank: int, after: int) -> str | None:
         """Return the token of a living rank that waits for the epoch after the given one; None for any other rank."""

@@ -1,4 +1,7 @@
-"""Sends the state of one rank to ranks that join, over the process group: tensors one by one, the rest pickled."""
+"""Sends the state of one rank to ranks that join, over the process group: tensors one by one, the rest pickled.
+
+The pickle is loaded as one of a checkpoint is, so that a peer cannot run programs here by it.
+"""
 
 import pickle
 from collections.abc import Mapping, MutableMapping
@@ -6,6 +9,8 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+
+from fairlead.runtime.checkpoint.unpickling import loads
 
 
 class _Slot:
@@ -16,21 +21,26 @@ class _Slot:
         self.dtype = value.dtype
 
 
-def broadcast_state(state: Mapping[str, Any], source: int, *, takes: bool) -> None:
+def broadcast_state(state: Mapping[str, Any], source: int, *, takes: bool, trust: bool = False) -> None:
     """Send the source's state to all ranks; collective.
 
     Args:
         state: Objects with ``state_dict``, and dictionaries, by the same names on all ranks.
         source: Rank, in the group, that has the state.
         takes: Whether this rank loads the state; a rank that already has it only takes part in the collective.
+        trust: Load objects of any class from the source.
+
+    Raises:
+        CheckpointMismatch: The state holds objects of other classes, and the source is not trusted.
     """
     is_source = dist.get_rank() == source
     tensors: list[torch.Tensor] = []
     skeleton = _without_tensors({name: _state(value) for name, value in state.items()}, tensors) if is_source else None
-    sent: list[Any] = [skeleton]
-    dist.broadcast_object_list(sent, src=source)
+    data = _broadcast(pickle.dumps(skeleton) if is_source else b"", source)
+    slot_name = f"{_Slot.__module__}.{_Slot.__qualname__}"
+    sent = skeleton if is_source else loads(data, f"the state of rank {source}", trust=trust, also={slot_name: _Slot})
     received: list[torch.Tensor] = []
-    for number, slot in enumerate(_slots(sent[0])):
+    for number, slot in enumerate(_slots(sent)):
         if is_source:
             buffer = tensors[number].detach().cpu().contiguous()
         else:
@@ -39,9 +49,17 @@ def broadcast_state(state: Mapping[str, Any], source: int, *, takes: bool) -> No
         if takes:
             received.append(buffer)
     if takes:
-        whole = _with_tensors(sent[0], iter(received))
+        whole = _with_tensors(sent, iter(received))
         for name, value in state.items():
             _load(value, whole[name])
+
+
+def _broadcast(data: bytes, source: int) -> bytes:
+    size = torch.tensor([len(data)])
+    dist.broadcast(size, src=source)
+    buffer = torch.frombuffer(bytearray(data), dtype=torch.uint8) if data else torch.empty(int(size), dtype=torch.uint8)
+    dist.broadcast(buffer, src=source)
+    return buffer.numpy().tobytes()
 
 
 def _state(value: Any) -> Any:

@@ -30,7 +30,13 @@ STEPS_AHEAD = 2
 
 
 class Host(Protocol):
-    """The part of the run that the loop uses."""
+    """The part of the run that the loop uses.
+
+    Attributes:
+        trust: State that comes from another rank may hold objects of any class.
+    """
+
+    trust: bool
 
     def look(self) -> None:
         """Raise the exception that a stop notice requires."""
@@ -211,8 +217,8 @@ class ElasticSteps(Steps):
 
         def back() -> None:
             with torch.no_grad():
-                for item, kept in buffers:
-                    item.copy_(kept)
+                for item, saved in buffers:
+                    item.copy_(saved)
             torch.set_rng_state(random)
 
         self._before = back
@@ -309,15 +315,15 @@ class ElasticSteps(Steps):
         own = torch.tensor([self._step if self._has_state else -1, int(self._has_met)])
         gathered = [torch.zeros_like(own) for _ in range(dist.get_world_size())]
         dist.all_gather(gathered, own)
-        reached = [int(each[0]) for each in gathered]
+        reached = [int(report[0]) for report in gathered]
         newest = max(reached)
         source = reached.index(newest)
-        if not any(bool(each[1]) for each in gathered):
+        if not any(bool(report[1]) for report in gathered):
             # State that is specific to a rank, such as a data loader's position, is not replaced.
             shared = {k: v for k, v in self._state.items() if isinstance(v, nn.Module | torch.optim.Optimizer)}
-            broadcast_state(shared, source, takes=place != source)
+            broadcast_state(shared, source, takes=place != source, trust=self._host.trust)
         elif min(reached) < newest:
-            broadcast_state(self._state, source, takes=reached[place] < newest)
+            broadcast_state(self._state, source, takes=reached[place] < newest, trust=self._host.trust)
         self._has_state = self._has_met = True
         self._place, self._step = place, newest
         self._group.opening(lambda: self._host.reformed(place, len(reached), newest))

@@ -65,7 +65,7 @@ class ExporterChild:
         pid = ranks.fork_with_signals_held()
         if pid == 0:
             try:
-                ranks.enter(shim, cgroup, null, null, given=read)
+                ranks.enter(shim, cgroup, null, null, stdin=read)
                 _give_way()
             except OSError as error:
                 ranks.give_up(error)

@@ -35,8 +35,8 @@ def words(text: str) -> list[str]:
 
 def problem(text: str) -> str | None:
     """Return the problem with a choice; None if it is valid."""
-    found = words(text)
-    strange = [word for word in found if word not in NAMES and found != [NONE]]
+    trackers = words(text)
+    strange = [word for word in trackers if word not in NAMES and trackers != [NONE]]
     if not strange:
         return None
     return (

@@ -4,6 +4,8 @@ It follows the file of rank 0's metrics, so training never waits for it and is n
 thread and a bounded queue. The offset that each tracker has reached is stored in the pod's directory, and a restarted
 exporter continues there. The shim writes the run's final status to standard input; the remaining points are then sent
 within a few seconds.
+
+See decision 46.
 """
 
 from __future__ import annotations
@@ -77,14 +79,14 @@ class Exporter:
         if wanted and (problem := choice.problem(wanted)) is not None:
             self.tell(f"{choice.CHOICE}: {problem}")
 
-    def follow(self, said: int) -> None:
+    def follow(self, status_fd: int) -> None:
         """Follow the metrics until the descriptor has the run's final status or is closed."""
         is_over = False
         while not is_over:
-            is_over = bool(select.select([said], [], [], LOOK_EVERY_S)[0])
+            is_over = bool(select.select([status_fd], [], [], LOOK_EVERY_S)[0])
             self.look()
         self.look()
-        self.end(_ending(said))
+        self.end(_ending(status_fd))
 
     def look(self) -> None:
         """Give new points to the lanes; the first points start the lanes."""
@@ -137,16 +139,16 @@ class Exporter:
                 data = file.read()
         except OSError:
             return []
-        found = []
+        points = []
         for line in data[: data.rfind(b"\n") + 1].splitlines(keepends=True):
             self._offset += len(line)
             try:
                 at, step, values = json.loads(line)
                 numbers = {str(name): float(value) for name, value in values.items()}
-                found.append((self._offset, Point(float(at), None if step is None else int(step), numbers)))
+                points.append((self._offset, Point(float(at), None if step is None else int(step), numbers)))
             except (ValueError, TypeError, AttributeError):  # a line that the program itself wrote into the file
                 continue
-        return found
+        return points
 
 
 class SentOffsets:
@@ -200,7 +202,7 @@ class Lane(threading.Thread):
         with self._changed:
             if self._is_given_up:
                 return
-            self._queue.extend(each for each in points if each[0] > self._offset)
+            self._queue.extend(point for point in points if point[0] > self._offset)
             self._trim()
             self._changed.notify()
 
@@ -218,8 +220,8 @@ class Lane(threading.Thread):
             if num_lost and not self._is_given_up and not self._is_told:
                 self._is_told = True
                 points = "1 point" if num_lost == 1 else f"{num_lost} points"
-                kept = "`fairlead compare` has them"
-                self._exporter.tell(f"{points} of the metrics did not get to {self._said}; {kept}.")
+                remedy = "`fairlead compare` has them"
+                self._exporter.tell(f"{points} of the metrics did not get to {self._said}; {remedy}.")
 
     def run(self) -> None:
         """Send the queue's points until the lane is told to end."""
@@ -283,8 +285,8 @@ class Lane(threading.Thread):
         if not self._is_away:
             self._is_away = True
             why = " ".join(str(getattr(error, "reason", error)).split())[:200] or type(error).__name__
-            kept = f"up to {MOST_WAITING:,} points wait for it, and the run continues"
-            self._exporter.tell(f"{self._said} does not answer: {why}; {kept}.")
+            consequence = f"up to {MOST_WAITING:,} points wait for it, and the run continues"
+            self._exporter.tell(f"{self._said} does not answer: {why}; {consequence}.")
 
     def _give_up(self, message: str) -> None:
         with self._changed:
@@ -307,9 +309,9 @@ def _target(name: str, env: Mapping[str, str], about: About) -> Target:
     return TensorBoardTarget(env, about)
 
 
-def _ending(said: int) -> str | None:
+def _ending(status_fd: int) -> str | None:
     """Return the status written to a descriptor; None if it was closed without one, as by a killed shim."""
-    return os.read(said, 64).decode("ascii", "replace").strip() or None
+    return os.read(status_fd, 64).decode("ascii", "replace").strip() or None
 
 
 if __name__ == "__main__":

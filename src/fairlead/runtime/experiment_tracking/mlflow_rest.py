@@ -94,14 +94,14 @@ class Mlflow:
             return DEFAULT_EXPERIMENT
         for is_last in (False, True):
             try:
-                found = self.get("experiments/get-by-name", experiment_name=name)["experiment"]
+                experiment = self.get("experiments/get-by-name", experiment_name=name)["experiment"]
             except MlflowError as error:
                 if error.code != NOT_THERE or is_last:
                     raise
             else:
-                if found.get("lifecycle_stage") == "deleted":
+                if experiment.get("lifecycle_stage") == "deleted":
                     raise Refused(f"the experiment {name!r} is deleted there; restore it, or name another")
-                return str(found["experiment_id"])
+                return str(experiment["experiment_id"])
             try:
                 return str(self.post("experiments/create", {"name": name})["experiment_id"])
             except MlflowError as error:
@@ -131,19 +131,19 @@ class Mlflow:
         except ValueError as error:
             raise Refused(f"{self.address}: {error}") from error
         try:
-            found = json.loads(data or b"{}")
+            document = json.loads(data or b"{}")
         except ValueError:
-            found = None
-        if not isinstance(found, dict):
+            document = None
+        if not isinstance(document, dict):
             raise Refused(f"{self.address} answers as no MLflow server does; correct the address")
-        return found
+        return document
 
 
 def _explained(error: urllib.error.HTTPError, address: str) -> Exception:
     text = error.read(1 << 16).decode("utf-8", "replace")
     try:
-        said = json.loads(text)
-        code, message = str(said.get("error_code", "")), str(said.get("message", ""))
+        document = json.loads(text)
+        code, message = str(document.get("error_code", "")), str(document.get("message", ""))
     except (ValueError, AttributeError):
         code, message = "", " ".join(text.split())
     if error.code in _RETRIED:

@@ -68,11 +68,11 @@ class MlflowTarget:
     def _own_run(self) -> dict[str, Any]:
         about = self._about
         experiment = self._server.experiment(self._env)
-        found = self._server.find_run(experiment, TAG, about.uid)
-        if found is not None:
-            self._run = found["info"]["run_id"]
+        run = self._server.find_run(experiment, TAG, about.uid)
+        if run is not None:
+            self._run = run["info"]["run_id"]
             self._update("RUNNING")
-            return dict(found["info"])
+            return dict(run["info"])
         tags = {
             TAG: about.uid,
             "fairlead.team": about.team,

@@ -63,8 +63,8 @@ def _event(at: float, step: int | None, values: Mapping[str, float] | None = Non
         parts.append(_field(3, version.encode()))
     if values:
         # Summary.value = 1, each with tag = 1 and simple_value = 2.
-        each = (_field(1, name.encode()) + b"\x15" + _float32(value) for name, value in values.items())
-        parts.append(_field(5, b"".join(_field(1, one) for one in each)))
+        scalars = (_field(1, name.encode()) + b"\x15" + _float32(value) for name, value in values.items())
+        parts.append(_field(5, b"".join(_field(1, one) for one in scalars)))
     return b"".join(parts)
 
 
@@ -81,12 +81,12 @@ def _field(number: int, data: bytes) -> bytes:
 
 def _varint(number: int) -> bytes:
     number &= (1 << 64) - 1
-    found = bytearray()
+    encoded = bytearray()
     while number > 0x7F:
-        found.append(number & 0x7F | 0x80)
+        encoded.append(number & 0x7F | 0x80)
         number >>= 7
-    found.append(number)
-    return bytes(found)
+    encoded.append(number)
+    return bytes(encoded)
 
 
 def _record(data: bytes) -> bytes:
@@ -95,17 +95,17 @@ def _record(data: bytes) -> bytes:
 
 
 def _masked(data: bytes) -> int:
-    found = _crc32c(data)
-    return ((found >> 15 | found << 17) + 0xA282EAD8) & 0xFFFFFFFF
+    checksum = _crc32c(data)
+    return ((checksum >> 15 | checksum << 17) + 0xA282EAD8) & 0xFFFFFFFF
 
 
 def _table() -> list[int]:
-    found = []
+    table = []
     for number in range(256):
         for _ in range(8):
             number = number >> 1 ^ (0x82F63B78 if number & 1 else 0)
-        found.append(number)
-    return found
+        table.append(number)
+    return table
 
 
 _TABLE = _table()
@@ -113,7 +113,7 @@ _TABLE = _table()
 
 def _crc32c(data: bytes) -> int:
     """Return the CRC-32C (Castagnoli), computed one byte at a time, as records are small."""
-    found = 0xFFFFFFFF
+    checksum = 0xFFFFFFFF
     for byte in data:
-        found = _TABLE[(found ^ byte) & 0xFF] ^ found >> 8
-    return found ^ 0xFFFFFFFF
+        checksum = _TABLE[(checksum ^ byte) & 0xFF] ^ checksum >> 8
+    return checksum ^ 0xFFFFFFFF

@@ -44,7 +44,7 @@ def network_params(environ: Mapping[str, str] | None = None) -> dict[str, str | 
     if "LIGHTGBM_MACHINES" not in env:
         raise Misuse("no ranks are listed; give the run `framework: lightgbm`")
     until = time.monotonic() + RESOLVE_S
-    listed = [each.rpartition(":") for each in env["LIGHTGBM_MACHINES"].split(",")]
+    listed = [machine.rpartition(":") for machine in env["LIGHTGBM_MACHINES"].split(",")]
     return {
         "machines": ",".join(f"{_resolve(host, until)}:{port}" for host, _, port in listed),
         "num_machines": int(env["LIGHTGBM_NUM_MACHINES"]),

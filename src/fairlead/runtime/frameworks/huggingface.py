@@ -48,8 +48,8 @@ class FairleadCallback(TrainerCallback):  # type: ignore[misc] # transformers is
             )
         self._trainer = trainer
         with resumed_files(self._run) as directory:
-            found = sorted(directory.glob("checkpoint-*"))
-            yield str(found[-1]) if found else None
+            checkpoints = sorted(directory.glob("checkpoint-*"))
+            yield str(checkpoints[-1]) if checkpoints else None
 
     def on_log(
         self,
@@ -83,10 +83,10 @@ class FairleadCallback(TrainerCallback):  # type: ignore[misc] # transformers is
         trainer = self._trainer
         assert trainer is not None
         args, control = trainer.args, trainer.control
-        kept = args.output_dir, args.push_to_hub, control.should_save
+        original = args.output_dir, args.push_to_hub, control.should_save
         args.output_dir, args.push_to_hub = str(directory), False
         try:
             # This is how the Trainer itself saves a checkpoint at any time; there is no public method.
             trainer._save_checkpoint(trainer.model, trial=None)
         finally:
-            args.output_dir, args.push_to_hub, control.should_save = kept
+            args.output_dir, args.push_to_hub, control.should_save = original

@@ -38,8 +38,8 @@ def gather(files: Path, into: Path) -> None:
     """
     if into.exists() and any(into.iterdir()):  # left by a checkpoint that could not be loaded
         shutil.rmtree(into)
-    for each in sorted(files.parent.parent.glob("rank-*/files")):
-        shutil.copytree(each, into, copy_function=_link, dirs_exist_ok=True)
+    for folder in sorted(files.parent.parent.glob("rank-*/files")):
+        shutil.copytree(folder, into, copy_function=_link, dirs_exist_ok=True)
 
 
 def _link(source: str, target: str) -> None:

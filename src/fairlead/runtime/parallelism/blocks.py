@@ -44,12 +44,12 @@ def find_blocks(model: "torch.nn.Module", path: str | None) -> Blocks:
             kind = type(container).__name__
             raise Misuse(f"the plan's blocks, {path}, are a {kind}; give the path of a ModuleList or Sequential")
         return Blocks(path=tuple(path.split(".")), container=container)
-    found = Blocks(path=(), container=None)
+    blocks = Blocks(path=(), container=None)
     for name, module in model.named_modules():
         if not isinstance(module, (ModuleList, Sequential)):
             continue
         members = list(module)
         alike = len({type(member) for member in members}) == 1 and any(True for _ in members[0].children())
-        if alike and len(members) > len(found.modules):
-            found = Blocks(path=tuple(name.split(".")) if name else (), container=module)
-    return found
+        if alike and len(members) > len(blocks.modules):
+            blocks = Blocks(path=tuple(name.split(".")) if name else (), container=module)
+    return blocks

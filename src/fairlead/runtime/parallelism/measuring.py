@@ -57,8 +57,8 @@ class _Block(nn.Module):
         batch, length, width = x.shape
         parts = (layer(normed).view(batch, length, self.heads, -1) for layer in (self.query, self.key, self.value))
         query, key, value = (part.transpose(1, 2) for part in parts)
-        given = functional.scaled_dot_product_attention(query, key, value, is_causal=True)
-        x = x + self.out(given.transpose(1, 2).reshape(batch, length, width))
+        attended = functional.scaled_dot_product_attention(query, key, value, is_causal=True)
+        x = x + self.out(attended.transpose(1, 2).reshape(batch, length, width))
         normed = self.between(x)
         added: torch.Tensor = x + self.down(functional.silu(self.gate(normed)) * self.up(normed))
         return added
@@ -71,7 +71,7 @@ class _Meter:
 
     def seconds(self, act: Callable[[], object]) -> float:
         """Return the median seconds of one call among many consecutive ones."""
-        found = []
+        seconds = []
         for number in range(TIMES + 1):
             self._wait()
             begin = time.perf_counter()
@@ -79,8 +79,8 @@ class _Meter:
                 act()
             self._wait()
             if number:
-                found.append((time.perf_counter() - begin) / self.sizes.repeats)
-        return statistics.median(found)
+                seconds.append((time.perf_counter() - begin) / self.sizes.repeats)
+        return statistics.median(seconds)
 
     def _wait(self) -> None:
         if self.device.type == "cuda":
@@ -89,12 +89,12 @@ class _Meter:
     def products(self) -> list[tuple[int, float]]:
         """Return each depth with the seconds of a matrix product of that depth."""
         rows, columns = self.sizes.rows, self.sizes.columns
-        found = []
+        products = []
         for depth in self.sizes.depths:
             left = torch.randn(rows, depth, device=self.device, dtype=self.dtype)
             right = torch.randn(depth, columns, device=self.device, dtype=self.dtype)
-            found.append((depth, self.seconds(lambda left=left, right=right: left @ right)))  # type: ignore[misc]
-        return found
+            products.append((depth, self.seconds(lambda left=left, right=right: left @ right)))  # type: ignore[misc]
+        return products
 
     def copied_gb_s(self) -> float:
         """Return the GB/s that a copy reads and writes in total."""
@@ -105,8 +105,8 @@ class _Meter:
     def launch_ms(self) -> float:
         """Return the milliseconds of a layer's forward and backward pass with almost no computation."""
         layers = nn.Sequential(*(_Block() for _ in range(4))).to(self.device, self.dtype)
-        given = torch.randn(1, 16, 64, device=self.device, dtype=self.dtype)
-        return self.seconds(lambda: layers(given).sum().backward()) / len(layers) * 1000
+        block_input = torch.randn(1, 16, 64, device=self.device, dtype=self.dtype)
+        return self.seconds(lambda: layers(block_input).sum().backward()) / len(layers) * 1000
 
     def all_reduce_s(self, size: int) -> float:
         """Return the seconds of an all-reduce of ``size`` bytes."""
@@ -133,28 +133,28 @@ def measure(device: torch.device, ranks: int) -> dict[str, object]:
     """
     sizes = GPU if device.type == "cuda" else CPU
     meter = _Meter(device, sizes)
-    found: dict[str, object] = {"rows": sizes.rows, "columns": sizes.columns, "ranks": ranks}
+    figures: dict[str, object] = {"rows": sizes.rows, "columns": sizes.columns, "ranks": ranks}
     if device.type == "cuda":
         properties = torch.cuda.get_device_properties(device)
-        found |= {
+        figures |= {
             "name": properties.name,
             "memory_bytes": properties.total_memory,
             "processors": properties.multi_processor_count,
         }
     else:
         memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-        found |= {"name": "cpu", "memory_bytes": memory, "processors": 1}
+        figures |= {"name": "cpu", "memory_bytes": memory, "processors": 1}
     slope, intercept = line_of(meter.products())
     if slope <= 0:
         raise RuntimeError("larger matrix products took no longer than small ones; measure while the device is idle")
-    found |= {"seconds_per_depth": slope, "depth": max(intercept / slope, 0.0)}
-    found |= {"memory_gb_s": meter.copied_gb_s(), "launch_ms": meter.launch_ms()}
+    figures |= {"seconds_per_depth": slope, "depth": max(intercept / slope, 0.0)}
+    figures |= {"memory_gb_s": meter.copied_gb_s(), "launch_ms": meter.launch_ms()}
     if ranks > 1:
         moved = 2 * (ranks - 1) / ranks * sizes.sent_bytes
-        found["link_gb_s"] = moved / meter.all_reduce_s(sizes.sent_bytes) / 1e9
+        figures["link_gb_s"] = moved / meter.all_reduce_s(sizes.sent_bytes) / 1e9
         # The estimate's model: the latency between two GPUs, plus half of it for each further doubling.
-        found["latency_ms"] = meter.all_reduce_s(1024) * 1000 / (1 + math.log2(ranks) / 2)
-    return found
+        figures["latency_ms"] = meter.all_reduce_s(1024) * 1000 / (1 + math.log2(ranks) / 2)
+    return figures
 
 
 def main(argv: list[str]) -> None:
@@ -168,9 +168,9 @@ def main(argv: list[str]) -> None:
     if ranks > 1:
         backend = "nccl" if device.type == "cuda" else "gloo"
         dist.init_process_group(backend, init_method=f"file://{rendezvous}", rank=rank, world_size=ranks)
-    found = measure(device, ranks)
+    figures = measure(device, ranks)
     if rank == 0:
-        Path(result).write_text(json.dumps(found))
+        Path(result).write_text(json.dumps(figures))
     if ranks > 1:
         dist.destroy_process_group()
 

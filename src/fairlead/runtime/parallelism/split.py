@@ -51,13 +51,13 @@ def read_split(text: str | None, world_size: int) -> Split:
     """
     if text is None:
         return Split(data=world_size, batch=world_size)
-    given = json.loads(text)
-    if given.pop("choose", None) is not None:
+    document = json.loads(text)
+    if document.pop("choose", None) is not None:
         raise Misuse(
             "`parallel: auto` has not been chosen for this run; submit it with `fairlead run`, which does, or give "
             "`parallel` the numbers"
         )
-    parts = {name: value for name, value in given.items() if value is not None}
+    parts = {name: value for name, value in document.items() if value is not None}
     tensor, pipeline, micro = parts.get("tensor", 1), parts.get("pipeline", 1), parts.get("micro_batch", 1)
     data = parts.setdefault("data", max(1, world_size // (tensor * pipeline)))
     parts.setdefault("batch", data * micro)

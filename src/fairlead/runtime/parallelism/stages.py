@@ -4,6 +4,8 @@ A stage keeps its blocks. The first stage keeps the modules that forward calls b
 them, and all stages keep modules without parameters, such as rotary angles. On the other stages the modules before the
 blocks return the output of the previous stage, and forward ends after the last block with that block's output.
 Parameters that the first and last stage share (tied embeddings) are on both, and their gradients are summed.
+
+See decision 57.
 """
 
 import copy
@@ -83,8 +85,8 @@ def cut(
     tied_ids = _ids(before.values()) & _ids(after.values())
     tied = tuple(
         f"{path}.{name}"
-        for path, each in before.items()
-        for name, item in each.named_parameters()
+        for path, module in before.items()
+        for name, item in module.named_parameters()
         if id(item) in tied_ids
     )
     received = Received()
@@ -95,8 +97,8 @@ def cut(
             del container._modules[name]
     if index > 0:
         for path, module in before.items():
-            kept = tied_ids if index == count - 1 else set[int]()
-            _replace(model, path, _Before(received, module, kept, precision))
+            shared_ids = tied_ids if index == count - 1 else set[int]()
+            _replace(model, path, _Before(received, module, shared_ids, precision))
         first: nn.Module = next(container.children())
         # Runs before FSDP's own hook, which prepares gradients for the block's actual inputs.
         first.register_forward_pre_hook(_giving(received), prepend=True, with_kwargs=True)
@@ -147,8 +149,8 @@ class Preview:
         output = as_tensor(call(self.model, inputs))
         for hook in hooks:
             hook.remove()
-        given = None if self.index == 0 else self._like(seen[own.start])
-        return given, self._like(seen.get(own.stop, output))
+        received = None if self.index == 0 else self._like(seen[own.start])
+        return received, self._like(seen.get(own.stop, output))
 
     def _like(self, tensor: torch.Tensor) -> torch.Tensor:
         return torch.empty_like(tensor.detach(), dtype=self.precision or tensor.dtype).requires_grad_()
@@ -162,14 +164,14 @@ def as_tensor(output: Any) -> torch.Tensor:
     """
     if isinstance(output, torch.Tensor):
         return output
-    given = getattr(output, "logits", None)
-    if given is None and isinstance(output, Mapping):
-        given = next(iter(output.values()), None)
-    if given is None and isinstance(output, (tuple, list)) and output:
-        given = output[0]
-    if not isinstance(given, torch.Tensor):
+    tensor = getattr(output, "logits", None)
+    if tensor is None and isinstance(output, Mapping):
+        tensor = next(iter(output.values()), None)
+    if tensor is None and isinstance(output, (tuple, list)) and output:
+        tensor = output[0]
+    if not isinstance(tensor, torch.Tensor):
         raise Misuse(f"the model gives a {type(output).__name__} without a tensor; have it return one, or `logits`")
-    return given
+    return tensor
 
 
 def call(forward: Any, inputs: Any) -> Any:
@@ -191,12 +193,12 @@ def _around(
                 f"{'.'.join((*blocks.path[:depth], name))} is a parameter beside the blocks, which no stage can be "
                 "given; put it into a module, or give `parallel.pipeline: 1`"
             )
-        found = before
+        modules = before
         for name, child in at.named_children():
             if name == step:
-                found = after
+                modules = after
             elif next(child.parameters(), None) is not None:
-                found[".".join((*blocks.path[:depth], name))] = child
+                modules[".".join((*blocks.path[:depth], name))] = child
         at = getattr(at, step)
     for path in plan.before if plan else ():
         before[path] = _taken(after, path, "before")
@@ -289,8 +291,8 @@ class _Ended(Exception):
 class _End(nn.Module):
     """Follows the last block of a stage and ends forward."""
 
-    def forward(self, *given: Any, **named: Any) -> torch.Tensor:
-        raise _Ended(given[0] if given else next(iter(named.values())))
+    def forward(self, *positional: Any, **named: Any) -> torch.Tensor:
+        raise _Ended(positional[0] if positional else next(iter(named.values())))
 
 
 def _giving(received: Received) -> Any:

@@ -91,15 +91,15 @@ class Step:
     def _micro_batches(self, inputs: Any, targets: Any) -> list[tuple[Any, Any]]:
         split = self._applied.split
         count = split.micro_batches
-        given = _samples(inputs)
+        num_samples = _samples(inputs)
         wanted = count * split.micro_batch
-        if (self._is_given and given != wanted) or given % count:
+        if (self._is_given and num_samples != wanted) or num_samples % count:
             raise Misuse(
-                f"run.forward_backward() was given {given} samples; the split has {count} x {split.micro_batch} = "
-                f"{wanted} on each replica and step"
+                f"run.forward_backward() was given {num_samples} samples; "
+                f"the split has {count} x {split.micro_batch} = {wanted} on each replica and step"
             )
-        if _samples(targets) != given:
-            raise Misuse(f"run.forward_backward() was given {given} samples and {_samples(targets)} targets")
+        if _samples(targets) != num_samples:
+            raise Misuse(f"run.forward_backward() was given {num_samples} samples and {_samples(targets)} targets")
         return list(zip(_chunks(inputs, count), _chunks(targets, count), strict=True))
 
     def _accumulated(self, parts: list[tuple[Any, Any]], loss: Loss) -> torch.Tensor:
@@ -140,9 +140,9 @@ class Step:
     def _schedule(self, count: int, loss: Loss) -> "PipelineScheduleSingle":
         from torch.distributed.pipelining import Schedule1F1B, ScheduleGPipe
 
-        found = self._schedules.get(count)
-        if found is not None and found[0] is loss:
-            return found[1]
+        schedule = self._schedules.get(count)
+        if schedule is not None and schedule[0] is loss:
+            return schedule[1]
         assert self._stage is not None
         # The 1F1B schedule keeps fewer micro-batches in memory, but needs at least as many as there are stages.
         kind = Schedule1F1B if count >= self._applied.split.pipeline else ScheduleGPipe
@@ -171,8 +171,8 @@ class Step:
 
             assert tracing.tracer is not None
             with tracing.tracer.live.paused():
-                given, gives = applied.preview.ends(inputs)
-            known = {"input_args": () if given is None else (given,), "output_args": (gives,)}
+                receives, gives = applied.preview.ends(inputs)
+            known = {"input_args": () if receives is None else (receives,), "output_args": (gives,)}
         return PipelineStage(applied.module, stage.index, stage.count, device, group=group, **known)
 
     def _tied(self) -> list[nn.Parameter]:

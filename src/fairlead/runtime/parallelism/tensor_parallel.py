@@ -62,14 +62,14 @@ def divide(model: nn.Module, blocks: list[nn.Module], mesh: "DeviceMesh", plan: 
         if not blocks:
             raise Misuse("run.parallelize() found no blocks for the plan's layers; give the plan `blocks`")
         return
-    found = [(module, pair) for module in model.modules() for pair in KNOWN if _has(module, pair)]
-    if not found:
+    layers = [(module, pair) for module in model.modules() for pair in KNOWN if _has(module, pair)]
+    if not layers:
         names = sorted({name for pair in KNOWN for name in (*pair.columns, *pair.rows)})
         raise Misuse(
             f"run.parallelize() found no layers to divide; it knows {', '.join(names)}. "
             "Give it a fairlead.ParallelPlan with the model's own names, or `parallel.tensor: 1`"
         )
-    for module, pair in found:
+    for module, pair in layers:
         _divide(module, pair, mesh)
 
 
@@ -179,11 +179,11 @@ def _compute_own_columns(layer: nn.Module, mesh: "DeviceMesh") -> None:
         parts = whole.chunk(PARTS_OF_FUSED, dim)
         return torch.cat([part.chunk(ranks, dim)[rank] for part in parts], dim)
 
-    def forward(given: torch.Tensor) -> torch.Tensor:
+    def forward(inputs: torch.Tensor) -> torch.Tensor:
         weight: Any = layer.weight
         bias: Any = layer.bias
         columns = own(weight, 1).t() if transposed else own(weight, 0)
-        given = _GradientsAddedUp.apply(given, group)
-        return nn.functional.linear(given, columns, None if bias is None else own(bias, 0))
+        inputs = _GradientsAddedUp.apply(inputs, group)
+        return nn.functional.linear(inputs, columns, None if bias is None else own(bias, 0))
 
     layer.forward = forward

@@ -5,6 +5,8 @@
 Nothing is allocated, computed or sent: tensors only have shapes (``FakeTensorMode``), and the process group is torch's
 fake one. The program ends when its third step begins, since optimizers create their states in the first.
 ``fairlead.run()`` imports this module only in a program started this way.
+
+See decision 58.
 """
 
 import contextlib
@@ -81,8 +83,8 @@ class LiveBytes(TorchDispatchMode):
         super().__exit__(*args)  # type: ignore[no-untyped-call] # torch has no types here
         torch.UntypedStorage.resize_ = self._resize  # type: ignore[method-assign] # restored
         _ShardingPropagator._propagate_tensor_meta_non_cached = self._shape
-        for each in self._watched.values():
-            each.detach()
+        for watched in self._watched.values():
+            watched.detach()
 
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:
@@ -96,15 +98,15 @@ class LiveBytes(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if self._is_paused:
             return func(*args, **(kwargs or {}))
-        if any(issubclass(each, torch.distributed.tensor.DTensor) for each in types):
+        if any(issubclass(kind, torch.distributed.tensor.DTensor) for kind in types):
             return NotImplemented
         if func is torch.ops._c10d_functional.wait_tensor.default:
             made = args[0]  # a fake result would be another tensor
         else:
             made = func(*args, **(kwargs or {}))
-        for each in torch.utils._pytree.tree_leaves(made):
-            if isinstance(each, torch.Tensor):
-                self.watch(each)
+        for leaf in torch.utils._pytree.tree_leaves(made):
+            if isinstance(leaf, torch.Tensor):
+                self.watch(leaf)
         return made
 
 

@@ -63,10 +63,10 @@ class Completion:
         """Add a piece and return the text that can be sent: all but a possible beginning of a stop sequence."""
         self.pieces += 1
         pending = self._held + piece
-        found = [at for at in (pending.find(stop) for stop in self.stops) if at >= 0]
-        if found:
+        places = [at for at in (pending.find(stop) for stop in self.stops) if at >= 0]
+        if places:
             self.finish = "stop"
-            pending, self._held = pending[: min(found)], ""
+            pending, self._held = pending[: min(places)], ""
         else:
             keep = max((_overlap(pending, stop) for stop in self.stops), default=0)
             pending, self._held = pending[: len(pending) - keep], pending[len(pending) - keep :]
@@ -116,43 +116,43 @@ class Completion:
         return {"id": self.id, "object": kind, "created": self.created, "model": self.model, "choices": choices}
 
 
-def read_completion(given: dict[str, Any], kind: str, predictor: Predictor, model: str) -> Completion:
+def read_completion(fields: dict[str, Any], kind: str, predictor: Predictor, model: str) -> Completion:
     """Parse a request, except the prompt of a chat, which the predictor builds; see ``messages_of``.
 
     Raises:
         BadRequest: A value is wrong, or cannot be honoured.
         NotFound: The request is for another model.
     """
-    _check_keys(given, kind)
-    asked = given.get("model")
-    if not isinstance(asked, str):
-        raise BadRequest(f"model is {_short(asked)}; give {model!r}")
-    if asked != model:
-        raise NotFound(f"there is no model {_short(asked)}; there is {model!r}")
-    limit = given.get("max_tokens")
-    if kind == "chat.completion" and given.get("max_completion_tokens") is not None:
-        limit = given["max_completion_tokens"]
+    _check_keys(fields, kind)
+    requested = fields.get("model")
+    if not isinstance(requested, str):
+        raise BadRequest(f"model is {_short(requested)}; give {model!r}")
+    if requested != model:
+        raise NotFound(f"there is no model {_short(requested)}; there is {model!r}")
+    limit = fields.get("max_tokens")
+    if kind == "chat.completion" and fields.get("max_completion_tokens") is not None:
+        limit = fields["max_completion_tokens"]
     max_tokens = _whole("max_tokens", DEFAULT_TOKENS[kind] if limit is None else limit, 1, MAX_TOKENS)
-    temperature = _fraction("temperature", given.get("temperature"), 1.0, 0.0, 2.0)
+    temperature = _fraction("temperature", fields.get("temperature"), 1.0, 0.0, 2.0)
     sampling: dict[str, Any] = {}
-    if given.get("top_p") is not None:
-        sampling["top_p"] = _fraction("top_p", given["top_p"], 1.0, 0.0, 1.0)
-    if given.get("seed") is not None:
-        sampling["seed"] = _whole("seed", given["seed"], -(1 << 63), (1 << 63) - 1)
+    if fields.get("top_p") is not None:
+        sampling["top_p"] = _fraction("top_p", fields["top_p"], 1.0, 0.0, 1.0)
+    if fields.get("seed") is not None:
+        sampling["seed"] = _whole("seed", fields["seed"], -(1 << 63), (1 << 63) - 1)
     for name in [name for name in sampling if name not in predictor.sampling]:
         if (name, sampling.pop(name)) != ("top_p", 1.0):
             raise BadRequest(f"{name} is not supported: generate() of this predictor takes none")
-    stream = _truth("stream", given.get("stream"))
-    include_usage = _stream_options(given.get("stream_options"), stream, predictor)
+    stream = _truth("stream", fields.get("stream"))
+    include_usage = _stream_options(fields.get("stream_options"), stream, predictor)
     prefix = "chatcmpl-" if kind == "chat.completion" else "cmpl-"
     return Completion(
         kind=kind,
         model=model,
-        prompt="" if kind == "chat.completion" else _prompt(given.get("prompt")),
+        prompt="" if kind == "chat.completion" else _prompt(fields.get("prompt")),
         max_tokens=max_tokens,
         temperature=temperature,
         sampling=sampling,
-        stops=_stops(given.get("stop")),
+        stops=_stops(fields.get("stop")),
         stream=stream,
         include_usage=include_usage,
         id=prefix + uuid.uuid4().hex,
@@ -160,13 +160,13 @@ def read_completion(given: dict[str, Any], kind: str, predictor: Predictor, mode
     )
 
 
-def messages_of(given: dict[str, Any]) -> list[dict[str, str]]:
+def messages_of(fields: dict[str, Any]) -> list[dict[str, str]]:
     """Return the messages of a request, each with its role and its text.
 
     Raises:
         BadRequest: It is not a list of messages, or a message has more than text.
     """
-    messages = given.get("messages")
+    messages = fields.get("messages")
     if not isinstance(messages, list) or not messages:
         raise BadRequest('messages is missing; give [{"role": "user", "content": "..."}]')
     return [_message(number, message) for number, message in enumerate(messages)]
@@ -186,47 +186,49 @@ def _message(number: int, message: Any) -> dict[str, str]:
     return {"role": role, "content": content}
 
 
-def _check_keys(given: dict[str, Any], kind: str) -> None:
+def _check_keys(fields: dict[str, Any], kind: str) -> None:
     own = ("messages", "max_completion_tokens") if kind == "chat.completion" else ("prompt",)
-    for key, value in given.items():
+    for key, value in fields.items():
         if key in _KNOWN or key in own or key in _FREE:
             continue
         if key not in _NEUTRAL:
             raise BadRequest(f"{_short(key)} is not supported; there is {', '.join((*own, *_KNOWN))}")
         # True == 1 in Python, but a JSON true is not a 1.
-        if not any(value == each and isinstance(value, bool) == isinstance(each, bool) for each in _NEUTRAL[key]):
+        if not any(
+            value == neutral and isinstance(value, bool) == isinstance(neutral, bool) for neutral in _NEUTRAL[key]
+        ):
             raise BadRequest(f"{key} is {_short(value)}, which is not supported; leave it out")
 
 
-def _prompt(given: Any) -> str:
-    if isinstance(given, list) and len(given) == 1:
-        given = given[0]
-    if not isinstance(given, str):
-        raise BadRequest(f"prompt is {_short(given)}; give one text")
-    return given
+def _prompt(prompt: Any) -> str:
+    if isinstance(prompt, list) and len(prompt) == 1:
+        prompt = prompt[0]
+    if not isinstance(prompt, str):
+        raise BadRequest(f"prompt is {_short(prompt)}; give one text")
+    return prompt
 
 
-def _stops(given: Any) -> tuple[str, ...]:
-    if given is None:
+def _stops(value: Any) -> tuple[str, ...]:
+    if value is None:
         return ()
-    stops = [given] if isinstance(given, str) else given
+    stops = [value] if isinstance(value, str) else value
     fit = isinstance(stops, list) and all(isinstance(stop, str) and 0 < len(stop) <= MAX_STOP for stop in stops)
     if not fit or len(stops) > MAX_STOPS:
         rule = f"give a text, or a list of at most {MAX_STOPS}, each of 1 to {MAX_STOP} characters"
-        raise BadRequest(f"stop is {_short(given)}; {rule}")
+        raise BadRequest(f"stop is {_short(value)}; {rule}")
     return tuple(stops)
 
 
-def _stream_options(given: Any, stream: bool, predictor: Predictor) -> bool:
-    if given is None:
+def _stream_options(options: Any, stream: bool, predictor: Predictor) -> bool:
+    if options is None:
         return False
-    if not isinstance(given, dict) or not stream:
+    if not isinstance(options, dict) or not stream:
         raise BadRequest('stream_options is for "stream": true, and is an object')
-    for key in given:
+    for key in options:
         if key not in ("include_usage", "include_obfuscation"):
             raise BadRequest(f"stream_options has {_short(key)}, which is not supported; it may have include_usage")
-    _truth("include_obfuscation", given.get("include_obfuscation"))
-    wanted = _truth("include_usage", given.get("include_usage"))
+    _truth("include_obfuscation", options.get("include_obfuscation"))
+    wanted = _truth("include_usage", options.get("include_usage"))
     if wanted and not predictor.counts_tokens:
         raise BadRequest("include_usage is not supported: this predictor has no count_tokens()")
     return wanted

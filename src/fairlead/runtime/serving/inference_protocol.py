@@ -24,6 +24,8 @@ from fairlead.runtime.serving.tensors import (
 )
 
 HEADER_LENGTH = "Inference-Header-Content-Length"
+# The parser keeps the event loop, and Python's lock, for all of it: about a tenth of a second.
+MOST_JSON_BYTES = 8 << 20
 _REQUEST = ("id", "parameters", "inputs", "outputs", "model_name")  # KServe's own client adds the last
 _INPUT = ("name", "shape", "datatype", "parameters", "data")
 _OUTPUT = ("name", "parameters")
@@ -52,19 +54,24 @@ def read_json(body: bytes | bytearray | memoryview) -> dict[str, Any]:
     """Parse a body that is a JSON object.
 
     Raises:
-        BadRequest: The body is not a JSON object.
+        BadRequest: The body is not a JSON object, or so long that no other request is answered while it is parsed.
     """
+    if len(body) > MOST_JSON_BYTES:
+        raise BadRequest(
+            f"the body has {len(body)} bytes of JSON; at most {MOST_JSON_BYTES} are parsed: send tensors as binary "
+            f"data after it, with the header {HEADER_LENGTH}, or in several requests"
+        )
     try:
-        found = json.loads(str(body, "utf-8"))
+        document = json.loads(str(body, "utf-8"))
     except UnicodeDecodeError as error:
         raise BadRequest(f"the body is not UTF-8: {error.reason} at byte {error.start}") from error
     except RecursionError as error:
         raise BadRequest("the body is nested too deeply") from error
     except ValueError as error:
         raise BadRequest(f"the body is not JSON: {error}") from error
-    if not isinstance(found, dict):
-        raise BadRequest(f"the body is a JSON {type(found).__name__}; give an object")
-    return found
+    if not isinstance(document, dict):
+        raise BadRequest(f"the body is a JSON {type(document).__name__}; give an object")
+    return document
 
 
 def read_infer_request(
@@ -92,12 +99,12 @@ def read_infer_request(
     parameters = _parameters(request, ("binary_data_output",), "the request")
     binary = _flag(parameters, "binary_data_output", "the request")
     outputs = _read_outputs(request.get("outputs"), binary)
-    given = request.get("inputs")
-    if not isinstance(given, list) or not given:
+    tensors = request.get("inputs")
+    if not isinstance(tensors, list) or not tensors:
         raise BadRequest('the request has no inputs; give "inputs": [{"name", "shape", "datatype", "data"}, ...]')
     inputs: Arrays = {}
     offset = json_bytes
-    for item in given:
+    for item in tensors:
         offset = _read_input(item, view, offset, inputs, declared)
     if offset != len(body):
         raise BadRequest(f"the body has {len(body) - offset} bytes after the last tensor")
@@ -197,13 +204,13 @@ def _check_declared(name: str, datatype: str, shape: tuple[int, ...], declared: 
         raise BadRequest(f"input {name!r} has the shape {list(shape)}; give {list(spec.shape)}, where -1 is any size")
 
 
-def _read_outputs(given: Any, binary: bool) -> dict[str, bool] | None:
-    if given is None or given == []:
+def _read_outputs(requested: Any, binary: bool) -> dict[str, bool] | None:
+    if requested is None or requested == []:
         return None
-    if not isinstance(given, list):
-        raise BadRequest(f"outputs is {_short(given)}; give a list")
+    if not isinstance(requested, list):
+        raise BadRequest(f"outputs is {_short(requested)}; give a list")
     wanted: dict[str, bool] = {}
-    for item in given:
+    for item in requested:
         name = item.get("name") if isinstance(item, dict) else None
         if not isinstance(name, str):
             raise BadRequest(f'a wanted output is {_short(item)}; give {{"name": ...}}')
@@ -213,14 +220,14 @@ def _read_outputs(given: Any, binary: bool) -> dict[str, bool] | None:
     return wanted
 
 
-def _only(given: dict[str, Any], allowed: tuple[str, ...], what: str) -> None:
-    for key in given:
+def _only(fields: dict[str, Any], allowed: tuple[str, ...], what: str) -> None:
+    for key in fields:
         if key not in allowed:
             raise BadRequest(f"{what} has {_short(key)}, which is not supported; it may have {', '.join(allowed)}")
 
 
-def _parameters(given: dict[str, Any], allowed: tuple[str, ...], what: str) -> dict[str, Any]:
-    parameters = given.get("parameters")
+def _parameters(fields: dict[str, Any], allowed: tuple[str, ...], what: str) -> dict[str, Any]:
+    parameters = fields.get("parameters")
     if parameters is None:
         return {}
     if not isinstance(parameters, dict):

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from fairlead.errors import RuntimeFault
 from fairlead.runtime.checkpoint.manifest import MANIFEST, DamagedError, Manifest, verify
+from fairlead.runtime.paths import UnsafeName, below
 from fairlead.runtime.places import is_url, open_place, translated
 from fairlead.runtime.serving.predictor import Unusable
 
@@ -30,13 +31,13 @@ def brought(model: str, directory: str | None) -> str:
         system, root = open_place(model, what="models")
         names = _found(system, root, model)
         for name in names:
-            path = goal / (os.path.basename(root) if name == root else name.removeprefix(f"{root}/"))
+            path = below(goal, os.path.basename(root) if name == root else name.removeprefix(f"{root}/"))
             path.parent.mkdir(parents=True, exist_ok=True)
             translated(partial(system.get_file, name, str(path)), f"{model} cannot be read")
         if (goal / MANIFEST).exists():
             manifest = Manifest.from_json((goal / MANIFEST).read_bytes())
             verify(goal, manifest, manifest.files)
-    except (OSError, RuntimeFault, DamagedError) as error:
+    except (OSError, RuntimeFault, DamagedError, UnsafeName) as error:
         raise Unusable(f"the model {model} cannot be fetched: {error}") from error
     return str(goal / os.path.basename(root) if names == [root] else goal)
 

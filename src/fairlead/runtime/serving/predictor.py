@@ -132,12 +132,12 @@ class Predictor:
         """
         assert self.predict_method is not None
         try:
-            given = self.predict_method(inputs)
+            outputs = self.predict_method(inputs)
         except ValueError as error:
             raise BadRequest(f"{self.name}.predict() refused the inputs: {error}") from error
         except Exception as error:
             raise PredictFailed(f"{self.name}.predict() raised {type(error).__name__}: {error}") from error
-        return self._checked(given, rows)
+        return self._checked(outputs, rows)
 
     def generate(self, prompt: str, *, max_tokens: int, temperature: float, **sampling: Any) -> Iterator[str]:
         """Return an iterator over the pieces of text that follow a prompt."""
@@ -157,18 +157,18 @@ class Predictor:
         return int(self._count_tokens(text))
 
     def _method(self, name: str) -> Callable[..., Any] | None:
-        found = getattr(self._instance, name, None)
-        if found is not None and not callable(found):
-            raise Unusable(f"{self.name}.{name} is {type(found).__name__}; make it a method")
-        return found
+        method = getattr(self._instance, name, None)
+        if method is not None and not callable(method):
+            raise Unusable(f"{self.name}.{name} is {type(method).__name__}; make it a method")
+        return method
 
-    def _checked(self, given: Any, rows: int) -> Arrays:
-        if not isinstance(given, Mapping) or not given:
+    def _checked(self, outputs: Any, rows: int) -> Arrays:
+        if not isinstance(outputs, Mapping) or not outputs:
             raise PredictFailed(
-                f"{self.name}.predict() returned {type(given).__name__}; return a dict of arrays by their names"
+                f"{self.name}.predict() returned {type(outputs).__name__}; return a dict of arrays by their names"
             )
-        found: Arrays = {}
-        for name, value in given.items():
+        arrays: Arrays = {}
+        for name, value in outputs.items():
             try:
                 array = np.asarray(value)
             except Exception as error:
@@ -179,16 +179,16 @@ class Predictor:
                     "its first axis is to be the batch"
                 )
             datatype_of(str(name), array)
-            found[str(name)] = array
+            arrays[str(name)] = array
         if self.outputs is not None:
             for spec in self.outputs.values():
-                if spec.name not in found:
+                if spec.name not in arrays:
                     raise PredictFailed(f"{self.name}.predict() returned no {spec.name!r}, which its outputs declare")
-                if not spec.takes(found[spec.name].shape):
-                    shape = list(found[spec.name].shape)
+                if not spec.takes(arrays[spec.name].shape):
+                    shape = list(arrays[spec.name].shape)
                     raise PredictFailed(f"output {spec.name!r} of {self.name} has the shape {shape}; not as declared")
-                found[spec.name] = _as_declared(self.name, spec, found[spec.name])
-        return found
+                arrays[spec.name] = _as_declared(self.name, spec, arrays[spec.name])
+        return arrays
 
 
 def find_class(predictor: str, directory: str) -> type[Any]:
@@ -209,21 +209,23 @@ def find_class(predictor: str, directory: str) -> type[Any]:
         raise Unusable(
             f"there is no module {error.name!r} in {os.path.abspath(directory)} or among packages"
         ) from error
-    found = getattr(module, name, None)
-    if not inspect.isclass(found):
+    candidate = getattr(module, name, None)
+    if not inspect.isclass(candidate):
         near = [
-            each for each, value in vars(module).items() if inspect.isclass(value) and value.__module__ == module_name
+            class_name
+            for class_name, value in vars(module).items()
+            if inspect.isclass(value) and value.__module__ == module_name
         ]
         raise Unusable(f"{module_name} has no class {name!r}; it has {', '.join(near) or 'none'}")
-    return found
+    return candidate
 
 
-def _specs(owner: str, what: str, given: Any) -> dict[str, TensorSpec] | None:
-    if given is None:
+def _specs(owner: str, what: str, declared: Any) -> dict[str, TensorSpec] | None:
+    if declared is None:
         return None
-    if not isinstance(given, Mapping) or not given:
-        raise Unusable(f'{owner}.{what} is {given!r}; give {{"name": ("FP32", (-1, 4))}}')
-    return {str(name): _spec(owner, what, str(name), value) for name, value in given.items()}
+    if not isinstance(declared, Mapping) or not declared:
+        raise Unusable(f'{owner}.{what} is {declared!r}; give {{"name": ("FP32", (-1, 4))}}')
+    return {str(name): _spec(owner, what, str(name), value) for name, value in declared.items()}
 
 
 def _spec(owner: str, what: str, name: str, value: Any) -> TensorSpec:
@@ -241,7 +243,7 @@ def _spec(owner: str, what: str, name: str, value: Any) -> TensorSpec:
 
 def _sampling(owner: str, generate: Callable[..., Any]) -> tuple[str, ...]:
     parameters = inspect.signature(generate).parameters
-    if any(each.kind is inspect.Parameter.VAR_KEYWORD for each in parameters.values()):
+    if any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters.values()):
         return SAMPLING
     for name in ("max_tokens", "temperature"):
         if name not in parameters:

@@ -134,20 +134,20 @@ class Service:
     def _find(self, request: web.BaseRequest) -> tuple[str, Answer, dict[str, str]]:
         """Return the route, the handler and the path parameters of a request."""
         parts = tuple(request.rel_url.raw_path.split("/")[1:])
-        found = _BY_PARTS.get(parts)
+        handler = _BY_PARTS.get(parts)
         names: dict[str, str] = {}
-        if found is None:
+        if handler is None:
             for pattern, candidate in _BY_PARTS.items():
                 if len(pattern) == len(parts) and all(
-                    own == given or own[:1] == "{"
-                    for own, given in zip(pattern, parts)  # noqa: B905
+                    own == part or own[:1] == "{"
+                    for own, part in zip(pattern, parts)  # noqa: B905
                 ):
-                    found = candidate
-                    names = {own[1:-1]: unquote(given) for own, given in zip(pattern, parts) if own[:1] == "{"}  # noqa: B905
+                    handler = candidate
+                    names = {own[1:-1]: unquote(part) for own, part in zip(pattern, parts) if own[:1] == "{"}  # noqa: B905
                     break
-        if found is None:
+        if handler is None:
             raise NotFound(f"there is no {_short(request.path)}; /openapi.json lists what there is")
-        path, method, name = found
+        path, method, name = handler
         if request.method != method and not (method == "GET" and request.method == "HEAD"):
             raise WrongMethod(f"{path} takes {method}, not {_short(request.method)}", allow=method)
         return path, getattr(self, "_" + name), names
@@ -200,10 +200,14 @@ class Service:
         self.batcher.check_room()  # before the body takes memory
         body = await self._body(request)
         header_length = request.headers.get(HEADER_LENGTH)
-        asked = read_infer_request(body, header_length, predictor.inputs, self.settings.service)
-        results = await self.batcher.predict(asked.inputs, asked.rows)
+        infer_request = read_infer_request(body, header_length, predictor.inputs, self.settings.service)
+        results = await self.batcher.predict(infer_request.inputs, infer_request.rows)
         answer, json_bytes = write_infer_answer(
-            asked, results, model=self.settings.service, version=self.settings.revision, declared=predictor.outputs
+            infer_request,
+            results,
+            model=self.settings.service,
+            version=self.settings.revision,
+            declared=predictor.outputs,
         )
         if json_bytes is None:
             return web.Response(body=answer, content_type="application/json")
@@ -231,10 +235,10 @@ class Service:
         began = asyncio.get_running_loop().time()
         predictor = self._generating()
         self.generator.check_room()
-        given = read_json(await self._body(request))
-        completion = read_completion(given, kind, predictor, self.settings.service)
+        fields = read_json(await self._body(request))
+        completion = read_completion(fields, kind, predictor, self.settings.service)
         start = functools.partial(
-            _start, predictor, completion, messages_of(given) if kind == "chat.completion" else None
+            _start, predictor, completion, messages_of(fields) if kind == "chat.completion" else None
         )
         source = self._timed(self.generator.pieces(start, most=completion.max_tokens), began)
         async with contextlib.aclosing(source) as pieces:
@@ -340,8 +344,8 @@ class Service:
     def _batch_done(self, rows: int, waited: list[float], seconds: float) -> None:
         self._metrics.batch_size.observe(rows)
         self._metrics.inference_time.observe(seconds)
-        for each in waited:
-            self._metrics.queue_time.observe(each)
+        for waited_s in waited:
+            self._metrics.queue_time.observe(waited_s)
 
 
 def _start(predictor: Predictor, completion: Completion, messages: list[dict[str, str]] | None) -> Iterator[str]:

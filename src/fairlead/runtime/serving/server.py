@@ -102,7 +102,7 @@ async def _drain(service: Service, listener: asyncio.Server, doors: ConnectionSe
     grace_s = service.settings.grace_s
     end = now + max(0.0, grace_s - RESERVE_S)
     quiet_s = min(QUIET_S, grace_s / 4)
-    asked, service.last_request = now, max(service.last_request, now)
+    drained_from, service.last_request = now, max(service.last_request, now)
     while loop.time() < end and (service.in_flight or loop.time() - service.last_request < quiet_s):
         await asyncio.sleep(min(0.02, quiet_s))
     listener.close()
@@ -113,7 +113,7 @@ async def _drain(service: Service, listener: asyncio.Server, doors: ConnectionSe
     _say(
         {
             "stopped": f"{lost} requests lost" if lost else "every request answered",
-            "drain_s": round(loop.time() - asked, 3),
+            "drain_s": round(loop.time() - drained_from, 3),
         }
     )
     return FAILED if lost else 0

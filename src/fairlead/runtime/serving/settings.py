@@ -82,23 +82,29 @@ def read_settings(argv: Sequence[str], env: Mapping[str, str]) -> Settings:
     parser.add_argument("--max-batch-size", type=int, help="rows of one call (default: $FAIRLEAD_BATCHING, else 1)")
     parser.add_argument("--max-latency-ms", type=float, help="bound of batching (default: $FAIRLEAD_BATCHING, else 50)")
     parser.add_argument("--max-queue", type=int, help="requests that wait (default: $FAIRLEAD_MAX_QUEUE, else 100)")
-    given = parser.parse_args(argv)
-    predictor = given.predictor or env.get("FAIRLEAD_PREDICTOR", "")
+    arguments = parser.parse_args(argv)
+    predictor = arguments.predictor or env.get("FAIRLEAD_PREDICTOR", "")
     if not predictor:
         raise ValueError("no predictor: give module:Class, or set FAIRLEAD_PREDICTOR")
     batching = _batching(env.get("FAIRLEAD_BATCHING", ""))
     numbers: dict[str, Any] = {
-        "port": _number(env, "PORT", int, 0) if given.port is None else given.port,
-        "max_batch_size": given.max_batch_size if given.max_batch_size is not None else batching["max_batch_size"],
-        "max_latency_ms": given.max_latency_ms if given.max_latency_ms is not None else batching["max_latency_ms"],
-        "max_queue": _number(env, "FAIRLEAD_MAX_QUEUE", int, 100) if given.max_queue is None else given.max_queue,
+        "port": _number(env, "PORT", int, 0) if arguments.port is None else arguments.port,
+        "max_batch_size": arguments.max_batch_size
+        if arguments.max_batch_size is not None
+        else batching["max_batch_size"],
+        "max_latency_ms": arguments.max_latency_ms
+        if arguments.max_latency_ms is not None
+        else batching["max_latency_ms"],
+        "max_queue": _number(env, "FAIRLEAD_MAX_QUEUE", int, 100)
+        if arguments.max_queue is None
+        else arguments.max_queue,
         "grace_s": _number(env, "FAIRLEAD_GRACE", float, 30.0),
     }
     return Settings(
         predictor=predictor,
-        model=env.get("FAIRLEAD_MODEL", "") if given.model is None else given.model,
-        host=given.host or env.get("HOST", "") or "127.0.0.1",
-        service=given.name or env.get("FAIRLEAD_SERVICE", "") or "model",
+        model=env.get("FAIRLEAD_MODEL", "") if arguments.model is None else arguments.model,
+        host=arguments.host or env.get("HOST", "") or "127.0.0.1",
+        service=arguments.name or env.get("FAIRLEAD_SERVICE", "") or "model",
         revision=env.get("FAIRLEAD_REVISION", "") or "1",
         replica=env.get("FAIRLEAD_REPLICA", ""),
         **numbers,
@@ -106,22 +112,22 @@ def read_settings(argv: Sequence[str], env: Mapping[str, str]) -> Settings:
 
 
 def _batching(text: str) -> dict[str, Any]:
-    found: dict[str, Any] = {"max_batch_size": 1, "max_latency_ms": 50.0}
+    batching: dict[str, Any] = {"max_batch_size": 1, "max_latency_ms": 50.0}
     if not text:
-        return found
+        return batching
     try:
-        given = json.loads(text)
+        document = json.loads(text)
     except ValueError as error:
         raise ValueError(f"FAIRLEAD_BATCHING is not JSON: {error}") from error
-    if not isinstance(given, dict):
+    if not isinstance(document, dict):
         raise ValueError(f"FAIRLEAD_BATCHING is {text}; give an object with {' and '.join(BATCHING_KEYS)}")
-    for key, value in given.items():
+    for key, value in document.items():
         if key not in BATCHING_KEYS:
             raise ValueError(f"FAIRLEAD_BATCHING has {key!r}; it may have {' and '.join(BATCHING_KEYS)}")
         kinds = (int,) if key == "max_batch_size" else (int, float)
         if isinstance(value, bool) or not isinstance(value, kinds):
             raise ValueError(f"{key} in FAIRLEAD_BATCHING is {value!r}; give a number")
-    return {**found, **given}
+    return {**batching, **document}
 
 
 def _number(env: Mapping[str, str], name: str, kind: Any, default: Any) -> Any:

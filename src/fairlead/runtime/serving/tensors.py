@@ -36,6 +36,7 @@ DTYPES: dict[str, str] = {
 """Datatypes of the protocol and their numpy dtypes."""
 
 MAX_RANK = 32
+MOST_TEXTS = 1 << 20  # each is an object of at least 33 bytes
 _BY_DTYPE = {np.dtype(code): name for name, code in DTYPES.items() if name != "BF16"}
 
 
@@ -143,10 +144,10 @@ def datatype_of(name: str, array: Array) -> str:
     """
     if array.dtype.kind in "OSU":
         return "BYTES"
-    found = _BY_DTYPE.get(array.dtype.newbyteorder("<"))
-    if found is None:
+    datatype = _BY_DTYPE.get(array.dtype.newbyteorder("<"))
+    if datatype is None:
         raise PredictFailed(f"output {name!r} is of {array.dtype}, for which the protocol has no datatype")
-    return found
+    return datatype
 
 
 def _flatten(name: str, data: list[Any]) -> tuple[tuple[int, ...], list[Any]]:
@@ -169,7 +170,7 @@ def _typed(name: str, datatype: str, elements: list[Any]) -> Array:
     # Checked before numpy converts them: it would widen all to the longest text, and accept text as numbers.
     wrong = set(map(type, elements)) - _ELEMENTS[dtype.kind]
     if wrong:
-        words = " and ".join(sorted(_WORDS.get(each, each.__name__) for each in wrong))
+        words = " and ".join(sorted(_WORDS.get(kind, kind.__name__) for kind in wrong))
         raise BadRequest(f"input {name!r} has data with {words} where its datatype is {datatype}")
     if dtype.kind == "O":
         texts = np.empty(len(elements), dtype=object)
@@ -186,10 +187,10 @@ def _typed(name: str, datatype: str, elements: list[Any]) -> Array:
     except OverflowError as error:
         raise BadRequest(f"input {name!r} has data beyond {datatype}") from error
     with np.errstate(over="ignore"):
-        found = exact.astype(dtype)
-    if bool((np.isinf(found) & np.isfinite(exact)).any()):
+        converted = exact.astype(dtype)
+    if bool((np.isinf(converted) & np.isfinite(exact)).any()):
         raise BadRequest(f"input {name!r} has data beyond {datatype}, which holds up to {np.finfo(dtype).max:.6g}")
-    return found
+    return converted
 
 
 _ELEMENTS: dict[str, set[type]] = {"b": {bool}, "u": {int}, "i": {int}, "f": {int, float}, "O": {str}}
@@ -207,9 +208,13 @@ def _encode(name: str, text: str) -> bytes:
 
 
 def _split_bytes(name: str, data: memoryview, wanted: int) -> list[bytes]:
+    if wanted > MOST_TEXTS:
+        raise BadRequest(f"input {name!r} has {wanted} elements by its shape; at most {MOST_TEXTS} of BYTES are read")
     elements: list[bytes] = []
     offset = 0
     while offset < len(data):
+        if len(elements) == wanted:
+            raise BadRequest(f"input {name!r} has more elements than the {wanted} that its shape needs")
         if offset + 4 > len(data):
             raise BadRequest(f"input {name!r} ends within the length of element {len(elements)}")
         (length,) = struct.unpack_from("<I", data, offset)

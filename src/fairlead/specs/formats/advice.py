@@ -3,17 +3,17 @@
 from collections.abc import Iterable
 
 from fairlead.specs.constraints import Constraints, Limit
-from fairlead.specs.tables.field_types import Key, Kind, ListField, MapField, OverlayField, Section, SectionMap, Single
+from fairlead.specs.field_types import Kind, ListField, MapField, OverlayField, Section, SectionKey, SectionMap, Single
 
 
-def advice(kind: Single, key: Key, rules: Constraints) -> str:
+def advice(kind: Single, key: SectionKey, rules: Constraints) -> str:
     """Return advice such as ``give 1 to 10000, such as `nodes: 2` ``."""
     return f"give {choices(kind, limits_of(key, rules))}, such as `{key.name}: {key.example}`"
 
 
-def limits_of(key: Key, rules: Constraints) -> list[Limit | None]:
+def limits_of(key: SectionKey, rules: Constraints) -> list[Limit | None]:
     """Return the limits of each of a key's attributes."""
-    return [rule if isinstance(rule := rules.get(each), Limit) else None for each in key.attributes]
+    return [rule if isinstance(rule := rules.get(attribute), Limit) else None for attribute in key.attributes]
 
 
 def wanted(kind: Kind) -> str:

@@ -7,9 +7,10 @@ from typing import Any
 
 from fairlead.frozen import dataclass
 from fairlead.specs.constraints import one_line
+from fairlead.specs.field_types import Section, Single
 from fairlead.specs.formats.rendering import default_of, render_short
+from fairlead.specs.formats.secret_values import is_variable
 from fairlead.specs.keys import OBJECTS
-from fairlead.specs.tables.field_types import Section, Single
 from fairlead.specs.workload import WorkloadSpec
 
 NOTHING, BY_DEFAULT = "none", "by default"
@@ -20,7 +21,7 @@ _DIGEST = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Difference:
-    """A dotted key whose value differs, with both values as short texts."""
+    """A dotted key whose value differs, with both values as short texts; those of variables are hidden."""
 
     key: str
     old: str
@@ -40,9 +41,9 @@ def said(spec: WorkloadSpec) -> dict[str, str]:
 
     A longer value ends in a digest, so that different values stay different.
     """
-    found: dict[str, str] = {}
-    _flatten(render_short(spec), "", found)
-    return found
+    values: dict[str, str] = {}
+    _flatten(render_short(spec), "", values)
+    return values
 
 
 def of_said(old: Mapping[str, str], new: Mapping[str, str], kind: str = "Training") -> tuple[Difference, ...]:
@@ -50,10 +51,17 @@ def of_said(old: Mapping[str, str], new: Mapping[str, str], kind: str = "Trainin
     table = OBJECTS[kind]
     keys = sorted({*old, *new}, key=lambda key: _rank(table, key))
     return tuple(
-        Difference(key=key, old=before, new=after)
+        _difference(key, before, after)
         for key in keys
         if (before := _value(old, table, key)) != (after := _value(new, table, key))
     )
+
+
+def _difference(key: str, before: str, after: str) -> Difference:
+    if is_variable(key):
+        was, now = (value in (NOTHING, BY_DEFAULT) for value in (before, after))
+        before, after = before if was else "a value", after if now else "a value" if was else "another value"
+    return Difference(key=key, old=before, new=after)
 
 
 def _whole(spec: WorkloadSpec, other: WorkloadSpec) -> dict[str, str]:
@@ -62,24 +70,24 @@ def _whole(spec: WorkloadSpec, other: WorkloadSpec) -> dict[str, str]:
     return {key: BY_DEFAULT for key in own if {} in (own[key], others.get(key))} | said(spec)
 
 
-def _value(said: Mapping[str, str], section: Section, key: str) -> str:
+def _value(values: Mapping[str, str], section: Section, key: str) -> str:
     """Return the given or default value of a key; ``NOTHING`` if its section is omitted."""
-    if key in said:
-        return said[key]
+    if key in values:
+        return values[key]
     first = section.key(key.partition(".")[0])
     if first is not None and isinstance(first.kind, Section) and default_of(first, section.type) == (None,):
-        is_there = any(each == first.name or each.startswith(f"{first.name}.") for each in said)
+        is_there = any(name == first.name or name.startswith(f"{first.name}.") for name in values)
         if not is_there:
             return NOTHING
     return _default(section, key)
 
 
-def _flatten(value: Any, key: str, found: dict[str, str]) -> None:
+def _flatten(value: Any, key: str, values: dict[str, str]) -> None:
     if isinstance(value, Mapping):
         for name, inner in value.items():
-            _flatten(inner, f"{key}.{name}" if key else name, found)
+            _flatten(inner, f"{key}.{name}" if key else name, values)
     else:
-        found[key] = _short(value)
+        values[key] = _short(value)
 
 
 def _short(value: Any) -> str:
@@ -107,6 +115,6 @@ def _default(section: Section, key: str) -> str:
 
 
 def _rank(table: Section, key: str) -> tuple[int, str]:
-    names = [each.name for each in table.keys]
+    names = [table_key.name for table_key in table.keys]
     first = key.partition(".")[0]
     return names.index(first) if first in names else len(names), key

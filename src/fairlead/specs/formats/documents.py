@@ -11,11 +11,13 @@ from typing import Any
 
 from fairlead.frozen import dataclass
 from fairlead.specs.constraints import one_line, quote
-from fairlead.specs.tables.field_types import Tag
+from fairlead.specs.field_types import Tag
 
 MOST_CHARACTERS = 2 * 2**20
 MOST_NODES = 20_000
 MOST_DEPTH = 32
+# Keys at the top level that only hold parts for aliases and merges, as in Compose files.
+SHARED = "x-"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,6 +139,9 @@ class _Trees:
         self.mistakes: list[Mistake] = []
         self._frames: list[_Frame] = []
         self._anchors: dict[str, tuple[Node, int]] = {}
+        self._anchors_before: set[str] = set()
+        self._used: set[str] = set()
+        self._shared: dict[str, set[str]] = {}
         self._total = 0
 
     def take(self, event: Any) -> None:
@@ -151,7 +156,9 @@ class _Trees:
         elif kind == "AliasEvent":
             self._alias(event)
         elif kind == "DocumentStartEvent":
-            self._anchors.clear()
+            self._anchors_before |= self._anchors.keys()
+            for names in (self._anchors, self._used, self._shared):
+                names.clear()
 
     def _scalar(self, event: Any) -> None:
         self._refuse_tag(event)
@@ -176,7 +183,8 @@ class _Trees:
             for merged in frame.merges:
                 for key, value in merged.entries:
                     frame.entries.setdefault(key.text, (key, value))
-            node = Mapping(entries=tuple(frame.entries.values()), line=frame.line, column=frame.column)
+            entries = frame.entries if self._frames else self._without_shared(frame.entries)
+            node = Mapping(entries=tuple(entries.values()), line=frame.line, column=frame.column)
         else:
             node = Sequence(items=tuple(frame.items), line=frame.line, column=frame.column)
         self._anchor(frame.anchor, node, frame.size)
@@ -186,12 +194,34 @@ class _Trees:
         line, _ = _place(event)
         known = self._anchors.get(event.anchor)
         if known is None:
-            raise _GaveUpError(line, f"the alias *{one_line(event.anchor)} has no anchor before it")
+            sentence = f"the alias *{one_line(event.anchor)} has no anchor before it in this document"
+            if event.anchor in self._anchors_before:
+                sentence += "; anchors of documents before a `---` do not count: repeat it here"
+            raise _GaveUpError(line, sentence)
+        self._used.add(event.anchor)
         self._add(*known, alias_line=line)
 
     def _anchor(self, anchor: str | None, node: Node, size: int) -> None:
         if anchor is not None:
             self._anchors[anchor] = (node, size)
+            if self._frames and self._frames[0].key is not None:
+                self._shared.setdefault(self._frames[0].key.text, set()).add(anchor)
+
+    def _without_shared(self, entries: dict[str, tuple[Scalar, Node]]) -> dict[str, tuple[Scalar, Node]]:
+        """Return the entries of a document without its shared parts; those that nothing uses are a mistake.
+
+        The Kubernetes form has no such keys, as an API server would refuse them.
+        """
+        if "apiVersion" in entries:
+            return entries
+        for name, (key, _) in entries.items():
+            if name.startswith(SHARED) and not self._shared.get(name, set()) & self._used:
+                self._mistake(
+                    key,
+                    "it holds shared parts, but nothing uses them; give them an anchor and use that, as in "
+                    f"`{one_line(name)}: &shared {{...}}` and `<<: *shared`",
+                )
+        return {name: entry for name, entry in entries.items() if not name.startswith(SHARED)}
 
     def _add(self, node: Node, size: int, *, alias_line: int | None = None) -> None:
         """Add a finished node to its parent; an alias counts its expansion."""
@@ -221,9 +251,9 @@ class _Trees:
     def _entry(self, frame: _Frame, key: Scalar, node: Node) -> None:
         if key.text == "<<" and key.plain:
             merged = node.items if isinstance(node, Sequence) else (node,)
-            for each in merged:
-                if isinstance(each, Mapping):
-                    frame.merges.append(each)
+            for mapping in merged:
+                if isinstance(mapping, Mapping):
+                    frame.merges.append(mapping)
                 else:
                     self._mistake(key, "a merge takes a mapping, or a list of mappings, such as `<<: *defaults`")
         elif key.text in frame.entries:
@@ -233,7 +263,7 @@ class _Trees:
             frame.entries[key.text] = (key, node)
 
     def _mistake(self, key: Scalar, sentence: str) -> None:
-        path = ".".join([*(one_line(each.key.text) for each in self._frames if each.key), one_line(key.text)])
+        path = ".".join([*(one_line(frame.key.text) for frame in self._frames if frame.key), one_line(key.text)])
         self.mistakes.append(Mistake(line=key.line, path=path, sentence=sentence))
 
     def _refuse_tag(self, event: Any) -> None:

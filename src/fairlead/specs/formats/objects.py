@@ -4,11 +4,11 @@ from collections.abc import Mapping as Map
 from typing import Any
 
 from fairlead.errors import InvalidSpec
+from fairlead.specs.field_types import Tag
 from fairlead.specs.formats.documents import Mapping, Node, Scalar, Sequence
 from fairlead.specs.formats.parsing import read_spec
 from fairlead.specs.formats.problems import Problems
 from fairlead.specs.keys import OBJECTS, Spec
-from fairlead.specs.tables.field_types import Tag
 
 
 def parse_object(content: Map[str, Any], *, source: str) -> Spec:

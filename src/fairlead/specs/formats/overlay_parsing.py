@@ -3,10 +3,10 @@
 from collections.abc import Iterator
 from typing import Any
 
+from fairlead.specs.field_types import Tag
 from fairlead.specs.formats.documents import Mapping, Node, Sequence
 from fairlead.specs.overlay import Overlay, Path, dotted, overlay, problems
 from fairlead.specs.quantities import parse_whole
-from fairlead.specs.tables.field_types import Tag
 
 
 def read_overlay(node: Node) -> tuple[Overlay | None, list[tuple[int, str, str]]]:
@@ -33,17 +33,18 @@ def _plain(node: Node) -> Any:
 def _number(text: str) -> int | float:
     """Parse a number with a point or an exponent, which is valid only if it is whole."""
     number = float(text.replace(".inf", "inf").replace(".nan", "nan"))
-    return int(number) if number.is_integer() else number
+    # As of whole numbers above, no more digits than an API server takes.
+    return int(number) if number.is_integer() and abs(number) < 1e18 else number
 
 
 def _line(node: Node, path: Path) -> int:
     """Return the line of the last existing part of the path."""
     line = node.line
     for part in path:
-        found = next(_inner(node, part), None)
-        if found is None:
+        child = next(_inner(node, part), None)
+        if child is None:
             break
-        line, node = found
+        line, node = child
     return line
 
 

@@ -11,6 +11,8 @@ from fairlead.specs.workload import PIPELINE_VARIABLE
 
 PLAIN_MOST = 16 * 1024
 """Maximum characters of a pipeline that is stored readably in the object of its run; longer ones are compressed."""
+MOST_BYTES = 32 * 2**20
+"""Maximum bytes of a pipeline: few compressed bytes of a hostile run could fill the memory of whoever shows it."""
 
 
 def packed(pipeline: Pipeline) -> str:
@@ -29,13 +31,23 @@ def unpacked(value: str) -> Pipeline:
     """
     try:
         if not value.startswith("{"):
-            value = gzip.decompress(base64.b64decode(value)).decode("utf-8", "surrogatepass")
-        found = from_json(value)
-        if isinstance(found, Pipeline):
-            return found
-        problem = f"it is a {type(found).__name__}"
-    except (InvalidSpec, ValueError, OSError, EOFError, zlib.error) as error:
+            value = _unzipped(base64.b64decode(value)).decode("utf-8", "surrogatepass")
+        spec = from_json(value)
+        if isinstance(spec, Pipeline):
+            return spec
+        problem = f"it is a {type(spec).__name__}"
+    except (InvalidSpec, ValueError, zlib.error) as error:
         problem = str(error)
     raise InvalidSpec(
         (f"env: {PIPELINE_VARIABLE}: it holds no pipeline: {problem}; leave it out, as Fairlead sets it",)
     )
+
+
+def _unzipped(content: bytes) -> bytes:
+    unpacking = zlib.decompressobj(wbits=16 + zlib.MAX_WBITS)
+    text = unpacking.decompress(content, MOST_BYTES)
+    if unpacking.unconsumed_tail:
+        raise ValueError(f"it has more than {MOST_BYTES} bytes")
+    if not unpacking.eof:
+        raise ValueError("its end is missing")
+    return text

@@ -1,37 +1,43 @@
-"""Parses a document of a spec file to a frozen value, by the tables of keys. Mistakes are collected, never raised.
+"""Parses a document of a spec file to a frozen value, by the keys of its kind. Mistakes are collected, never raised.
 
 The short form accepts convenient spellings. The Kubernetes form accepts what the API server of a cluster accepts: whole
 numbers or text for quantities, text for variables, no single values for a mapping; null is the same as an omitted key.
 """
 
 import re
+from collections.abc import Iterator
 from collections.abc import Mapping as Map
+from dataclasses import replace
 from typing import cast
 
 from fairlead.frozen import dataclass
 from fairlead.specs.constraints import BrokenRules, Constraints, one_line, quote
-from fairlead.specs.formats.advice import advice, limits_of, wanted
-from fairlead.specs.formats.documents import Mapping, Node, Scalar, Sequence
-from fairlead.specs.formats.overlay_parsing import read_overlay
-from fairlead.specs.formats.problems import Problems
-from fairlead.specs.formats.suggestions import nearest, suggest
-from fairlead.specs.keys import API_VERSION, KINDS, Spec
-from fairlead.specs.tables.field_types import (
+from fairlead.specs.field_types import (
     ANY,
     SHARE,
     SPAN,
     WHOLE,
-    Key,
     Kind,
     ListField,
     MapField,
     OverlayField,
     Section,
+    SectionKey,
     SectionMap,
     Single,
     Tag,
 )
-from fairlead.specs.tables.training_keys import TRAINING
+from fairlead.specs.formats.advice import advice, limits_of, wanted
+from fairlead.specs.formats.documents import SHARED, Mapping, Node, Scalar, Sequence
+from fairlead.specs.formats.overlay_parsing import read_overlay
+from fairlead.specs.formats.problems import Problems
+from fairlead.specs.formats.secret_values import ENV, HIDDEN
+from fairlead.specs.formats.suggestions import nearest, suggest
+from fairlead.specs.keys import API_VERSION, KINDS, Spec
+from fairlead.specs.sections import section_of
+from fairlead.specs.training import Training
+
+TRAINING = section_of(Training)
 
 
 def read_spec(
@@ -74,6 +80,11 @@ class _Reader:
             self.problems.add(root.line, "", f"{_show(root)} is not a spec; give keys, such as `run: python train.py`")
             return None
         entries = {key.text: _Entry(path=one_line(key.text), line=key.line, node=node) for key, node in root.entries}
+        for line, path in _hidden(root, ""):
+            sentence = (
+                f"`{HIDDEN}` stands for a value that was not shown; give the value itself, or leave the variable out"
+            )
+            self.problems.add(line, path, sentence)
         in_kubernetes_form = any(key in entries for key in ("apiVersion", "metadata", "spec"))
         kind = self._kind(root, entries)
         if kind is None:
@@ -81,14 +92,14 @@ class _Reader:
         self.whole = self.kinds[kind]
         if in_kubernetes_form:
             self.prefix = "spec."
-            given = self._kubernetes_form(root, entries)
+            spec_entries = self._kubernetes_form(root, entries)
         else:
             entries.pop("kind", None)
-            given = self._known(self.whole, entries, prefix="")
-            if default_name is not None and "name" not in given:
+            spec_entries = self._known(self.whole, entries, prefix="")
+            if default_name is not None and "name" not in spec_entries:
                 name = Scalar(tag=Tag.TEXT, text=default_name, line=root.line, column=root.column)
-                given["name"] = _Entry(path="name", line=root.line, node=name)
-        return cast("Spec | None", self._build(self.whole, given, path="", line=root.line))
+                spec_entries["name"] = _Entry(path="name", line=root.line, node=name)
+        return cast("Spec | None", self._build(self.whole, spec_entries, path="", line=root.line))
 
     def _kind(self, root: Mapping, entries: Map[str, _Entry]) -> str | None:
         """Return the stated or implied kind of a document."""
@@ -99,10 +110,10 @@ class _Reader:
                 return "Training"
             self.problems.add(root.line, "kind", f"missing; give one of {kinds}, or `run: <command>` for a Training")
             return None
-        given = entry.node.text if isinstance(entry.node, Scalar) else ""
-        if given in self.kinds:
-            return given
-        near = nearest(given, tuple(self.kinds))
+        text = entry.node.text if isinstance(entry.node, Scalar) else ""
+        if text in self.kinds:
+            return text
+        near = nearest(text, tuple(self.kinds))
         hint = f"; did you mean `{near}`?" if near else ";"
         self.problems.add(entry.line, "kind", f"{_show(entry.node)} is not a kind{hint} Allowed: {kinds}")
         return None
@@ -120,12 +131,12 @@ class _Reader:
             self.problems.add(version.line, "apiVersion", f"{_show(version.node)} is not known; give {API_VERSION}")
         if "kind" not in entries:
             self.problems.add(root.line, "kind", f"missing; give one of {', '.join(self.kinds)}")
-        given: dict[str, _Entry] = {}
+        spec_entries: dict[str, _Entry] = {}
         metadata = self._mapping(entries.get("metadata"), "metadata: {name: ...}", root.line, "metadata")
         fields = {key.metadata: key for key in self.whole.keys if key.metadata is not None}
         for name, entry in metadata.items():
             if name in fields:
-                given[fields[name].name] = entry
+                spec_entries[fields[name].name] = entry
             else:
                 allowed = ", ".join(fields)
                 hint = "did you mean `spec.labels`? " if name == "labels" and self.whole.key("labels") else ""
@@ -137,10 +148,10 @@ class _Reader:
             if key is not None and key.metadata is not None:
                 sentence = f"in the Kubernetes form it is `metadata.{key.metadata}`; move it there"
                 self.problems.add(entry.line, entry.path, sentence)
-                given.setdefault(name, entry)
+                spec_entries.setdefault(name, entry)
                 del spec[name]
-        given |= self._known(self.whole, spec, prefix="spec.")
-        return given
+        spec_entries |= self._known(self.whole, spec, prefix="spec.")
+        return spec_entries
 
     def _kind_name(self) -> str:
         return next(name for name, section in self.kinds.items() if section is self.whole)
@@ -175,16 +186,18 @@ class _Reader:
             hint = f"; did you mean `{near}`?" if near else ";"
             if near == name:
                 hint = f"; it is a key of the {self._kind_name()} itself."
+            if near is None and section is self.whole and isinstance(entry.node, Mapping):
+                hint = f"; parts that aliases share may be in a key that begins with `{SHARED}`."
             allowed = ", ".join(key.name for key in section.keys if not (key.metadata and prefix))
             self.problems.add(entry.line, entry.path, f"unknown key{hint} Allowed: {allowed}")
         return known
 
-    def _build(self, section: Section, given: Map[str, _Entry], path: str, line: int) -> object | None:
+    def _build(self, section: Section, entries: Map[str, _Entry], path: str, line: int) -> object | None:
         """Build the section's dataclass; return None after a problem."""
         before = self.problems.num
         values: dict[str, object] = {}
         for key in section.keys:
-            entry = given.get(key.name)
+            entry = entries.get(key.name)
             if entry is not None:
                 value = self._value(section, key, entry)
                 if value is not _MISSING:
@@ -198,34 +211,34 @@ class _Reader:
                 rule = section.rules.get(attribute)
                 sentence = None if rule is None or value is None else rule.problem(value)
                 if sentence is not None:
-                    self._broken(section, given, path, line, attribute, sentence)
+                    self._broken(section, entries, path, line, attribute, sentence)
             return None
         try:
             built: object = section.type(**values)
         except BrokenRules as error:
             for attribute, sentence in error.problems:
-                self._broken(section, given, path, line, attribute, sentence)
+                self._broken(section, entries, path, line, attribute, sentence)
             return None
         return built
 
     def _broken(
-        self, section: Section, given: Map[str, _Entry], path: str, line: int, attribute: str, sentence: str
+        self, section: Section, entries: Map[str, _Entry], path: str, line: int, attribute: str, sentence: str
     ) -> None:
         first, *inner = attribute.split(".")
         owner = section.key_of(first)
-        entry = given.get(owner.name) if owner else None
+        entry = entries.get(owner.name) if owner else None
         for name in inner:  # the rule is about a part of the value, such as one step
-            found = _entries(entry.node, entry.path + ".") if entry and isinstance(entry.node, Mapping) else {}
-            entry = found.get(name, entry)
+            inner_entries = _entries(entry.node, entry.path + ".") if entry and isinstance(entry.node, Mapping) else {}
+            entry = inner_entries.get(name, entry)
         where = entry.path if entry else self._path_of(owner, path) if owner else path.rstrip(".")
         self.problems.add(entry.line if entry else line, where, sentence)
 
-    def _path_of(self, key: Key, path: str) -> str:
+    def _path_of(self, key: SectionKey, path: str) -> str:
         if not path and self.prefix:
             return f"metadata.{key.metadata}" if key.metadata else self.prefix + key.name
         return path + key.name
 
-    def _value(self, section: Section, key: Key, entry: _Entry) -> object:
+    def _value(self, section: Section, key: SectionKey, entry: _Entry) -> object:
         """Return the value of a key; ``_MISSING`` after a problem."""
         kind, node = key.kind, entry.node
         if isinstance(node, Scalar) and node.tag is Tag.NULL:
@@ -238,14 +251,15 @@ class _Reader:
             return self._single(kind, key, entry, section.rules)
         if isinstance(kind, Section):
             if isinstance(node, Scalar) and kind.shorthand is not None and not self.is_typed:
-                inner = kind.key(kind.shorthand)
-                assert inner is not None
-                given = {inner.name: entry}
+                # Mistakes name the key as it is written: `retry: 3`, not `program: 3`.
+                keys = (replace(inner, name=key.name) if inner.name == kind.shorthand else inner for inner in kind.keys)
+                kind = replace(kind, keys=tuple(keys))
+                entries = {key.name: entry}
             elif isinstance(node, Mapping):
-                given = self._known(kind, _entries(node, entry.path + "."), prefix="")
+                entries = self._known(kind, _entries(node, entry.path + "."), prefix="")
             else:
                 return self._not_a(kind, key, entry)
-            built = self._build(kind, given, entry.path + ".", entry.line)
+            built = self._build(kind, entries, entry.path + ".", entry.line)
             return _MISSING if built is None else built
         if isinstance(kind, SectionMap):
             return self._sections(kind, key, entry)
@@ -255,7 +269,7 @@ class _Reader:
             return self._laid(kind, key, entry)
         return self._listed(kind, key, entry)
 
-    def _single(self, kind: Single, key: Key, entry: _Entry, rules: Constraints) -> object:
+    def _single(self, kind: Single, key: SectionKey, entry: _Entry, rules: Constraints) -> object:
         node = entry.node
         if not isinstance(node, Scalar):
             return self._not_a(kind, key, entry)
@@ -264,6 +278,8 @@ class _Reader:
         sentence = None
         if node.tag not in kind.tags and kind.tags == {Tag.TEXT}:
             sentence = f"{_show(node)} is not text; put it in quotes: `{key.name}: {quote(node.text)}`"
+        elif node.tag is Tag.INT and node.plain and _OCTAL.fullmatch(node.text):
+            sentence = f"{node.text} is {int(node.text)} or, for kubectl, an octal number; write it without the zero"
         elif self.is_typed and kind in (WHOLE, SPAN) and node.tag is Tag.FLOAT:
             sentence = f"{_show(node)} is not {kind.what}; {give}"
         elif self.is_typed and kind.tags == ANY and kind is not SHARE and node.tag is Tag.FLOAT:
@@ -293,10 +309,10 @@ class _Reader:
                 return _MISSING
         return value
 
-    def _sections(self, kind: SectionMap, key: Key, entry: _Entry) -> object:
+    def _sections(self, kind: SectionMap, key: SectionKey, entry: _Entry) -> object:
         if not isinstance(entry.node, Mapping):
             return self._not_a(kind, key, entry)
-        of_each = Key(name=key.name, kind=kind.item, doc=key.doc, attributes=key.attributes, example=key.example)
+        of_each = SectionKey(name=key.name, kind=kind.item, doc=key.doc, attributes=key.attributes, example=key.example)
         built: dict[str, object] = {}
         if not entry.node.entries and not key.required:
             example = f"`{key.name}: {key.example}`"
@@ -311,9 +327,9 @@ class _Reader:
                 built[name] = _MISSING
                 continue
             built[name] = _MISSING if problem is not None else self._value(kind.item, of_each, inner)
-        return _MISSING if any(each is _MISSING for each in built.values()) else built
+        return _MISSING if any(value is _MISSING for value in built.values()) else built
 
-    def _mapped(self, kind: MapField, key: Key, entry: _Entry) -> object:
+    def _mapped(self, kind: MapField, key: SectionKey, entry: _Entry) -> object:
         if not isinstance(entry.node, Mapping):
             return self._not_a(kind, key, entry)
         texts: dict[str, str] = {}
@@ -321,7 +337,8 @@ class _Reader:
         for name, inner in _entries(entry.node, entry.path + ".").items():
             problem = kind.names.problem(name)
             if problem is None and not isinstance(inner.node, Scalar):
-                problem = f'{_show(inner.node)} is not a single value; give text, such as `{one_line(name)}: "a b"`'
+                example = f"{one_line(name)}: {kind.example}"
+                problem = f"{_show(inner.node)} is not a single value; give text, such as `{example}`"
             if problem is None and isinstance(inner.node, Scalar) and self.is_typed and inner.node.tag is not Tag.TEXT:
                 hint = f"put it in quotes: `{one_line(name)}: {quote(inner.node.text)}`"
                 problem = f"{_show(inner.node)} is not text; {hint}"
@@ -333,7 +350,7 @@ class _Reader:
                 fine = False
         return texts if fine else _MISSING
 
-    def _laid(self, kind: OverlayField, key: Key, entry: _Entry) -> object:
+    def _laid(self, kind: OverlayField, key: SectionKey, entry: _Entry) -> object:
         if not isinstance(entry.node, Mapping):
             return self._not_a(kind, key, entry)
         laid, mistakes = read_overlay(entry.node)
@@ -341,7 +358,7 @@ class _Reader:
             self.problems.add(line, f"{entry.path}.{path}" if path else entry.path, sentence)
         return _MISSING if laid is None else laid
 
-    def _listed(self, kind: ListField, key: Key, entry: _Entry) -> object:
+    def _listed(self, kind: ListField, key: SectionKey, entry: _Entry) -> object:
         if not isinstance(entry.node, Sequence):
             return self._not_a(kind, key, entry)
         values = []
@@ -350,12 +367,29 @@ class _Reader:
             values.append(self._single(kind.item, key, item, {}))
         return _MISSING if _MISSING in values else tuple(values)
 
-    def _not_a(self, kind: Kind, key: Key, entry: _Entry) -> object:
-        given = _show(entry.node)
+    def _not_a(self, kind: Kind, key: SectionKey, entry: _Entry) -> object:
+        shown = _show(entry.node)
         self.problems.add(
-            entry.line, entry.path, f"{given} is not {wanted(kind)}; give one, such as `{key.name}: {key.example}`"
+            entry.line, entry.path, f"{shown} is not {wanted(kind)}; give one, such as `{key.name}: {key.example}`"
         )
         return _MISSING
+
+
+# Decimal in YAML 1.2, octal in YAML 1.1.
+_OCTAL = re.compile(r"[-+]?0+[0-9]+")
+
+
+def _hidden(node: Node, path: str, *, in_env: bool = False) -> Iterator[tuple[int, str]]:
+    """Yield line and path of variables whose values were hidden, as in a copy of what `fairlead show` prints."""
+    if isinstance(node, Mapping):
+        for key, value in node.entries:
+            inner = f"{path}.{one_line(key.text)}" if path else one_line(key.text)
+            yield from _hidden(value, inner, in_env=in_env or key.text == ENV)
+    elif isinstance(node, Sequence):
+        for item in node.items:
+            yield from _hidden(item, path, in_env=in_env)
+    elif in_env and node.text == HIDDEN:
+        yield node.line, path
 
 
 def _entries(mapping: Mapping, prefix: str) -> dict[str, _Entry]:
@@ -364,7 +398,7 @@ def _entries(mapping: Mapping, prefix: str) -> dict[str, _Entry]:
     }
 
 
-def _parts(key: Key, value: object) -> tuple[object, ...]:
+def _parts(key: SectionKey, value: object) -> tuple[object, ...]:
     """Return the values of a key's attributes."""
     return value if isinstance(value, tuple) and len(key.attributes) > 1 else (value,)
 

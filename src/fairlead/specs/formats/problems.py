@@ -37,7 +37,7 @@ class Problems:
         """Raise InvalidSpec with the problems in order of lines, if there are any."""
         if not self.found:
             return
-        lines = [text for _, text in sorted(self.found, key=lambda each: each[0])]
+        lines = [text for _, text in sorted(self.found, key=lambda problem: problem[0])]
         if self.num_more:
             lines.append(f"{self.source}:{self.found[-1][0]}: and {self.num_more} more problems")
         raise InvalidSpec(tuple(dict.fromkeys(lines)))

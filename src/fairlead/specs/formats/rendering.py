@@ -5,9 +5,10 @@ from dataclasses import MISSING, fields
 from functools import cache
 from typing import Any, Literal, cast
 
+from fairlead.specs.field_types import ListField, MapField, OverlayField, Section, SectionKey, SectionMap, Single
+from fairlead.specs.formats.secret_values import conceal
 from fairlead.specs.keys import API_VERSION, OBJECTS, Spec
 from fairlead.specs.overlay import Overlay
-from fairlead.specs.tables.field_types import Key, ListField, MapField, OverlayField, Section, SectionMap, Single
 from fairlead.specs.workload import WorkloadSpec
 
 Form = Literal["kubernetes", "short"]
@@ -34,14 +35,19 @@ def render_short(spec: "Spec | WorkloadSpec") -> dict[str, Any]:
     return body if kind == "Training" else {"kind": kind, **body}
 
 
-def to_yaml(spec: "Spec | WorkloadSpec", *, form: Form = "kubernetes") -> str:
-    """Render the spec as a YAML document that parses to the same value."""
+def to_yaml(spec: "Spec | WorkloadSpec", *, form: Form = "kubernetes", shows_secrets: bool = True) -> str:
+    """Render the spec as a YAML document that parses to the same value.
+
+    Args:
+        shows_secrets: False to hide values of variables that look like credentials, for a reader's eyes.
+    """
     from fairlead.specs.formats.yaml_writing import dump
 
-    return dump(render(spec) if form == "kubernetes" else render_short(spec))
+    rendered = render(spec) if form == "kubernetes" else render_short(spec)
+    return dump(rendered if shows_secrets else conceal(rendered))
 
 
-def default_of(key: Key, owner: type[Any]) -> tuple[object, ...]:
+def default_of(key: SectionKey, owner: type[Any]) -> tuple[object, ...]:
     """Return the dataclass's defaults of a key's attributes; MISSING without a default."""
     return tuple(_defaults(cast(Hashable, owner))[attribute] for attribute in key.attributes)
 
@@ -54,13 +60,13 @@ def _defaults(owner: type[Any]) -> Mapping[str, object]:
     }
 
 
-def _is_said(key: Key, owner: object) -> bool:
+def _is_said(key: SectionKey, owner: object) -> bool:
     """Return whether a key must be written."""
-    given = tuple(getattr(owner, attribute) for attribute in key.attributes)
-    return key.required or given != default_of(key, type(owner))
+    values = tuple(getattr(owner, attribute) for attribute in key.attributes)
+    return key.required or values != default_of(key, type(owner))
 
 
-def _plain(key: Key, owner: object) -> Any:
+def _plain(key: SectionKey, owner: object) -> Any:
     """Return the value of a key as it is written in a file."""
     parts = tuple(getattr(owner, attribute) for attribute in key.attributes)
     value = parts[0] if len(parts) == 1 else parts
@@ -69,13 +75,13 @@ def _plain(key: Key, owner: object) -> Any:
         return {inner.name: _plain(inner, value) for inner in kind.keys if _is_said(inner, value)}
     if isinstance(kind, SectionMap):
         return {
-            name: {key.name: _plain(key, each) for key in kind.item.keys if _is_said(key, each)}
-            for name, each in cast(Mapping[str, object], value).items()
+            name: {key.name: _plain(key, inner) for key in kind.item.keys if _is_said(key, inner)}
+            for name, inner in cast(Mapping[str, object], value).items()
         }
     if isinstance(kind, MapField):
         return dict(value)
     if isinstance(kind, OverlayField):
         return cast(Overlay, value).pod
     if isinstance(kind, ListField):
-        return [kind.item.render(each) for each in value]
+        return [kind.item.render(entry) for entry in value]
     return kind.render(value)

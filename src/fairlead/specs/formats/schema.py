@@ -5,22 +5,23 @@ from dataclasses import MISSING
 from typing import Any
 
 from fairlead.specs.constraints import Limit, Text
-from fairlead.specs.formats.rendering import default_of
-from fairlead.specs.keys import API_VERSION, KINDS
-from fairlead.specs.overlay import ITEMS_MOST, NAME_MOST, TEXT_MOST
-from fairlead.specs.tables.field_types import (
+from fairlead.specs.field_types import (
     NUMERIC,
     SPAN,
-    Key,
     Kind,
     ListField,
     MapField,
     OverlayField,
     Section,
+    SectionKey,
     SectionMap,
     Single,
 )
-from fairlead.specs.tables.pod_fields import Branch, Items, Leaf, Map
+from fairlead.specs.formats.documents import SHARED
+from fairlead.specs.formats.rendering import default_of
+from fairlead.specs.keys import API_VERSION, KINDS
+from fairlead.specs.overlay import ITEMS_MOST, NAME_MOST, OBJECT_NAME, OBJECT_NAME_MOST, QUANTITY_MOST, TEXT_MOST
+from fairlead.specs.pod_fields import Branch, Items, Leaf, Map
 
 
 def json_schema() -> dict[str, Any]:
@@ -61,6 +62,7 @@ def _short_form(kind: str, section: Section) -> dict[str, Any]:
     # A name is not required: the file's name is the default. Without `run`, the kind is required.
     required = [name for name in schema.get("required", []) if name != "name"]
     schema["required"] = required if kind == "Training" else ["kind", *required]
+    schema["patternProperties"] = {f"^{SHARED}": {}}
     return {"description": f"{kind}, short form.", **schema}
 
 
@@ -89,13 +91,13 @@ def _kubernetes_form(kind: str, section: Section) -> dict[str, Any]:
     }
 
 
-def _allow_null(schema: dict[str, Any], keys: Mapping[str, Key]) -> None:
+def _allow_null(schema: dict[str, Any], keys: Mapping[str, SectionKey]) -> None:
     """Allow null for optional keys: in the Kubernetes form it means an omitted key, as for an API server."""
     properties = schema["properties"]
     for name in properties:
         key = keys[name]
         if isinstance(key.kind, SectionMap):
-            inner = {each.name: each for each in key.kind.item.keys}
+            inner = {inner_key.name: inner_key for inner_key in key.kind.item.keys}
             _allow_null(properties[name]["additionalProperties"], inner)
         if isinstance(key.kind, Section):
             _allow_null(properties[name], {inner.name: inner for inner in key.kind.keys})
@@ -103,7 +105,7 @@ def _allow_null(schema: dict[str, Any], keys: Mapping[str, Key]) -> None:
             properties[name] = {"anyOf": [properties[name], {"type": "null"}]}
 
 
-def _key(key: Key, section: Section, short: bool) -> dict[str, Any]:
+def _key(key: SectionKey, section: Section, short: bool) -> dict[str, Any]:
     rule = section.rules.get(key.attributes[0])
     schema = {"description": key.doc, **_kind(key.kind, rule, short)}
     defaults = default_of(key, section.type)
@@ -170,9 +172,10 @@ def branch_schema(branch: Branch) -> dict[str, Any]:
 _LEAVES: dict[Leaf, dict[str, Any]] = {
     Leaf.TEXT: {"type": "string", "maxLength": TEXT_MOST},
     Leaf.NAME: {"type": "string", "maxLength": NAME_MOST},
+    Leaf.OBJECT: {"type": "string", "maxLength": OBJECT_NAME_MOST, "pattern": f"^{OBJECT_NAME.pattern}$"},
     Leaf.WHOLE: {"type": "integer"},
     Leaf.FLAG: {"type": "boolean"},
-    Leaf.QUANTITY: {"type": ["integer", "string"], "maxLength": TEXT_MOST},
+    Leaf.QUANTITY: {"type": ["integer", "string"], "maxLength": QUANTITY_MOST},
 }
 
 

@@ -69,9 +69,9 @@ def from_json(text: str) -> Training | Pipeline | Serving | Sweep | Team | Pool 
 
 def _type_of(kind: object) -> type[Any]:
     if kind in _HOMES:
-        found: type[Any] = getattr(import_module(_HOMES[str(kind)]), str(kind))
-        return found
-    # Here and not above: a database of runs needs no key tables.
+        spec_type: type[Any] = getattr(import_module(_HOMES[str(kind)]), str(kind))
+        return spec_type
+    # Here and not above: a database of runs needs no other kinds.
     from fairlead.specs.keys import KINDS
 
     if kind not in KINDS:
@@ -107,14 +107,14 @@ def _stored(value: Any) -> Any:
     if is_dataclass(value):
         return _flat(value)
     if isinstance(value, tuple):
-        return [_stored(each) for each in value]
-    return {name: _stored(each) for name, each in value.items()} if isinstance(value, Mapping) else value
+        return [_stored(entry) for entry in value]
+    return {name: _stored(entry) for name, entry in value.items()} if isinstance(value, Mapping) else value
 
 
 def _read(owner: type[Any], content: Any) -> Any:
     if not isinstance(content, dict):
         raise ValueError(f"{owner.__name__}: not an object")
-    known = {each.name: each for each in _attributes(cast(Hashable, owner))}
+    known = {attribute.name: attribute for attribute in _attributes(cast(Hashable, owner))}
     # An unknown attribute of another version with an empty value has no effect.
     unknown = sorted(name for name in set(content) - set(known) if not _says_nothing(content[name]))
     if unknown:
@@ -139,8 +139,9 @@ def _attributes(owner: type[Any]) -> tuple[_Attribute, ...]:
 
 def _reader(declared: Any, where: str) -> Callable[[Any], Any]:
     """Return a function that reads a stored value of a declared type, and refuses every other type."""
+    declared = getattr(declared, "__origin__", declared) if hasattr(declared, "__metadata__") else declared
     if isinstance(declared, UnionType):
-        (inner,) = (each for each in get_args(declared) if each is not NoneType)
+        (inner,) = (member for member in get_args(declared) if member is not NoneType)
         read = _reader(inner, where)
         return lambda value: None if value is None else read(value)
     if is_dataclass(declared):
@@ -148,10 +149,10 @@ def _reader(declared: Any, where: str) -> Callable[[Any], Any]:
     origin = get_origin(declared)
     if origin is tuple:
         item = _reader(get_args(declared)[0], where)
-        return lambda value: tuple(item(each) for each in _checked(value, list, where))
+        return lambda value: tuple(item(entry) for entry in _checked(value, list, where))
     if origin is not None:
         read_each = _reader(get_args(declared)[1], where)
-        return lambda value: {name: read_each(each) for name, each in _checked(value, dict, where).items()}
+        return lambda value: {name: read_each(entry) for name, entry in _checked(value, dict, where).items()}
     if issubclass(declared, StrEnum):
         return lambda value: declared(value)
     if declared is float:

@@ -1,27 +1,31 @@
 """Applies settings of single keys, such as ``resources.memory=700Mi``, by the same rules as files.
 
 A key is dotted, as in problems. A value is YAML, as in a file, except that texts are taken verbatim from the shell.
-``null`` or an empty value removes the key, which restores its default.
+``null`` removes the key, which restores its default.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar, cast
 
 from fairlead.errors import InvalidSpec
 from fairlead.frozen import dataclass
 from fairlead.specs.constraints import quote
+from fairlead.specs.field_types import TEXT, Kind, MapField, OverlayField, Section, SectionKey, Tag
 from fairlead.specs.formats import documents
 from fairlead.specs.formats.documents import Mistake, Node, Scalar, read_documents
 from fairlead.specs.formats.objects import node_of
 from fairlead.specs.formats.parsing import ENVELOPE, read_spec
 from fairlead.specs.formats.problems import Problems
 from fairlead.specs.formats.rendering import render_short
-from fairlead.specs.tables.field_types import TEXT, Key, Kind, MapField, OverlayField, Section, Tag
-from fairlead.specs.tables.pod_fields import Branch, Leaf, Map, Tree
-from fairlead.specs.tables.training_keys import TRAINING
+from fairlead.specs.keys import OBJECTS
+from fairlead.specs.pod_fields import Branch, Leaf, Map, Tree
+from fairlead.specs.sections import section_of
 from fairlead.specs.training import Training
+from fairlead.specs.workload import WorkloadSpec
 
+Spec = TypeVar("Spec", bound=WorkloadSpec)
+TRAINING = section_of(Training)
 OPTION = "--set"
 _Place = Kind | Branch | None
 
@@ -54,7 +58,12 @@ def read_setting(text: str) -> Setting:
     parts, place = _walk(key)
     if not equals or not all(parts):
         raise InvalidSpec((f"{OPTION} {quote(text)}: give KEY=VALUE, such as `{OPTION} resources.memory=16Gi`",))
-    return Setting(path=parts, value=_read(key, value, place))
+    node = _read(key, value, place)
+    if node is None and not value.strip():
+        raise InvalidSpec(
+            (f"{OPTION} {key}: nothing is given, as by an empty variable of the shell; `{key}=null` removes the key",)
+        )
+    return Setting(path=parts, value=node)
 
 
 def setting_of(key: str, value: Any) -> Iterator[Setting]:
@@ -71,8 +80,8 @@ def setting_of(key: str, value: Any) -> Iterator[Setting]:
         yield Setting(path=_walk(key)[0], value=None if value is None else node_of(value))
 
 
-def with_settings(spec: Training, settings: Iterable[Setting], *, source: str = OPTION) -> Training:
-    """Return the spec with settings applied.
+def with_settings(spec: Spec, settings: Iterable[Setting], *, source: str = OPTION) -> Spec:
+    """Return the spec of any kind with settings applied.
 
     Args:
         source: Origin of the settings, for problems.
@@ -80,28 +89,27 @@ def with_settings(spec: Training, settings: Iterable[Setting], *, source: str = 
     Raises:
         InvalidSpec: A key is unknown or given twice, or a value is invalid; has every problem.
     """
-    given = tuple(settings)
-    _refuse_lost(given, source)
+    all_settings = tuple(settings)
+    _refuse_lost(all_settings, source)
     root = node_of(render_short(spec))
-    for setting in given:
-        root = _put(root, TRAINING, setting.path, setting.value) or root
+    for setting in all_settings:
+        root = _put(root, OBJECTS[type(spec).__name__], setting.path, setting.value) or root
     problems = Problems(source=source)
     made = read_spec(root, problems, default_name=None)
     if problems.num:
         # Line numbers are meaningless without a file.
-        told = (text.replace(f"{source}:{line}: ", f"{source}: ", 1) for line, text in problems.found)
-        raise InvalidSpec(tuple(dict.fromkeys(told)))
-    assert isinstance(made, Training), "only a Training has `run`, which cannot be left out"
-    return made
+        messages = (text.replace(f"{source}:{line}: ", f"{source}: ", 1) for line, text in problems.found)
+        raise InvalidSpec(tuple(dict.fromkeys(messages)))
+    return cast("Spec", made)
 
 
 def _refuse_lost(settings: tuple[Setting, ...], source: str) -> None:
     """Refuse a setting that a later one overrides, and keys of the Kubernetes form."""
     for number, setting in enumerate(settings):
-        later = next((each for each in settings[number + 1 :] if each.path == setting.path[: len(each.path)]), None)
+        later = next((other for other in settings[number + 1 :] if other.path == setting.path[: len(other.path)]), None)
         if later is not None:
-            said = "is given twice" if later.path == setting.path else f"is lost as {later.key} follows"
-            raise InvalidSpec((f"{source}: {setting.key}: it {said}; keep one of them",))
+            problem = "is given twice" if later.path == setting.path else f"is lost as {later.key} follows"
+            raise InvalidSpec((f"{source}: {setting.key}: it {problem}; keep one of them",))
         if setting.path[0] in (*ENVELOPE, "status"):
             rest = setting.path[1:] if setting.path[0] in ("spec", "metadata") else ()
             hint = f"; did you mean `{'.'.join(rest)}`?" if rest else "; keys are those of the short form"
@@ -135,26 +143,26 @@ def _below(place: _Place, name: str) -> _Place:
     return place.fields.get(name) if isinstance(place, Tree) else None
 
 
-def _kind(key: Key) -> _Place:
+def _kind(key: SectionKey) -> _Place:
     return key.kind.tree if isinstance(key.kind, OverlayField) else key.kind
 
 
 def _read(key: str, text: str, place: _Place) -> Node | None:
-    is_text = place is TEXT or place is Leaf.TEXT or place is Leaf.NAME
-    found, mistakes = read_documents(text)
-    if is_text and not _is_quoted(found, mistakes):
+    is_text = place is TEXT or place in (Leaf.TEXT, Leaf.NAME, Leaf.OBJECT)
+    documents, mistakes = read_documents(text)
+    if is_text and not _is_quoted(documents, mistakes):
         is_left_out = text in ("", "null") and not key.startswith("env.")
         return None if is_left_out else Scalar(tag=Tag.TEXT, text=text, line=1, column=1)
     if mistakes:
         raise InvalidSpec((f"{OPTION}: {key}: {mistakes[0].sentence}",))
-    if len(found) > 1:
-        raise InvalidSpec((f"{OPTION}: {key}: {len(found)} YAML documents; give one value",))
-    return found[0] if found else None
+    if len(documents) > 1:
+        raise InvalidSpec((f"{OPTION}: {key}: {len(documents)} YAML documents; give one value",))
+    return documents[0] if documents else None
 
 
-def _is_quoted(found: tuple[Node, ...], mistakes: tuple[Mistake, ...]) -> bool:
+def _is_quoted(documents: tuple[Node, ...], mistakes: tuple[Mistake, ...]) -> bool:
     """Return whether a text is a quoted YAML scalar."""
-    return len(found) == 1 and not mistakes and isinstance(found[0], Scalar) and not found[0].plain
+    return len(documents) == 1 and not mistakes and isinstance(documents[0], Scalar) and not documents[0].plain
 
 
 def _put(node: Node | None, place: _Place, path: tuple[str, ...], value: Node | None) -> Node | None:

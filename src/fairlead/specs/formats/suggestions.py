@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterator
 
-from fairlead.specs.tables.field_types import Section
+from fairlead.specs.field_types import Section
 
 
 def suggest(word: str, section: Section, whole: Section) -> str | None:
@@ -12,11 +12,11 @@ def suggest(word: str, section: Section, whole: Section) -> str | None:
         return None
     meant = _plain(word)
     local = {_plain(key.name): key.name for key in section.keys}
-    foreign = {_plain(each): key.name for key in section.keys for each in key.also}
+    foreign = {_plain(synonym): key.name for key in section.keys for synonym in key.also}
     everywhere: dict[str, str] = {}
     for path, words in _paths(whole, ""):
-        for each in words:
-            everywhere.setdefault(_plain(each), path)
+        for name in words:
+            everywhere.setdefault(_plain(name), path)
     for known in (local, foreign, everywhere):
         if meant in known:
             return known[meant]
@@ -33,7 +33,7 @@ def nearest(word: str, words: tuple[str, ...]) -> str | None:
     """Return the one of ``words`` that is closest to ``word``; None if none is similar."""
     if len(word) > 64:
         return None
-    known = {_plain(each): each for each in words}
+    known = {_plain(candidate): candidate for candidate in words}
     import difflib
 
     near = difflib.get_close_matches(_plain(word), known, n=1, cutoff=0.6)

@@ -4,8 +4,8 @@ from typing import Any
 
 import yaml
 
+from fairlead.specs.field_types import Tag
 from fairlead.specs.formats.documents import core_tag
-from fairlead.specs.tables.field_types import Tag
 
 
 def dump(content: dict[str, Any]) -> str:

@@ -120,16 +120,16 @@ def _memory(node: Node, pods: list[Pod], names: dict[str, str]) -> Bar:
         for pod in pods
         if pod.grant.memory_bytes
     ]
-    told = f"{describe_memory(sum(pod.grant.memory_bytes for pod in pods))} of {describe_memory(node.memory_bytes)}"
-    return Bar(name="Memory", held=told, segments=_segments(parts, names))
+    text = f"{describe_memory(sum(pod.grant.memory_bytes for pod in pods))} of {describe_memory(node.memory_bytes)}"
+    return Bar(name="Memory", held=text, segments=_segments(parts, names))
 
 
 def _segments(parts: list[tuple[Pod, float, str]], names: dict[str, str]) -> tuple[Segment, ...]:
-    found, at = list[Segment](), 0.0
+    segments, at = list[Segment](), 0.0
     for number, (pod, part, amount) in enumerate(parts):
         width = 100 * min(part, 1.0)
         known = pod.workload_uid in names
-        found.append(
+        segments.append(
             Segment(
                 uid=pod.workload_uid if known else None,
                 name=names.get(pod.workload_uid, OTHERS),
@@ -140,4 +140,4 @@ def _segments(parts: list[tuple[Pod, float, str]], names: dict[str, str]) -> tup
             )
         )
         at += width
-    return tuple(found)
+    return tuple(segments)

@@ -16,7 +16,7 @@ MOST = 200
 
 def cost(question: Question) -> Answer:
     """Show the parts of the bill since a time, by payer and use."""
-    by = Grouping(question.one_of("by", tuple(each.value for each in Grouping), "run"))
+    by = Grouping(question.one_of("by", tuple(grouping.value for grouping in Grouping), "run"))
     since = question.query.get("since", "").strip() or "30d"
     try:
         start = parse_moment(since, question.now)
@@ -25,14 +25,14 @@ def cost(question: Question) -> Answer:
     if start > question.now:
         raise BadRequest(f"since: {since!r} is still to come; give a time that is past, such as 7d.")
     values: dict[str, Any] = {
-        "by": by.value, "since": since, "start": start, "groupings": [each.value for each in Grouping],
+        "by": by.value, "since": since, "start": start, "groupings": [grouping.value for grouping in Grouping],
         "windows": WINDOWS, "is_local": is_local(question), "rows": [], "billed": None, "num_left": 0, "uses": [],
     }  # fmt: skip
-    found = question.paced.value(("cost", by, since), lambda: bill_of(question, by, start))
-    if found is not None:
-        rows = cost_rows(found, by)
+    bill = question.paced.value(("cost", by, since), lambda: bill_of(question, by, start))
+    if bill is not None:
+        rows = cost_rows(bill, by)
         shown = rows if by is Grouping.DAY else [*rows[:MOST], *(row for row in rows[MOST:] if row[by.value] is None)]
-        whole = found.billed_microusd
+        whole = bill.billed_microusd
         values |= {
             "rows": [_row(row, by, whole) for row in shown],
             "billed": describe_microusd(whole),
@@ -51,7 +51,7 @@ def _row(row: dict[str, Any], by: Grouping, whole: int) -> dict[str, Any]:
         "node_hours": row["node_hours"],
         "uses": [
             (use, describe_microusd(amount))
-            for use, amount in sorted(row["uses"].items(), key=lambda each: -each[1])
+            for use, amount in sorted(row["uses"].items(), key=lambda item: -item[1])
             if amount
         ],
     }
@@ -59,11 +59,11 @@ def _row(row: dict[str, Any], by: Grouping, whole: int) -> dict[str, Any]:
 
 def _uses(rows: list[dict[str, Any]], whole: int) -> list[dict[str, Any]]:
     """Divide the whole bill by use: each with its amount and its part of a bar, in percent."""
-    found, at = [], 0.0
+    uses, at = [], 0.0
     for use in Use:
         amount = sum(row["uses"].get(use.value, 0) for row in rows)
         if amount and whole:
             width = 100 * amount / whole
-            found.append({"use": use.value, "cost": describe_microusd(amount), "begin": at, "width": width})
+            uses.append({"use": use.value, "cost": describe_microusd(amount), "begin": at, "width": width})
             at += width
-    return found
+    return uses

@@ -3,7 +3,6 @@
 from contextlib import closing
 from typing import Any
 
-from fairlead.cluster.local.cluster import LocalCluster
 from fairlead.cluster.local.home import Home
 from fairlead.control.fleets.journal import ClusterNote, FleetJournal, names
 from fairlead.errors import FairleadError
@@ -19,9 +18,9 @@ LOOK_AGAIN_S = 3.0  # what a controller notes is no change of this machine's run
 def fleets(question: Question) -> Answer:
     """Show each fleet of this machine; on a cluster there are none."""
     cluster = question.cluster
-    home = cluster.home if isinstance(cluster, LocalCluster) else None
-    found = [] if home is None else [_fleet(home, name, question.now) for name in names(home)]
-    values = {"fleets": found, "is_local": home is not None}
+    home = None if cluster.machine is None else cluster.machine.home
+    rows = [] if home is None else [_fleet(home, name, question.now) for name in names(home)]
+    values = {"fleets": rows, "is_local": home is not None}
     return Answer(title="Fleets", template="fleets.html", values=values, look_again_s=LOOK_AGAIN_S)
 
 
@@ -37,7 +36,8 @@ def _fleet(home: Home, name: str, now: float) -> dict[str, Any]:
                 "is_led": journal.is_led(),
                 "wait_s": fleet.wait_s,
                 "clusters": [
-                    _cluster(each, member, notes.get(each), unfinished) for each, member in fleet.clusters.items()
+                    _cluster(cluster, member, notes.get(cluster), unfinished)
+                    for cluster, member in fleet.clusters.items()
                 ],
                 "num_unfinished": len(unfinished),
                 "unfinished": [_row(run, fleet, now) for run in unfinished[:MOST_UNFINISHED]],

@@ -9,18 +9,18 @@ MOST = 200
 
 def queue(question: Question) -> Answer:
     """List pending runs with expected starts and reasons."""
-    told = outlook_of(question)
+    outlook = outlook_of(question)
     rows = [
         {
             "place": place,
-            "run": each.run,
-            "needs": describe_need(each.run.spec),
-            "starts_at": each.start,
-            "is_now": each.start is not None and each.start - question.now <= 1.0,
-            "unknown": each.unknown,
-            "reason": told.statuses.get(each.run.uid, each.run.status).reason,
+            "run": expected.run,
+            "needs": describe_need(expected.run.spec),
+            "starts_at": expected.start,
+            "is_now": expected.start is not None and expected.start - question.now <= 1.0,
+            "unknown": expected.unknown,
+            "reason": outlook.statuses.get(expected.run.uid, expected.run.status).reason,
         }
-        for place, each in enumerate(told.queue[:MOST], 1)
+        for place, expected in enumerate(outlook.queue[:MOST], 1)
     ]
-    values = {"rows": rows, "num_waiting": len(told.queue), "most": MOST}
+    values = {"rows": rows, "num_waiting": len(outlook.queue), "most": MOST}
     return Answer(title="Queue", template="queue.html", values=values)

@@ -7,9 +7,9 @@ from urllib.parse import urlencode
 from fairlead.cluster.listing import Listing, Place
 from fairlead.control.pipelines.command import is_pipeline
 from fairlead.frozen import dataclass
-from fairlead.policy.kinds.lifecycle import active_until
 from fairlead.policy.kinds.progress import progress_of, warning_of
 from fairlead.policy.kinds.table import KINDS
+from fairlead.state.run_times import active_until
 from fairlead.state.snapshot import AnyWorkload, Phase, is_leaf
 from fairlead.text.quantities import describe_nodes, describe_resources
 from fairlead.web.expected_starts import expected_starts
@@ -106,10 +106,10 @@ def _waits(run: AnyWorkload) -> bool:
     return is_leaf(run) and run.status.phase in (Phase.PENDING, Phase.RESTARTING)
 
 
-def _cut(found: tuple[AnyWorkload, ...], most: int) -> tuple[tuple[AnyWorkload, ...], Place | None]:
+def _cut(runs: tuple[AnyWorkload, ...], most: int) -> tuple[tuple[AnyWorkload, ...], Place | None]:
     """Return one page, and the position after which more follow."""
-    kept = found[:most]
-    return kept, Place(kept[-1].created_at, kept[-1].uid) if len(found) > most else None
+    page = runs[:most]
+    return page, Place(page[-1].created_at, page[-1].uid) if len(runs) > most else None
 
 
 def _part(text: str) -> str:
@@ -131,5 +131,5 @@ def _place(text: str) -> Place | None:
 def _link(query: Mapping[str, str], part: str, after: Place | None) -> str | None:
     if after is None:
         return None
-    kept = {name: value for name, value in query.items() if name not in ("part", "after") and value}
-    return "/?" + urlencode({**kept, "part": part, "after": f"{after.created_at!r}_{after.uid}"})
+    filters = {name: value for name, value in query.items() if name not in ("part", "after") and value}
+    return "/?" + urlencode({**filters, "part": part, "after": f"{after.created_at!r}_{after.uid}"})

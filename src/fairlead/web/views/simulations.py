@@ -3,7 +3,6 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from fairlead.cluster.local.cluster import LocalCluster
 from fairlead.cluster.local.home import Home
 from fairlead.control.outcomes import time_spent
 from fairlead.control.simulation_figures import describe_cost, pool_rows, team_rows
@@ -46,11 +45,11 @@ def simulation(question: Question, name: str) -> Answer:
         report = read_report(home, name)
     except NotFound as error:
         raise Missing(str(error)) from None
-    summaries = [(each.policy, each.summary) for each in report.policies]
+    summaries = [(policy.policy, policy.summary) for policy in report.policies]
     values = {
         "report": report,
         "policies": _policies(report),
-        "uses": [_uses(each) for each in report.policies],
+        "uses": [_uses(policy) for policy in report.policies],
         "charts": _charts(report),
         "teams": team_rows(summaries),
         "pools": pool_rows(summaries),
@@ -61,7 +60,8 @@ def simulation(question: Question, name: str) -> Answer:
 
 
 def _home(question: Question) -> Home | None:
-    return question.cluster.home if isinstance(question.cluster, LocalCluster) else None
+    machine = question.cluster.machine
+    return None if machine is None else machine.home
 
 
 def _rows(home: Home) -> list[dict[str, Any]]:
@@ -75,7 +75,7 @@ def _rows(home: Home) -> list[dict[str, Any]]:
         except ClusterError as error:
             rows.append({"name": name, "trouble": str(error)})
             continue
-        rows += [{"name": name, "trouble": None, "report": report, **_figures(each)} for each in report.policies]
+        rows += [{"name": name, "trouble": None, "report": report, **_figures(policy)} for policy in report.policies]
     return rows
 
 
@@ -96,17 +96,17 @@ def _figures(of: PolicyReport) -> dict[str, Any]:
 
 def _policies(report: SimulationReport) -> list[dict[str, Any]]:
     """Return the figures of each policy, with the widths of their bars: each on one scale for all policies."""
-    waits = _widths([each.summary.whole.average_wait_s for each in report.policies])
-    costs = _widths([each.summary.cost for each in report.policies])
+    waits = _widths([policy.summary.whole.average_wait_s for policy in report.policies])
+    costs = _widths([policy.summary.cost for policy in report.policies])
     return [
         {
-            **_figures(each),
+            **_figures(policy),
             "style": number,
             "wait_width": waits[number],
-            "held_width": 100 * (each.summary.gpu_utilisation or 0.0),
+            "held_width": 100 * (policy.summary.gpu_utilisation or 0.0),
             "cost_width": costs[number],
         }
-        for number, each in enumerate(report.policies)
+        for number, policy in enumerate(report.policies)
     ]
 
 
@@ -128,18 +128,20 @@ def _uses(of: PolicyReport) -> dict[str, Any]:
 
 def _charts(report: SimulationReport) -> list[StepChart]:
     """Draw runs that wait, GPUs that runs hold, and waits: a line for each policy, all policies on one scale."""
-    span_s = max(each.summary.makespan_s for each in report.policies)
-    gpus = max((level for each in report.policies for _, level in each.gpus_up), default=0.0)
-    longest_s = max((each.waits[-1][0] for each in report.policies if each.waits), default=0.0)
+    span_s = max(policy.summary.makespan_s for policy in report.policies)
+    gpus = max((level for policy in report.policies for _, level in policy.gpus_up), default=0.0)
+    longest_s = max((policy.waits[-1][0] for policy in report.policies if policy.waits), default=0.0)
 
     def lines(of: Callable[[PolicyReport], Sequence[tuple[float, float]]]) -> list[Levels]:
-        return [Levels(name=each.policy, steps=of(each), style=number) for number, each in enumerate(report.policies)]
+        return [
+            Levels(name=policy.policy, steps=of(policy), style=number) for number, policy in enumerate(report.policies)
+        ]
 
     charts = [
-        step_chart("Runs that wait for their first start", lines(lambda each: each.runs_waiting), span_s=span_s),
+        step_chart("Runs that wait for their first start", lines(lambda policy: policy.runs_waiting), span_s=span_s),
         step_chart(
             "Share of runs that waited no longer than",
-            lines(lambda each: each.waits),
+            lines(lambda policy: policy.waits),
             span_s=longest_s,
             top=1.0,
             say=lambda share: f"{share:.0%}",
@@ -147,7 +149,7 @@ def _charts(report: SimulationReport) -> list[StepChart]:
     ]
     if gpus:
         title = f"GPUs that runs hold, averaged over {describe_duration(span_s / NUM_AVERAGES)}"
-        held = step_chart(title, lines(lambda each: each.gpus_held), span_s=span_s, top=gpus)
+        held = step_chart(title, lines(lambda policy: policy.gpus_held), span_s=span_s, top=gpus)
         charts.insert(0, held)
     return charts
 

@@ -31,7 +31,7 @@ def teams(question: Question) -> Answer:
         _row(known.get(name, Team(name=name)), name in known, ledger, seen, None if spent is None else by_team)
         for name in names
     ]
-    projects = [_project(each, spent) for each in accounts_of(seen.teams) if each.project is not None]
+    projects = [_project(account, spent) for account in accounts_of(seen.teams) if account.project is not None]
     values = {"rows": rows, "projects": projects, "has_prices": spent is not None, "is_local": is_local(question)}
     return Answer(title="Teams", template="teams.html", values=values)
 

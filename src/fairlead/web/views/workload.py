@@ -9,13 +9,14 @@ from typing import Any
 from fairlead.cluster.output import NOTE, LogQuery, describe_dropped
 from fairlead.control.pipelines.command import is_pipeline
 from fairlead.errors import Conflict, NotAllowed, NotFound
-from fairlead.policy.kinds.lifecycle import active_until
 from fairlead.policy.kinds.progress import progress_of, warning_of
 from fairlead.policy.kinds.table import parent_of
 from fairlead.policy.queue.run_forecast import forecast
 from fairlead.specs.formats.rendering import to_yaml
-from fairlead.specs.search_space import show_value
+from fairlead.specs.search_space import texts_of
+from fairlead.specs.workload import WorkloadSpec
 from fairlead.state.reasons import JUST_SUBMITTED
+from fairlead.state.run_times import active_until
 from fairlead.state.snapshot import AnyWorkload, Phase, Pod, Workload, is_leaf
 from fairlead.text.money import describe_microusd
 from fairlead.text.quantities import describe_need
@@ -25,6 +26,7 @@ from fairlead.web.view import Answer, BadRequest, Missing, Question
 from fairlead.web.views.runs import kind_of, row_of
 
 MOST_LINES, MOST_LINE, MOST_EVENTS, MOST_CHILDREN, MOST_CURVES, MOST_PODS = 200, 4_000, 50, 200, 24, 64
+MOST_STEPS = 1_000
 
 
 def workload(question: Question, uid: str) -> Answer:
@@ -45,7 +47,7 @@ def workload(question: Question, uid: str) -> Answer:
             "progress": progress_of(run),
             "part": _part(run),
             "warning": warning_of(run, question.now),
-            "spec": to_yaml(run.spec, form="short"),
+            "spec": to_yaml(_shown(run.spec), form="short", shows_secrets=False),
             "events": _events(question, run),
             "kept_at": cluster.kept_at(run),
             **(_leaf(question, run) if is_leaf(run) else _children(question, run)),
@@ -54,6 +56,14 @@ def workload(question: Question, uid: str) -> Answer:
         raise Missing(str(error)) from error
     over = run.status.phase.is_final
     return Answer(title=run.spec.name, template="workload.html", values=values, look_again_s=30.0 if over else 1.0)
+
+
+def _shown(spec: WorkloadSpec) -> WorkloadSpec:
+    if not is_pipeline(spec):
+        return spec
+    from fairlead.control.pipelines.submission import shown_spec  # here and not above: few runs are pipelines
+
+    return shown_spec(spec)
 
 
 def _parent(question: Question, uid: str) -> AnyWorkload | None:
@@ -76,6 +86,7 @@ def _leaf(question: Question, run: Workload) -> dict[str, Any]:
     cost = cluster.cost_of(run)
     waits = run.status.phase in (Phase.PENDING, Phase.RESTARTING)
     dropped = cluster.dropped_output(run)
+    steps = _steps(question, run)
     curves = question.paced.value(("curves", run.uid, run.status.phase), lambda: _curves(question, run))
     return {
         "needs": describe_need(run.spec),
@@ -84,7 +95,8 @@ def _leaf(question: Question, run: Workload) -> dict[str, Any]:
         "starts_at": expected_starts(question).get(run.uid) if waits else None,
         "curves": curves[:MOST_CURVES],
         "num_curves": len(curves),
-        "steps": _steps(question, run),
+        "steps": steps[:MOST_STEPS],
+        "num_steps": len(steps),
         "pods": _pods(run, cluster.pods(run.uid)),
         "dropped": describe_dropped(dropped) if dropped else None,
         "log": _log(question, run),
@@ -96,25 +108,25 @@ def _ends(question: Question, run: Workload, cost: int | None) -> dict[str, Any]
     if run.status.phase is not Phase.RUNNING:
         return None
     try:
-        found = forecast(run, snapshot_of(question), question.now, cost)
+        prediction = forecast(run, snapshot_of(question), question.now, cost)
     except NotAllowed:
         return None
-    if found is None:
+    if prediction is None:
         return None
-    amounts = [found.microusd(each) for each in (found.low_s, found.high_s)]
+    amounts = [prediction.microusd(end_s) for end_s in (prediction.low_s, prediction.high_s)]
     return {
-        "likely": question.now + found.likely_s,
-        "low": question.now + found.low_s,
-        "high": question.now + found.high_s,
-        "basis": found.basis,
-        "cost": " to ".join(describe_microusd(each) for each in amounts if each is not None),
+        "likely": question.now + prediction.likely_s,
+        "low": question.now + prediction.low_s,
+        "high": question.now + prediction.high_s,
+        "basis": prediction.basis,
+        "cost": " to ".join(describe_microusd(amount) for amount in amounts if amount is not None),
     }
 
 
 def _curves(question: Question, run: Workload) -> list[Curve]:
     series = question.cluster.series(run.uid)
     return [
-        curve(name, points) for name, points in sorted(series.items(), key=lambda each: (each[0] != "loss", each[0]))
+        curve(name, points) for name, points in sorted(series.items(), key=lambda item: (item[0] != "loss", item[0]))
     ]
 
 
@@ -122,11 +134,13 @@ def _pods(run: Workload, pods: tuple[Pod, ...]) -> list[dict[str, Any]]:
     newest = max((pod.attempt for pod in pods), default=0)
     last = {pod.index: pod for pod in sorted(pods, key=lambda pod: pod.replacement) if pod.attempt == newest}
     shown = [last[index] for index in sorted(last)][:MOST_PODS]
-    each = run.spec.ranks_on_each_node
+    num_ranks = run.spec.ranks_on_each_node
     return [
         {
             "pod": pod,
-            "ranks": str(pod.index * each) if each == 1 else f"{pod.index * each}-{pod.index * each + each - 1}",
+            "ranks": str(pod.index * num_ranks)
+            if num_ranks == 1
+            else f"{pod.index * num_ranks}-{pod.index * num_ranks + num_ranks - 1}",
             "exits": [
                 f"rank {end.rank}: " + ("out of memory" if end.out_of_memory else _end(end.exit_code, end.signal))
                 for end in pod.exits
@@ -146,7 +160,7 @@ def _steps(question: Question, run: Workload) -> list[dict[str, Any]]:
     if not is_pipeline(run.spec):
         return []
     # Here and not above: few runs are pipelines.
-    from fairlead.control.pipelines.submission import pipeline_of
+    from fairlead.control.pipelines.submission import pipeline_of, shown_phase
     from fairlead.control.pipelines.submission import progress_of as steps_of
     from fairlead.control.pipelines.told import LINE, read_told
 
@@ -154,18 +168,19 @@ def _steps(question: Question, run: Workload) -> list[dict[str, Any]]:
     if pipeline is None:
         return []
     if question.cluster.has_containers:
-        lines = question.paced.value(
-            ("steps", run.uid, run.status.phase), lambda: list(question.cluster.logs(run.uid, LogQuery(pattern=LINE)))
+        # Read line by line: a program may print any number of them.
+        progress = question.paced.value(
+            ("steps", run.uid, run.status.phase),
+            lambda: read_told(pipeline, question.cluster.logs(run.uid, LogQuery(pattern=LINE))),
         )
-        progress = read_told(pipeline, lines)
     else:
         progress = steps_of(pipeline, run, Path(question.cluster.kept_at(run)))
-    found = []
+    rows = []
     for task in (task for tasks in progress.steps.values() for task in tasks):
         began, ended = progress.times.get(task.name, (None, None))
         took = None if began is None or ended is None else ended - began
-        found.append({"name": task.name, "phase": task.phase.value, "took_s": took, "message": task.message})
-    return found
+        rows.append({"name": task.name, "phase": shown_phase(task, run), "took_s": took, "message": task.message})
+    return rows
 
 
 def _log(question: Question, run: Workload) -> dict[str, Any]:
@@ -207,8 +222,8 @@ def _events(question: Question, run: AnyWorkload) -> list[dict[str, Any]]:
     """Return events, newest first."""
     newest = question.cluster.events(run.uid)[-MOST_EVENTS:]
     return [
-        {"at": each.at, "type": each.type, "reason": None if each.reason == JUST_SUBMITTED else each.reason}
-        for each in reversed(newest)
+        {"at": event.at, "type": event.type, "reason": None if event.reason == JUST_SUBMITTED else event.reason}
+        for event in reversed(newest)
     ]
 
 
@@ -240,36 +255,37 @@ def _sweep(question: Question, run: Workload[Any]) -> dict[str, Any]:
 
     trials, objective = trials_in(question.cluster, run), run.spec.objective
     best_first = front(trials) if objective is None else ranked(trials, objective.goal)
-    shown = [*best_first, *(each for each in trials if each not in best_first)][:MOST_CHILDREN]
+    shown = [*best_first, *(trial for trial in trials if trial not in best_first)][:MOST_CHILDREN]
     uids = {child.spec.name: child.uid for child in _all_children(question, run)}
     try:
         best = best_of(run, trials)
     except (NotFound, Conflict):  # none has succeeded yet, or none is better than another
         best = None
-    names = list(run.spec.parameters)
+    names, space = list(run.spec.parameters), run.spec.space
 
     def value_of(trial: Any) -> str:
         if trial.scores:
             pairs = zip(run.spec.objectives, trial.scores, strict=True)
-            return ", ".join(f"{each.goal.sign * score:.6g}" for each, score in pairs)
+            return ", ".join(f"{objective.goal.sign * score:.6g}" for objective, score in pairs)
         return "-" if trial.value is None else f"{trial.value:.6g}"
 
     def told(trial: Any) -> dict[str, Any]:
         name = child_name(run, str(trial.number))
+        texts = texts_of(space, trial.values)
         return {
             "name": name,
             "uid": uids.get(name),
             "state": trial.state.value,
             "value": value_of(trial),
             "step": "-" if trial.step is None else str(trial.step),
-            "values": [show_value(trial.values[key]) if key in trial.values else "-" for key in names],
+            "values": [texts.get(key, "-") for key in names],
         }
 
     return {
-        "trials": [told(each) for each in shown],
+        "trials": [told(trial) for trial in shown],
         "best": None if best is None else told(best),
         "parameters": names,
-        "metric": ", ".join(each.metric for each in run.spec.judged_by) or None,
+        "metric": ", ".join(objective.metric for objective in run.spec.judged_by) or None,
     }
 
 

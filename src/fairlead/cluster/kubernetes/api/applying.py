@@ -13,12 +13,14 @@ LOOK_S = 0.2
 _UNSCOPED = frozenset(
     {
         "Namespace", "CustomResourceDefinition", "ClusterRole", "ClusterRoleBinding", "PriorityClass",
-        "ClusterPropagationPolicy", "ResourceInterpreterCustomization",
+        "ClusterPropagationPolicy", "ResourceInterpreterCustomization", "ValidatingAdmissionPolicy",
+        "ValidatingAdmissionPolicyBinding",
     }
 )  # fmt: skip
 _PLURALS = {
     "NetworkPolicy": "networkpolicies",
     "PriorityClass": "priorityclasses",
+    "ValidatingAdmissionPolicy": "validatingadmissionpolicies",
     "ClusterPropagationPolicy": "clusterpropagationpolicies",
 }
 
@@ -152,22 +154,22 @@ def await_established(client: Client, places: list[Place], timeout_s: float) -> 
 
         if not until(is_established, timeout_s):
             refused = condition(seen[0], "NamesAccepted")
-            said = refused.get("message") if refused.get("status") == "False" else "it does not say why"
-            raise ClusterError(f"{place} is not served after {timeout_s:g} s: {said}.")
+            message = refused.get("message") if refused.get("status") == "False" else "it does not say why"
+            raise ClusterError(f"{place} is not served after {timeout_s:g} s: {message}.")
 
 
 def condition(content: Object, kind: str) -> Mapping[str, Any]:
     """Return a condition of an object's status; empty if it has none of that type."""
-    found: Mapping[str, Any]
-    for found in (content.get("status") or {}).get("conditions") or ():
-        if found.get("type") == kind:
-            return found
+    entry: Mapping[str, Any]
+    for entry in (content.get("status") or {}).get("conditions") or ():
+        if entry.get("type") == kind:
+            return entry
     return {}
 
 
 def _told(content: Object) -> Object:
     """Return the object without fields that the server sets, such as versions, which a dry run changes too."""
-    kept = {name: value for name, value in content.items() if name != "status"}
+    body = {name: value for name, value in content.items() if name != "status"}
     own = ("resourceVersion", "managedFields", "generation", "creationTimestamp", "uid", "selfLink")
     metadata = {name: value for name, value in (content.get("metadata") or {}).items() if name not in own}
-    return {**kept, "metadata": metadata}
+    return {**body, "metadata": metadata}

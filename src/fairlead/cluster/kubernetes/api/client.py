@@ -2,13 +2,17 @@
 
 An object is the ``dict`` parsed from its JSON; this module does not interpret it. Thread-safe. Every error is a
 ``ClusterError`` that names the request.
+
+See decision 8.
 """
 
 import json
+import math
+import re
 import socket
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any
 from urllib.parse import urlencode, urlsplit
@@ -17,9 +21,11 @@ import urllib3
 
 from fairlead.cluster.kubernetes.api.config import Access
 from fairlead.cluster.kubernetes.api.pacing import Pace, jittered
+from fairlead.cluster.kubernetes.api.shallow import loads
 from fairlead.cluster.kubernetes.api.transport import identity_headers, proxy_of_environment, tls_context
 from fairlead.errors import ClusterError
 from fairlead.frozen import dataclass
+from fairlead.untrusted_json import parse_object, text
 
 Object = dict[str, Any]
 
@@ -28,7 +34,20 @@ APPLY = "application/apply-patch+yaml"
 MERGE = "application/merge-patch+json"
 MANAGER = "fairlead"
 FIRST_BACKOFF_S, MOST_BACKOFF_S = 0.1, 5.0
+MOST_REFUSAL_BYTES = 1 << 20
+# Of a line of a log; a program may write without line breaks for as long as it runs.
+MOST_LINE_BYTES = 64 << 10
 RETRIED = frozenset({429, 500, 502, 503, 504})
+BUSY = frozenset({429})
+"""Statuses after which a request is sent again for a loop over many objects, which comes back to others itself."""
+_SEGMENT = r"(?!\.\.?(?:/|$))[A-Za-z0-9._:~@-]+"
+_PATH = re.compile(rf"(?:/{_SEGMENT})+|/")
+_RESOURCES = re.compile(r"/(?:api|apis)/")
+_SUBRESOURCES = "status|log|eviction|binding|exec|portforward|token|scale|finalize|proxy(?:/.+)?"
+_RESOURCE = re.compile(
+    rf"/(?:api/v1|apis/{_SEGMENT}(?:/{_SEGMENT})?)"
+    rf"(?:/namespaces/{_SEGMENT})?(?:/{_SEGMENT}(?:/{_SEGMENT}(?:/(?:{_SUBRESOURCES}))?)?)?"
+)
 # The kernel detects dead peers after 15 + 3 x 5 s, even if no response is awaited.
 _KEEPALIVE = [
     (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
@@ -55,12 +74,17 @@ class ApiError(ClusterError):
         unsure: An earlier try of the same request got no response and may have been executed.
     """
 
-    def __init__(self, what: str, status: int, reason: str, said: str, *, unsure: bool = False) -> None:
-        super().__init__(f"{what}: {said} (HTTP {status} {reason})".rstrip())
+    def __init__(self, what: str, status: int, reason: str, message: str, *, unsure: bool = False) -> None:
+        super().__init__(f"{what}: {message} (HTTP {status} {reason})".rstrip())
         self.status = status
         self.reason = reason
-        self.said = said
+        self.said = message
         self.unsure = unsure
+
+    @property
+    def concerns_all(self) -> bool:
+        """Return whether other requests would be refused too: the account is unknown, or the server has no time."""
+        return self.status in (401, 429)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,10 +176,12 @@ class Client:
         """Replace an object, guarded by the resourceVersion in it."""
         return self.request("PUT", path, body, query={"fieldManager": MANAGER})
 
-    def apply(self, path: str, body: Object, *, force: bool = True, manager: str = MANAGER) -> Object:
+    def apply(
+        self, path: str, body: Object, *, force: bool = True, manager: str = MANAGER, retried: Collection[int] = RETRIED
+    ) -> Object:
         """Apply server-side: the manager owns the fields in the body and sets them."""
         query = {"fieldManager": manager, "force": "true" if force else "false"}
-        return self.request("PATCH", path, body, query=query, content_type=APPLY)
+        return self.request("PATCH", path, body, query=query, content_type=APPLY, retried=retried)
 
     def merge(self, path: str, body: Object) -> Object:
         """Send a JSON merge patch."""
@@ -174,11 +200,15 @@ class Client:
         query: Mapping[str, str] | None = None,
         content_type: str = "application/json",
         patience_s: float | None = None,
+        retried: Collection[int] = RETRIED,
     ) -> Object:
         """Send a request, and retry while the server is busy or unreachable.
 
         Every request that is sent here may be repeated: creations have a name, other writes are guarded or idempotent.
         If a try got no response, a later 409 or 404 has ``unsure`` set.
+
+        Args:
+            retried: The statuses after which it is sent again.
 
         Raises:
             ApiError: The server refused the request.
@@ -205,7 +235,7 @@ class Client:
                     rejected = True
                     if self.access.credentials.reject():
                         continue
-                if answer.status not in RETRIED or refusal.reason == "AlreadyExists":
+                if answer.status not in retried or refusal.reason == "AlreadyExists":
                     raise trouble
                 unsure = unsure or answer.status not in (429, 503)
                 asked_to_wait_s = _seconds(answer.headers.get("Retry-After"))
@@ -216,8 +246,20 @@ class Client:
             backoff_s = min(2 * backoff_s, MOST_BACKOFF_S)
 
     @contextmanager
-    def stream(self, path: str, query: Mapping[str, str], *, idle_s: float) -> Iterator["Stream"]:
+    def stream(
+        self,
+        path: str,
+        query: Mapping[str, str],
+        *,
+        idle_s: float,
+        most_line_bytes: int = MOST_LINE_BYTES,
+        most_bytes: float = math.inf,
+    ) -> Iterator["Stream"]:
         """Open an endless response, read line by line; it breaks if no byte arrives for ``idle_s`` seconds.
+
+        Args:
+            most_line_bytes: The bytes of a line that are kept; the line says how many were cut.
+            most_bytes: The bytes after which the response is not read any further.
 
         Raises:
             ApiError, Unreachable: The stream could not be opened.
@@ -228,7 +270,7 @@ class Client:
             answer = self._open("GET", path, query, None, "", timeout, preload=False)
         except (urllib3.exceptions.HTTPError, OSError) as error:
             raise self._unreachable("GET", path, error) from error
-        stream = Stream(answer, path)
+        stream = Stream(answer, path, most_line_bytes, most_bytes)
         try:
             if answer.status >= 300:
                 raise _refusal(f"GET {path}", answer.status, stream.rest())
@@ -260,6 +302,7 @@ class Client:
         *,
         preload: bool,
     ) -> urllib3.BaseHTTPResponse:
+        check_path(method, path)
         self.num_requests += 1
         headers = urllib3.HTTPHeaderDict({"Accept": "application/json", "User-Agent": "fairlead"})
         if data is not None:
@@ -297,11 +340,24 @@ class Client:
 
 
 class Stream:
-    """Lines of an endless response; ``close`` from another thread ends it."""
+    """Lines of an endless response; ``close`` from another thread ends it.
 
-    def __init__(self, answer: urllib3.BaseHTTPResponse, path: str) -> None:
+    Attributes:
+        is_cut: It was not read to its end, as it is longer than is read.
+    """
+
+    def __init__(
+        self,
+        answer: urllib3.BaseHTTPResponse,
+        path: str,
+        most_line_bytes: int = MOST_LINE_BYTES,
+        most_bytes: float = math.inf,
+    ) -> None:
+        self.is_cut = False
+        self._most_bytes = most_bytes
         self._answer = answer
         self._path = path
+        self._most_line_bytes = most_line_bytes
 
     def __iter__(self) -> Iterator[bytes]:
         """Yield complete lines until the server ends the response.
@@ -309,18 +365,22 @@ class Stream:
         Raises:
             Unreachable: The connection broke, or was silent for too long.
         """
-        parts: list[bytes] = []
+        line, num_bytes = _Line(self._most_line_bytes), 0
         try:
             for chunk in self._answer.stream(65_536):
-                *lines, rest = chunk.split(b"\n")
-                for line in lines:
-                    parts.append(line)
-                    whole = b"".join(parts)
-                    parts.clear()
+                *ended, rest = chunk.split(b"\n")
+                for part in ended:
+                    line.add(part)
+                    whole = line.take()
                     if whole:
                         yield whole
-                if rest:
-                    parts.append(rest)
+                line.add(rest)
+                num_bytes += len(chunk)
+                if num_bytes > self._most_bytes:
+                    self.is_cut = True
+                    if whole := line.take():
+                        yield whole
+                    return
         except (urllib3.exceptions.HTTPError, OSError, ValueError, AttributeError) as error:
             # AttributeError and ValueError: the connection was closed under a reader, by ``close``.
             raise Unreachable(f"the stream of {self._path} broke: {_plain(error)}") from error
@@ -343,6 +403,31 @@ class Stream:
             self._answer.close()
 
 
+class _Line:
+    """A line that arrives in parts, of which no more is kept than so many bytes."""
+
+    def __init__(self, most_bytes: int) -> None:
+        self._most_bytes = most_bytes
+        self._parts: list[bytes] = []
+        self._size = self._num_cut = 0
+
+    def add(self, part: bytes) -> None:
+        piece = part[: self._most_bytes - self._size]
+        self._num_cut += len(part) - len(piece)
+        if piece:
+            self._parts.append(piece)
+            self._size += len(piece)
+
+    def take(self) -> bytes:
+        """Return the line, and begin the next one."""
+        line = b"".join(self._parts)
+        if self._num_cut:
+            line += f" ... ({self._num_cut} more bytes of this line were cut)".encode()
+        self._parts.clear()
+        self._size = self._num_cut = 0
+        return line
+
+
 def _pool(access: Access, certificate: tuple[bytes, bytes] | None, size: int) -> urllib3.PoolManager:
     context = tls_context(access, certificate) if access.server.startswith("https:") else None
     more: dict[str, Any] = {"maxsize": size + 8, "block": False, "socket_options": _KEEPALIVE}
@@ -363,6 +448,18 @@ def _pool(access: Access, certificate: tuple[bytes, bytes] | None, size: int) ->
     return urllib3.ProxyManager(proxy, **more)
 
 
+def check_path(method: str, path: str) -> None:
+    """Refuse a path that leads elsewhere than it was built for, since a name in it is none of an object.
+
+    Names come from other objects too, such as owners, which the API server does not check.
+
+    Raises:
+        ApiError: As of an API server that has no such object.
+    """
+    if _PATH.fullmatch(path) is None or (_RESOURCES.match(path) and not _RESOURCE.fullmatch(path)):
+        raise ApiError(f"{method} {path[:200]}", 404, "NotFound", "there can be no object of that name")
+
+
 def _never_sent(error: Exception) -> bool:
     """Return whether the request cannot have reached the server."""
     return isinstance(error, (urllib3.exceptions.NewConnectionError, urllib3.exceptions.ConnectTimeoutError))
@@ -370,17 +467,18 @@ def _never_sent(error: Exception) -> bool:
 
 def _decoded(content: bytes, method: str, path: str) -> Object:
     try:
-        found: Object = json.loads(content) if content else {}
+        parsed: Object = loads(content) if content else {}
     except ValueError as error:
         raise Unreachable(f"the answer to {method} {path} is not JSON; is a proxy or portal in between?") from error
-    return found
+    return parsed
 
 
 def _refusal(what: str, status: int, content: bytes, *, unsure: bool = False) -> ApiError:
     try:
-        said = json.loads(content)
-        return ApiError(what, status, str(said.get("reason") or ""), str(said.get("message") or ""), unsure=unsure)
-    except (ValueError, AttributeError):
+        refusal = parse_object(content, max_bytes=MOST_REFUSAL_BYTES)
+        reason, message = text(refusal.get("reason")) or "", text(refusal.get("message")) or ""
+        return ApiError(what, status, reason, message, unsure=unsure)
+    except ValueError:
         return ApiError(what, status, "", content[:300].decode(errors="replace").strip(), unsure=unsure)
 
 

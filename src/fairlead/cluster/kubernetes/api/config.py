@@ -136,9 +136,9 @@ def load_access(files: tuple[Path, ...], context: str | None = None) -> Access:
 
 
 def _files(environ: Mapping[str, str]) -> tuple[Path, ...]:
-    given = environ.get("KUBECONFIG")
-    if given:
-        return tuple(path for part in given.split(os.pathsep) if part and (path := Path(part)).exists())
+    paths = environ.get("KUBECONFIG")
+    if paths:
+        return tuple(path for part in paths.split(os.pathsep) if part and (path := Path(part)).exists())
     default = Path(environ.get("HOME", "~")).expanduser() / ".kube" / "config"
     return (default,) if default.exists() else ()
 
@@ -164,10 +164,10 @@ def _part(
     config: dict[str, Any], part: str, word: str, chosen: dict[str, Any], context: str, base: Path
 ) -> tuple[dict[str, Any], Path]:
     wanted = chosen.get(word)
-    found: tuple[dict[str, Any], Path] | None = config[part].get(str(wanted))
-    if found is None:
+    section: tuple[dict[str, Any], Path] | None = config[part].get(str(wanted))
+    if section is None:
         raise ClusterError(f"Context {context!r} names the {word} {wanted!r}, which no file in {base} defines.")
-    return found
+    return section
 
 
 def _data(owner: dict[str, Any], key: str, base: Path, context: str) -> bytes | None:

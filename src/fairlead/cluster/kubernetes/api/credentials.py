@@ -170,8 +170,8 @@ class ExecPlugin:
             )
             return _read(json.loads(done.stdout))
         except subprocess.CalledProcessError as error:
-            said = error.stderr.decode(errors="replace").strip()[-600:]
-            raise ClusterError(f"{command} could not log in (exit code {error.returncode}): {said}") from error
+            stderr = error.stderr.decode(errors="replace").strip()[-600:]
+            raise ClusterError(f"{command} could not log in (exit code {error.returncode}): {stderr}") from error
         except (OSError, subprocess.TimeoutExpired, ValueError, KeyError, TypeError) as error:
             raise ClusterError(
                 f"{command}, which logs in to {self._context!r}, gave no credentials: {error}"

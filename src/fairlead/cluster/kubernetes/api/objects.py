@@ -9,10 +9,12 @@ from functools import lru_cache
 from typing import Any
 
 from fairlead.cluster.kubernetes import names
+from fairlead.cluster.kubernetes.api.pod_owner import PodOwner, placeholder_owner, pod_owner
 from fairlead.cluster.kubernetes.devices import is_device
-from fairlead.cluster.kubernetes.kinds import SUBMITTED_BY, is_leaf_kind
+from fairlead.cluster.kubernetes.kinds import SUBMITTED_BY
 from fairlead.frozen import dataclass
 from fairlead.specs.overlay import RANKS
+from fairlead.specs.side_containers import SIDECAR
 from fairlead.state.snapshot import Taint
 
 Object = Mapping[str, Any]
@@ -22,6 +24,10 @@ _UNITS: Mapping[str, int | Decimal] = {
     "T": 10**12, "P": 10**15, "E": 10**18, "Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40, "Pi": 2**50,
     "Ei": 2**60,
 }  # fmt: skip
+# As in Kubernetes, which also rounds up to its smallest unit.
+LARGEST, SMALLEST, MOST_QUANTITY = Decimal(2**63 - 1), Decimal("1e-9"), 200
+MOST_DEVICES = 10_000
+"""Maximum devices of one kind that a node or pod counts with: each gets a name, and a pod may request any number."""
 MODEL_LABELS = (
     "nvidia.com/gpu.product",
     "amd.com/gpu.product-name",
@@ -31,7 +37,7 @@ MODEL_LABELS = (
 )
 # Labels with the memory of one device in MiB.
 MEMORY_LABELS = ("nvidia.com/gpu.memory", "karpenter.k8s.aws/instance-gpu-memory")
-SIDECAR = "Always"
+NOBODY = ("", "")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +82,11 @@ class PodObject:
 
     Attributes:
         uid: The pod's uid.
-        run_uid: The uid of the run that owns it; empty for other pods.
+        run_uid: The uid of the run that it names as its own, by an owner and a name that Fairlead would have given it;
+            empty for other pods. That run has it only if it is the one of ``run_key``.
+        run_key: Kind, and namespace and name, of that run: those of the owner, in the pod's own namespace.
+        claim: The uid of any run that its labels or its owner name, borne out or not; empty for none.
+        maker: Kind and uid of its controller.
         requests: The requests that kube-scheduler counts for it.
         daemon: The uid of the DaemonSet that owns it; empty for all others.
         node: The node to which it is bound; empty before.
@@ -95,7 +105,8 @@ class PodObject:
         ended: The status of the ended ranks' container, as ``reports.read_ending`` reads it.
         container: The name of the ranks' container.
         engine: The engine that created it; empty for one that Fairlead created.
-        room_for: The uid of the run or Pool whose placeholder it is; empty for all other pods, including gang members.
+        room_for: The uid of the run or Pool whose placeholder it says it is, by owner, name and priority; empty for all
+            other pods, including gang members. For a run, that of ``run_key``.
         pool: The name of that Pool; empty if it is a run.
         bound_at: The time at which a pod without a run was bound; None before, and for pods of runs.
         ready: For a replica of an endpoint or a gateway, whether it passes its readiness probe.
@@ -112,6 +123,9 @@ class PodObject:
     created_at: float
     daemon: str = ""
     run_uid: str = ""
+    run_key: tuple[str, str] = NOBODY
+    claim: str = ""
+    maker: tuple[str, str] = ("", "")
     attempt: int = 0
     index: int = 0
     replacement: int = 0
@@ -174,8 +188,7 @@ def read_node(content: Object) -> NodeObject:
 def read_pod(content: Object) -> PodObject:
     """Read a Pod."""
     metadata, spec, status = content["metadata"], content["spec"], content.get("status") or {}
-    labels = metadata.get("labels") or {}
-    owner: Object = next((o for o in metadata.get("ownerReferences") or () if o.get("controller")), {})
+    labels, owner = metadata.get("labels") or {}, names.controller_of(metadata)
     basic = PodObject(
         key=f"{metadata['namespace']}/{metadata['name']}",
         version=int(metadata["resourceVersion"]),
@@ -184,30 +197,29 @@ def read_pod(content: Object) -> PodObject:
         node=sys.intern(spec.get("nodeName") or ""),
         requests=pod_requests(spec),
         created_at=seconds(metadata["creationTimestamp"]),
-        daemon=sys.intern(owner["uid"]) if owner.get("kind") == "DaemonSet" else "",
+        daemon=sys.intern(owner["uid"]) if _is_daemon_set(owner) else "",
+        maker=(sys.intern(str(owner.get("kind") or "")), sys.intern(str(owner.get("uid") or ""))),
         bound_at=_bound_at(spec, status),
     )
-    if names.ENGINE in labels and names.RUN_UID in labels:
-        return _ours(basic, content, labels[names.RUN_UID], labels)
     if metadata["namespace"] == names.GATEWAY_NAMESPACE and labels.get("app.kubernetes.io/name") == names.GATEWAY:
         told_at = _told_at(metadata) if "deletionTimestamp" in metadata else None
         address = status.get("podIP") or ""
         return replace(basic, is_gateway=True, ready=_is_ready(status), address=address, told_at=told_at)
-    is_ours = str(owner.get("apiVersion")).startswith(names.DOMAIN)
-    of_pool = owner.get("kind") == "Pool"
-    if not is_ours or not (of_pool or is_leaf_kind(owner.get("kind"))):
-        return basic
-    if names.ROOM_FOR in labels:
-        index = _whole(labels.get(names.INDEX))
-        pool = str(owner["name"]) if of_pool else ""
-        return replace(basic, room_for=owner["uid"], pool=pool, index=index)
-    if of_pool:
-        return basic
-    ours = _ours(basic, content, owner["uid"], labels)
-    if owner["kind"] not in SUBMITTED_BY:
-        return ours
+    if (keeper := placeholder_owner(content)) is not None:
+        kind, key = keeper.key
+        pool = key.partition("/")[2] if kind == "Pool" else ""
+        run_key = NOBODY if pool else keeper.key
+        return replace(basic, room_for=keeper.uid, run_key=run_key, pool=pool, index=_whole(labels.get(names.INDEX)))
+    run = pod_owner(metadata)
+    if run is None or not run.is_borne_out:
+        return basic if run is None else replace(basic, claim=run.uid)
+    ours = _ours(basic, content, run, labels)
     # For a training run, readiness of its pods shows only that they have started.
-    return replace(ours, ready=_is_ready(status))
+    return replace(ours, ready=_is_ready(status)) if run.key[0] in SUBMITTED_BY else ours
+
+
+def _is_daemon_set(owner: Object) -> bool:
+    return names.group_of(owner) == "apps" and owner.get("kind") == "DaemonSet"
 
 
 def _bound_at(spec: Object, status: Object) -> float | None:
@@ -223,7 +235,7 @@ def _is_ready(status: Object) -> bool:
     return any(c["type"] == "Ready" and c["status"] == "True" for c in status.get("conditions") or ())
 
 
-def _ours(basic: PodObject, content: Object, run_uid: str, labels: Mapping[str, str]) -> PodObject:
+def _ours(basic: PodObject, content: Object, run: PodOwner, labels: Mapping[str, str]) -> PodObject:
     metadata, spec, status = content["metadata"], content["spec"], content.get("status") or {}
     states = {c["name"]: c.get("state") or {} for c in status.get("containerStatuses") or ()}
     first = {c["name"]: c.get("state") or {} for c in status.get("initContainerStatuses") or ()}
@@ -242,7 +254,10 @@ def _ours(basic: PodObject, content: Object, run_uid: str, labels: Mapping[str, 
         node=basic.node,
         requests=basic.requests,
         created_at=basic.created_at,
-        run_uid=run_uid,
+        run_uid=run.uid,
+        run_key=run.key,
+        claim=run.uid,
+        maker=basic.maker,
         address=status.get("podIP") or "",
         attempt=_whole(labels.get(names.ATTEMPT)),
         index=names.index_in_gang(labels),
@@ -265,7 +280,9 @@ def _ours(basic: PodObject, content: Object, run_uid: str, labels: Mapping[str, 
 
 def _is_busy(spec: Object, states: Mapping[str, Any]) -> bool:
     """Return whether an init container runs, which has to end before the others start."""
-    sidecars = {each["name"] for each in spec.get("initContainers") or () if each.get("restartPolicy") == SIDECAR}
+    sidecars = {
+        container["name"] for container in spec.get("initContainers") or () if container.get("restartPolicy") == SIDECAR
+    }
     return any("running" in state for name, state in states.items() if name not in sidecars)
 
 
@@ -274,7 +291,11 @@ def amounts(resources: Mapping[str, Any]) -> Amounts:
     return Amounts(
         cpu_milli=int(quantity(resources.get("cpu", 0)) * 1000),
         memory_bytes=int(quantity(resources.get("memory", 0))),
-        devices=tuple((name, int(quantity(each))) for name, each in sorted(resources.items()) if is_device(name)),
+        devices=tuple(
+            (name, min(MOST_DEVICES, int(quantity(amount))))
+            for name, amount in sorted(resources.items())
+            if is_device(name)
+        ),
     )
 
 
@@ -308,16 +329,31 @@ def seconds(moment: str) -> float:
 
 @lru_cache(maxsize=4096)
 def quantity(value: str | int | float | Decimal) -> Decimal:
-    """Parse a Kubernetes quantity exactly; text that is not one counts as 0."""
+    """Parse a Kubernetes quantity exactly; text that is not one counts as 0.
+
+    The API server checks and bounds the quantities of its own kinds only, those of other kinds may hold any text.
+    """
     if not isinstance(value, str):
-        return Decimal(value)
+        return _bounded(Decimal(value))
+    if len(value) > MOST_QUANTITY:
+        return Decimal(0)
     number = value.rstrip("KMGTPEikmnu")
     if number and number[-1] in "eE":  # 1e3 is a number, 1E is a unit
         number = number[:-1]
     try:
-        return Decimal(number) * _UNITS[value[len(number) :]]
+        return _bounded(_bounded(Decimal(number)) * _UNITS[value[len(number) :]])
     except (InvalidOperation, KeyError):
         return Decimal(0)
+
+
+def _bounded(amount: Decimal) -> Decimal:
+    """Return an amount within what Kubernetes can hold, 0 for none: a larger one takes Python minutes to convert."""
+    if not amount.is_finite():
+        return Decimal(0)
+    size = amount.copy_abs()  # unlike abs(), it takes any exponent
+    if size > LARGEST:
+        return LARGEST.copy_sign(amount)
+    return amount if not size or size >= SMALLEST else SMALLEST.copy_sign(amount)
 
 
 def _requests(container: Object) -> Mapping[str, Any]:

@@ -73,8 +73,8 @@ def are_offered(client: Client) -> bool:
     Raises:
         ApiError: The API server does not return its version.
     """
-    told = client.get("/version")
-    parts = [re.match(r"\d*", str(told.get(each) or "")) for each in ("major", "minor")]
+    version = client.get("/version")
+    parts = [re.match(r"\d*", str(version.get(key) or "")) for key in ("major", "minor")]
     if tuple(int(part[0] or 0) if part else 0 for part in parts) < SINCE:
         return False
     try:
@@ -89,12 +89,12 @@ def are_offered(client: Client) -> bool:
 def list_slices(client: Client) -> list[SliceObject]:
     """Return the slices with GPUs, whether pods can request these or not; none where the account may not list them."""
     try:
-        found = [read_slice(content) for content in client.items(SLICES)]
+        slices = [read_slice(content) for content in client.items(SLICES)]
     except ApiError as error:
         if error.status not in (403, 404):
             raise
         return []
-    return [each for each in found if each is not None]
+    return [slice_ for slice_ in slices if slice_ is not None]
 
 
 def list_offered(client: Client) -> list[SliceObject]:
@@ -115,14 +115,16 @@ def read_slice(content: Object) -> SliceObject | None:
         pool=str(pool.get("name") or ""),
         generation=int(pool.get("generation") or 0),
         num_slices=int(pool.get("resourceSliceCount") or 0),
-        gpus=tuple(_gpu(each) for each in spec.get("devices") or () if _is_whole(each)),
+        gpus=tuple(_gpu(device) for device in spec.get("devices") or () if _is_whole(device)),
     )
 
 
 def read_claim(content: Object) -> ClaimObject:
     """Read a ResourceClaim."""
     metadata = content["metadata"]
-    owner: Object = next((each for each in metadata.get("ownerReferences") or () if each.get("kind") == "Pod"), {})
+    owner: Object = next(
+        (reference for reference in metadata.get("ownerReferences") or () if reference.get("kind") == "Pod"), {}
+    )
     allocation = (content.get("status") or {}).get("allocation") or {}
     return ClaimObject(
         key=f"{metadata['namespace']}/{metadata['name']}",
@@ -130,10 +132,10 @@ def read_claim(content: Object) -> ClaimObject:
         pod=f"{metadata['namespace']}/{owner['name']}" if owner else "",
         pod_uid=str(owner.get("uid") or ""),
         devices=tuple(
-            (sys.intern(each["pool"]), sys.intern(each["device"]))
-            for each in (allocation.get("devices") or {}).get("results") or ()
+            (sys.intern(result["pool"]), sys.intern(result["device"]))
+            for result in (allocation.get("devices") or {}).get("results") or ()
             # Administrative access, such as a monitor's, does not block a device for others.
-            if each.get("driver") == DRA_DRIVER and not each.get("adminAccess")
+            if result.get("driver") == DRA_DRIVER and not result.get("adminAccess")
         ),
     )
 
@@ -141,15 +143,15 @@ def read_claim(content: Object) -> ClaimObject:
 def offered_gpus(slices: Iterable[SliceObject]) -> dict[Device, OfferedGpu]:
     """Return the GPUs of complete pools, each in the pool's newest generation."""
     pools: dict[str, list[SliceObject]] = {}
-    for each in slices:
-        pools.setdefault(each.pool, []).append(each)
-    found: dict[Device, OfferedGpu] = {}
+    for slice_ in slices:
+        pools.setdefault(slice_.pool, []).append(slice_)
+    gpus: dict[Device, OfferedGpu] = {}
     for pool, own in pools.items():
-        generation = max(each.generation for each in own)
-        newest = [each for each in own if each.generation == generation]
+        generation = max(slice_.generation for slice_ in own)
+        newest = [slice_ for slice_ in own if slice_.generation == generation]
         if len(newest) == newest[0].num_slices:
-            found |= {(pool, gpu.name): gpu for each in newest for gpu in each.gpus}
-    return found
+            gpus |= {(pool, gpu.name): gpu for slice_ in newest for gpu in slice_.gpus}
+    return gpus
 
 
 def with_slices(node: NodeObject, slices: Iterable[SliceObject]) -> NodeObject:
@@ -169,8 +171,8 @@ def with_slices(node: NodeObject, slices: Iterable[SliceObject]) -> NodeObject:
 def all_with_slices(nodes: Iterable[NodeObject], slices: Iterable[SliceObject]) -> list[NodeObject]:
     """Return nodes, each with the GPUs that slices offer there."""
     of_node: dict[str, list[SliceObject]] = {}
-    for each in slices:
-        of_node.setdefault(each.node, []).append(each)
+    for slice_ in slices:
+        of_node.setdefault(slice_.node, []).append(slice_)
     return [with_slices(node, of_node[node.key]) if node.key in of_node else node for node in nodes]
 
 
@@ -191,5 +193,5 @@ def _gpu(device: Object) -> OfferedGpu:
 def _own(of: Object | None, name: str) -> Object:
     """Return a value by the driver's name for it, with or without its domain."""
     values: Object = of or {}
-    found: Object = values.get(name) or values.get(f"{DRA_DRIVER}/{name}") or {}
-    return found
+    value: Object = values.get(name) or values.get(f"{DRA_DRIVER}/{name}") or {}
+    return value

@@ -12,10 +12,12 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
+from fairlead.cluster.kubernetes.api.client import check_path
 from fairlead.cluster.kubernetes.api.config import Access
 from fairlead.cluster.kubernetes.api.serial_tls import serial
 from fairlead.cluster.kubernetes.api.transport import identity_headers, proxy_of_environment, tls_context
 from fairlead.errors import ClusterError, NotAllowed
+from fairlead.untrusted_json import parse_object
 
 if TYPE_CHECKING:
     from websockets.sync.client import ClientConnection
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
 V5, V4 = "v5.channel.k8s.io", "v4.channel.k8s.io"
 STDIN, STDOUT, STDERR, STATUS, RESIZE, CLOSE = 0, 1, 2, 3, 4, 255
 # A busy node needs time to start a process; an unreachable server was detected by the requests before.
+MOST_STATUS_BYTES = 1 << 20
 OPEN_S = 60.0
 JOIN_S = 5.0
 PIECE_BYTES = 32 * 1024
@@ -88,7 +91,7 @@ class ExecStream:
                     f"The connection to {self._where} broke before the command had ended ({error}); "
                     "whether it goes on there is not known."
                 ) from error
-        return exit_code(json.loads(status), self._where)
+        return exit_code(parse_object(status, max_bytes=MOST_STATUS_BYTES), self._where)
 
     def _send(self, channel: int, data: bytes) -> None:
         from websockets.exceptions import ConnectionClosed
@@ -117,12 +120,12 @@ def exec_stream(
         protocols: Subprotocols, of which the server chooses the first that it supports.
 
     Raises:
-        ClusterError: The API server refuses, or the package ``websockets`` is missing.
+        ClusterError: The API server refuses.
     """
     flags = {"container": container, "stdout": "true", "stderr": str(not tty).lower()}
     flags |= {"stdin": str(stdin).lower(), "tty": str(tty).lower()}
-    query = urlencode([*flags.items(), *(("command", each) for each in command)])
-    with _connected(access, f"{path}/exec?{query}", protocols) as connection:
+    query = urlencode([*flags.items(), *(("command", argument) for argument in command)])
+    with _connected(access, f"{path}/exec", query, protocols) as connection:
         yield ExecStream(connection, path.rpartition("/")[2])
 
 
@@ -152,7 +155,7 @@ def forward(access: Access, path: str, port: int, local: socket.socket, *, linge
     """
     from websockets.exceptions import ConnectionClosed
 
-    with local, _connected(access, f"{path}/portforward?ports={port}", (V4,)) as connection:
+    with local, _connected(access, f"{path}/portforward", f"ports={port}", (V4,)) as connection:
         way = _Way(local, connection, linger_s)
         sender = threading.Thread(target=way.send_all, name="forward", daemon=True)
         sender.start()
@@ -213,15 +216,10 @@ def _hang_up(local: socket.socket) -> None:
 
 
 @contextmanager
-def _connected(access: Access, path: str, protocols: tuple[str, ...]) -> Iterator["ClientConnection"]:
-    try:
-        from websockets.exceptions import InvalidStatus, WebSocketException
-        from websockets.sync.client import ClientConnection, connect
-        from websockets.typing import Subprotocol
-    except ImportError as error:
-        raise ClusterError(
-            "This needs the library `websockets`: `pip install 'fairlead[cluster]'` brings it."
-        ) from error
+def _connected(access: Access, path: str, query: str, protocols: tuple[str, ...]) -> Iterator["ClientConnection"]:
+    from websockets.exceptions import InvalidStatus, WebSocketException
+    from websockets.sync.client import ClientConnection, connect
+    from websockets.typing import Subprotocol
 
     class Connection(ClientConnection):
         """One that a thread of the library reads while others write."""
@@ -229,15 +227,15 @@ def _connected(access: Access, path: str, protocols: tuple[str, ...]) -> Iterato
         def __init__(self, sock: socket.socket, *arguments: Any, **named: Any) -> None:
             super().__init__(serial(sock), *arguments, **named)
 
+    check_path("GET", path)
     certificate = access.certificate or access.credentials.certificate()
     is_safe = access.server.startswith("https:")
-    what = path.partition("?")[0]
     try:
         connection = connect(
-            access.server.replace("http", "ws", 1) + path,
+            f"{access.server.replace('http', 'ws', 1)}{path}?{query}",
             ssl=tls_context(access, certificate) if is_safe else None,
             server_hostname=access.tls_server_name if is_safe else None,
-            subprotocols=[Subprotocol(each) for each in protocols],
+            subprotocols=[Subprotocol(protocol) for protocol in protocols],
             additional_headers=identity_headers(access),
             proxy=access.proxy or proxy_of_environment(access.server),
             compression=None,
@@ -250,14 +248,14 @@ def _connected(access: Access, path: str, protocols: tuple[str, ...]) -> Iterato
         )
     except InvalidStatus as error:
         status, body = error.response.status_code, bytes(error.response.body or b"")
-        raise (NotAllowed if status == 403 else ClusterError)(_refusal(what, status, body)) from error
+        raise (NotAllowed if status == 403 else ClusterError)(_refusal(path, status, body)) from error
     except TimeoutError as error:
         raise ClusterError(
-            f"{access.server} opened no stream to {what} within {OPEN_S:g} s; whether it was begun there is not known."
+            f"{access.server} opened no stream to {path} within {OPEN_S:g} s; whether it was begun there is not known."
         ) from error
     except (WebSocketException, OSError) as error:
         raise ClusterError(
-            f"{access.server} opens no stream to {what}: {error}. Does a proxy stand between that knows no WebSocket?"
+            f"{access.server} opens no stream to {path}: {error}. Does a proxy stand between that knows no WebSocket?"
         ) from error
     with connection:
         yield connection
@@ -265,7 +263,7 @@ def _connected(access: Access, path: str, protocols: tuple[str, ...]) -> Iterato
 
 def _refusal(what: str, status: int, body: bytes) -> str:
     try:
-        said = json.loads(body).get("message")
-    except (ValueError, AttributeError):
-        said = body.decode(errors="replace").strip()[:300]
-    return f"{what} was refused: {said or 'no reason was given'} (HTTP {status})"
+        message = parse_object(body, max_bytes=MOST_STATUS_BYTES).get("message")
+    except ValueError:
+        message = body.decode(errors="replace").strip()[:300]
+    return f"{what} was refused: {message or 'no reason was given'} (HTTP {status})"

@@ -3,18 +3,24 @@
 It lists in pages, then watches from that resource version. A watch that ends, breaks or falls silent is resumed. If the
 server no longer has that version (410), the list is fetched again and compared. ``read`` reduces objects as they
 arrive, so that the cache is small. Objects that Fairlead writes are put in at once, so that it reads its own writes.
+
+An object that cannot be read is set apart, and the others are followed all the same. It counts as it could last be
+read, so that a pod goes on to hold its node and a run its quota, until a version of it can be read or it is deleted.
 """
 
-import json
 import logging
 import threading
 import time
 from collections.abc import Callable
 from typing import Any, Generic, Protocol, TypeVar
 
+from fairlead.cluster.isolation import describe
 from fairlead.cluster.kubernetes.api.client import ApiError, Client, Object, Stream
 from fairlead.cluster.kubernetes.api.pacing import between, jittered
+from fairlead.cluster.kubernetes.api.shallow import loads, too_deep
 from fairlead.errors import ClusterError
+from fairlead.frozen import dataclass
+from fairlead.untrusted_json import fields, items, text
 
 log = logging.getLogger(__name__)
 
@@ -23,6 +29,8 @@ IDLE_S = 90.0
 # client-go uses 5 to 10 minutes, so that watches spread over the servers again after one restarted.
 WATCH_S = (300, 600)
 FIRST_BACKOFF_S, MOST_BACKOFF_S = 0.2, 15.0
+# An API server stores objects of 1.5 MiB, which escapes make six times as long.
+MOST_EVENT_BYTES = 64 << 20
 # Number of remembered deletions, so that an older event of an object does not restore it.
 MOST_TOMBSTONES = 20_000
 
@@ -40,6 +48,30 @@ class Kept(Protocol):
 
 
 T = TypeVar("T", bound=Kept)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unreadable:
+    """An object that cannot be read.
+
+    Attributes:
+        version: The version that could not be read; 0 if even that is unknown.
+        problem: Why not.
+        finalizers: As in the object.
+        is_leaving: It is being deleted.
+    """
+
+    key: str
+    path: str
+    api_version: str
+    kind: str
+    namespace: str
+    name: str
+    uid: str
+    version: int
+    problem: str
+    finalizers: tuple[str, ...] = ()
+    is_leaving: bool = False
 
 
 class Cache(Generic[T]):
@@ -73,6 +105,8 @@ class Cache(Generic[T]):
         # A caller of ``put`` returns once the listeners were called, from whichever thread.
         self._telling = threading.Lock()
         self._kept: dict[str, T] = {}
+        self._unreadable: dict[str, Unreadable] = {}
+        self._traced: set[str] = set()
         self._tombstones: dict[str, int] = {}
         self._version = ""
         self._stopping = threading.Event()
@@ -80,6 +114,7 @@ class Cache(Generic[T]):
         self._stream: Stream | None = None
         self._thread = threading.Thread(target=self._run, name=f"watch {path}", daemon=True)
         self.trouble: ClusterError | None = None
+        self._lost_at: float | None = time.monotonic()
         self.num_lists = 0
         self.num_watches = 0
         self._num_heard = 0
@@ -91,6 +126,7 @@ class Cache(Generic[T]):
 
     def start(self) -> None:
         """Start in a separate thread."""
+        self._lost_at = time.monotonic()
         self._thread.start()
 
     def stop(self) -> None:
@@ -107,6 +143,12 @@ class Cache(Generic[T]):
         """True once the first list is complete."""
         return self._synced.is_set()
 
+    @property
+    def stale_s(self) -> float:
+        """Seconds for which the list was not followed; 0 while a watch of it is open."""
+        lost_at = self._lost_at
+        return 0.0 if lost_at is None else time.monotonic() - lost_at
+
     def get(self, key: str) -> T | None:
         """Return one object as last seen, or None."""
         with self._lock:
@@ -117,6 +159,14 @@ class Cache(Generic[T]):
         with self._lock:
             return tuple(self._kept.values())
 
+    @property
+    def unreadable(self) -> tuple[Unreadable, ...]:
+        """The objects of which the latest version cannot be read."""
+        if not self._unreadable:
+            return ()
+        with self._lock:
+            return tuple(self._unreadable.values())
+
     def was_deleted(self, key: str) -> bool:
         """Return whether the cache itself saw the deletion of the object."""
         with self._lock:
@@ -124,7 +174,7 @@ class Cache(Generic[T]):
 
     def put(self, content: Object) -> T | None:
         """Add an object that one of Fairlead's own writes returned."""
-        value = self._read(content)
+        value = self._understand(content)
         if value is not None:
             self._take(value)
         return value
@@ -139,7 +189,62 @@ class Cache(Generic[T]):
 
     def _changed(self, before: T | None, after: T | None) -> None:
         for listener in self._listeners:
-            listener(before, after)
+            try:
+                listener(before, after)
+            except Exception as error:  # noqa: BLE001
+                # One object that its follower cannot take is not to end the watch of all others.
+                value = after or before
+                self._trace("what follows from a change of", "" if value is None else value.key, error)
+
+    def _understand(self, content: Object) -> T | None:
+        """Return the value of an object; None if it is left out, or cannot be read and is therefore set apart."""
+        try:
+            if (problem := too_deep(content)) is not None:
+                raise ValueError(problem)
+            value = self._read(content)
+        except Exception as error:  # noqa: BLE001
+            # Anybody may write such an object. It harms itself alone: the others are followed all the same.
+            self._set_apart(content, error)
+            return None
+        if self._unreadable:
+            with self._lock:
+                known = self._unreadable.pop(_key(content), None)
+            if known is not None:
+                log.info("%s %s can be read again", self.path, known.key)
+        return value
+
+    def _set_apart(self, content: Object, error: Exception) -> None:
+        metadata = fields(fields(content).get("metadata"))
+        problem, key = describe(error), _key(content)
+        apart = Unreadable(
+            key=key,
+            path=self.path,
+            api_version=text(content.get("apiVersion")) or "",
+            kind=text(content.get("kind")) or "",
+            namespace=text(metadata.get("namespace")) or "",
+            name=text(metadata.get("name")) or "",
+            uid=text(metadata.get("uid")) or "",
+            version=_version(metadata),
+            problem=problem,
+            finalizers=tuple(
+                finalizer for finalizer in items(metadata.get("finalizers")) if isinstance(finalizer, str)
+            ),
+            is_leaving="deletionTimestamp" in metadata,
+        )
+        with self._lock:
+            known = self._unreadable.get(key)
+            self._unreadable[key] = apart
+        if known is None or known.problem != problem:
+            self._trace("cannot read", key, error)
+
+    def _trace(self, what: str, key: str, error: Exception) -> None:
+        """Log the failure of one object; the first of its kind with its place in the code."""
+        problem = describe(error)
+        kind = problem.partition(":")[0]
+        log.error(
+            "%s: %s %s: %s", self.path, what, key or "?", problem, exc_info=None if kind in self._traced else error
+        )
+        self._traced.add(kind)
 
     def _run(self) -> None:
         backoff_s = FIRST_BACKOFF_S
@@ -181,11 +286,15 @@ class Cache(Generic[T]):
         for page in self._client.pages(self.path, self._query):
             version = str(page["metadata"]["resourceVersion"])
             for content in page.get("items") or ():
-                value = self._read(content)
+                value = self._understand(content)
                 if value is not None:
                     seen.add(value.key)
                     self._take(value)
+                elif self._unreadable:
+                    seen.add(_key(content))  # it is there, and counts as it could last be read
         with self._lock:
+            for key in self._unreadable.keys() - seen:
+                del self._unreadable[key]
             # An object newer than the list is not gone: Fairlead wrote it in the meantime.
             gone = [value for key, value in self._kept.items() if key not in seen and value.version <= int(version)]
         for value in gone:
@@ -208,9 +317,9 @@ class Cache(Generic[T]):
             "resourceVersion": self._version,
             "timeoutSeconds": str(seconds),
         }
-        with self._client.stream(self.path, query, idle_s=self._idle_s) as stream:
+        with self._client.stream(self.path, query, idle_s=self._idle_s, most_line_bytes=MOST_EVENT_BYTES) as stream:
             self._stream = stream
-            self.trouble = None
+            self.trouble = self._lost_at = None
             try:
                 for line in stream:
                     self.heard_at = time.monotonic()
@@ -220,6 +329,7 @@ class Cache(Generic[T]):
                     self._hear(_event(line))
             finally:
                 self._stream = None
+                self._lost_at = time.monotonic()
 
     def _hear(self, event: Object) -> None:
         kind, content = event.get("type"), event.get("object") or {}
@@ -230,12 +340,18 @@ class Cache(Generic[T]):
             )
         version = str((content.get("metadata") or {}).get("resourceVersion") or "")
         if kind != "BOOKMARK":
-            value = self._read(content)
+            value = self._understand(content)
             if value is not None and kind == "DELETED":
                 self._take(value)  # the final state, such as how its containers ended
                 self._bury(value.key, value.version)
             elif value is not None:
                 self._take(value)
+            elif kind == "DELETED":
+                key = _key(content)
+                with self._lock:
+                    apart = self._unreadable.pop(key, None)
+                if apart is not None:
+                    self._bury(key, apart.version)
         self._version = version or self._version
 
     def _take(self, value: T) -> None:
@@ -261,15 +377,27 @@ class Cache(Generic[T]):
 
     def _pop(self, key: str, version: int) -> T | None:
         """Remove an object that is not newer: its name may have been reused before the deletion was seen."""
-        kept = self._kept.get(key)
-        return self._kept.pop(key) if kept is not None and kept.version <= version else None
+        known = self._kept.get(key)
+        return self._kept.pop(key) if known is not None and known.version <= version else None
 
 
 def _event(line: bytes) -> Object:
     try:
-        found: Any = json.loads(line)
+        event: Any = loads(line)
     except ValueError as error:
         raise ClusterError("the watch sent half an event") from error
-    if not isinstance(found, dict):
+    if not isinstance(event, dict):
         raise ClusterError("the watch sent something that is not an event")
-    return found
+    return event
+
+
+def _key(content: Object) -> str:
+    """Return the key of an object as caches have it: its name, after its namespace if it has one."""
+    metadata = fields(fields(content).get("metadata"))
+    namespace, name = text(metadata.get("namespace")), text(metadata.get("name")) or ""
+    return f"{namespace}/{name}" if namespace else name
+
+
+def _version(metadata: Object) -> int:
+    number = text(metadata.get("resourceVersion")) or ""
+    return int(number) if number.isdecimal() and len(number) < 20 else 0

@@ -4,16 +4,16 @@ import json
 
 from fairlead.cluster.kubernetes.api.client import ApiError, Client, Object
 from fairlead.cluster.kubernetes.names import ACCESS_KEYS, MANAGED_BY, MANAGER
-from fairlead.cluster.kubernetes.operator.pods.gateways import read_keys
+from fairlead.cluster.kubernetes.workloads.team_keys import read_keys
 from fairlead.errors import Conflict, NotFound
-from fairlead.state.access_keys import AccessKey
+from fairlead.state.access_keys import AccessKey, too_many
 
 
 def keys_of(client: Client, team: str) -> tuple[AccessKey, ...]:
     """Return the keys of a team, oldest first."""
-    found = _configmap(client, team)
-    keys = () if found is None else read_keys(found).keys
-    return tuple(sorted(keys, key=lambda each: (each.created_at, each.name)))
+    configmap = _configmap(client, team)
+    keys = () if configmap is None else read_keys(configmap).keys
+    return tuple(sorted(keys, key=lambda key: (key.created_at, key.name)))
 
 
 def add_key(client: Client, key: AccessKey, options: str) -> None:
@@ -23,24 +23,28 @@ def add_key(client: Client, key: AccessKey, options: str) -> None:
         options: Options of a command that select this cluster, for a message.
 
     Raises:
-        Conflict: The team has a key of that name, or another client changed its keys at the same time.
+        Conflict: The team has a key of that name, or as many as it may have, or another client changed its keys at the
+            same time.
     """
-    found = _configmap(client, key.team)
-    if found is not None and key.name in (found.get("data") or {}):
+    configmap = _configmap(client, key.team)
+    if configmap is not None and key.name in (configmap.get("data") or {}):
         raise Conflict(
             f"Team {key.team} has a key {key.name}. Give another name, or "
             f"`{f'fairlead keys revoke {key.name} --team {key.team} {options}'.rstrip()}` first."
         )
-    data = {key.name: json.dumps({"sha256": key.sha256, "created_at": key.created_at})}
+    if configmap is not None and (refusal := too_many(key.team, read_keys(configmap).keys, options)) is not None:
+        raise Conflict(refusal)
+    record = {"sha256": key.sha256, "created_at": key.created_at, "expires_at": key.expires_at}
+    data = {key.name: json.dumps({name: value for name, value in record.items() if value is not None})}
     metadata = {"name": ACCESS_KEYS, "labels": {MANAGED_BY: MANAGER}}
-    if found is None:
+    if configmap is None:
         body = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data}
         try:
             client.create(_place(key.team), body)
         except ApiError as error:
             raise _explained(error, key.team) from error
         return
-    _merge(client, key.team, {"metadata": _version(found), "data": data})
+    _merge(client, key.team, {"metadata": _version(configmap), "data": data})
 
 
 def remove_key(client: Client, team: str, name: str) -> None:
@@ -50,15 +54,15 @@ def remove_key(client: Client, team: str, name: str) -> None:
         NotFound: The team has no key of that name.
         Conflict: Another client changed its keys at the same time.
     """
-    found = _configmap(client, team)
-    there = {} if found is None else found.get("data") or {}
-    if found is None or name not in there:
-        raise NotFound(f"Team {team} has no key {name}; it has: {', '.join(sorted(there)) or 'none'}.")
-    _merge(client, team, {"metadata": _version(found), "data": {name: None}})
+    configmap = _configmap(client, team)
+    keys = {} if configmap is None else configmap.get("data") or {}
+    if configmap is None or name not in keys:
+        raise NotFound(f"Team {team} has no key {name}; it has: {', '.join(sorted(keys)) or 'none'}.")
+    _merge(client, team, {"metadata": _version(configmap), "data": {name: None}})
 
 
-def _version(found: Object) -> Object:
-    return {"resourceVersion": found["metadata"]["resourceVersion"]}
+def _version(configmap: Object) -> Object:
+    return {"resourceVersion": configmap["metadata"]["resourceVersion"]}
 
 
 def _merge(client: Client, team: str, body: Object) -> None:

@@ -9,9 +9,11 @@ from fairlead.cluster.kubernetes.api.client import ApiError, Client, Object
 from fairlead.cluster.kubernetes.api.resource_slices import are_offered, list_slices
 from fairlead.cluster.kubernetes.client.cluster_inventory import Found, by_name, look_around
 from fairlead.cluster.kubernetes.client.discovery import Operator, operator_of
+from fairlead.cluster.kubernetes.client.operator_lease import in_conflict, leaders
 from fairlead.cluster.kubernetes.client.permissions import Right, missing, say, who_am_i
 from fairlead.cluster.kubernetes.manifests.crds import GROUP, definitions, with_fewer_rules
 from fairlead.cluster.kubernetes.manifests.install import VERSION
+from fairlead.cluster.kubernetes.manifests.roles import OPERATOR
 from fairlead.errors import ClusterError
 
 OLDEST = (1, 31)
@@ -26,6 +28,9 @@ COMMANDS: dict[str, tuple[tuple[str, str, str], ...]] = {
     "exec": (("get", "pods/exec", ""), ("create", "pods/exec", "")),
     "port-forward": (("get", "pods/portforward", ""), ("create", "pods/portforward", "")),
 }
+
+INSTALL = "fairlead install --image-to REGISTRY/NAME"
+"""A command that works on any cluster: no registry has an image of Fairlead for everybody."""
 
 
 def check(client: Client, version: str) -> list[Finding]:
@@ -46,6 +51,7 @@ def check(client: Client, version: str) -> list[Finding]:
         lambda: [_namespace(client, namespace)],
         lambda: [_kinds(client, context, version)],
         lambda: [_operator(operator_of(client), context, version)],
+        lambda: _leaders(client),
         lambda: look_around(_read(client)),
     ]
     with ThreadPoolExecutor(max_workers=len(reads), thread_name_prefix="checkup") as pool:
@@ -62,10 +68,10 @@ def _guarded(read: Callable[[], list[Finding]]) -> list[Finding]:
 
 
 def _server(version: Object, client: Client, user: str) -> Finding:
-    said = str(version.get("gitVersion") or "?")
+    git_version = str(version.get("gitVersion") or "?")
     minor = "".join(letter for letter in str(version.get("minor") or "") if letter.isdigit())
     is_old = minor.isdigit() and (int(version.get("major") or 1), int(minor)) < OLDEST
-    says = f"Kubernetes {said} at {client.access.server}, context {client.access.context}, as {user}"
+    says = f"Kubernetes {git_version} at {client.access.server}, context {client.access.context}, as {user}"
     if is_old:
         oldest = f"{OLDEST[0]}.{OLDEST[1]}"
         return Finding(what="reachable", ok=False, says=f"{says}: older than {oldest}", remedy="upgrade the cluster")
@@ -75,19 +81,19 @@ def _server(version: Object, client: Client, user: str) -> Finding:
 def _rights(client: Client, user: str, namespace: str) -> Finding:
     rights = {
         command: [
-            Right(verb=verb, resource=resource, group=group, namespace=namespace) for verb, resource, group in each
+            Right(verb=verb, resource=resource, group=group, namespace=namespace) for verb, resource, group in needed
         ]
-        for command, each in COMMANDS.items()
+        for command, needed in COMMANDS.items()
     }
-    lacking = set(missing(client, [right for each in rights.values() for right in each]))
+    lacking = set(missing(client, [right for needed in rights.values() for right in needed]))
     barred = {
-        command: [right for right in each if right in lacking]
-        for command, each in rights.items()
-        if lacking & set(each)
+        command: [right for right in needed if right in lacking]
+        for command, needed in rights.items()
+        if lacking & set(needed)
     }
     if not barred:
         return Finding(what="rights", ok=True, says=f"{user} may use every command in namespace {namespace}")
-    says = "; ".join(f"not {command}: may not {say(each)}" for command, each in barred.items())
+    says = "; ".join(f"not {command}: may not {say(refused)}" for command, refused in barred.items())
     role = "user" if barred.keys() & {"run", "delete", "stop, suspend, resume"} else "viewer"
     remedy = (
         f"kubectl -n {namespace} create rolebinding fairlead-{role}-{_word(user)} --clusterrole=fairlead-{role} "
@@ -110,22 +116,22 @@ def _namespace(client: Client, namespace: str) -> Finding:
 
 
 def _kinds(client: Client, context: str, version: str) -> Finding:
-    install = f"fairlead install --context {context}"
+    install = f"{INSTALL} --context {context}"
     try:
-        there = by_name(client.items(_DEFINITIONS))
+        installed = by_name(client.items(_DEFINITIONS))
     except ApiError as error:
         if error.status != 403:
             raise
         return _served_kinds(client, install)
     wanted = by_name(definitions())
-    absent = [name for name in wanted if name not in there]
+    absent = [name for name in wanted if name not in installed]
     if absent:
         return Finding(what="kinds", ok=False, says=f"not there: {', '.join(absent)}", remedy=install)
-    broken = [name for name in wanted if condition(there[name], "Established").get("status") != "True"]
+    broken = [name for name in wanted if condition(installed[name], "Established").get("status") != "True"]
     if broken:
         return Finding(what="kinds", ok=False, says=f"not served: {', '.join(broken)}", remedy=install)
-    differing = [name for name, each in wanted.items() if not _is_same(there[name], each)]
-    versions = {str((there[name]["metadata"].get("labels") or {}).get(VERSION) or "?") for name in wanted}
+    differing = [name for name, definition in wanted.items() if not _is_same(installed[name], definition)]
+    versions = {str((installed[name]["metadata"].get("labels") or {}).get(VERSION) or "?") for name in wanted}
     if differing:
         says = f"{', '.join(differing)} of version {', '.join(sorted(versions))} differ from those of {version}"
         return Finding(what="kinds", ok=False, says=says, remedy=install)
@@ -142,35 +148,58 @@ def _served_kinds(client: Client, install: str) -> Finding:
     return Finding(what="kinds", ok=True, says="served; your account may not read the version")
 
 
-def _is_same(there: Object, wanted: Object) -> bool:
+def _is_same(installed: Object, wanted: Object) -> bool:
     """Return whether the API server has this version's schema, in full or without the rules that cost too much."""
-    schema = there["spec"]["versions"][0]["schema"]
-    return any(each["spec"]["versions"][0]["schema"] == schema for each in (wanted, with_fewer_rules(wanted)))
+    schema = installed["spec"]["versions"][0]["schema"]
+    return any(candidate["spec"]["versions"][0]["schema"] == schema for candidate in (wanted, with_fewer_rules(wanted)))
 
 
-def _operator(found: Operator, context: str, version: str) -> Finding:
-    if found.unknown:
-        return Finding(what="operator", ok=True, says=f"not known: {found.unknown}")
-    leads = "" if found.leader is None else f"{found.leader.name} leads, heard {found.leader.age_s:.0f} s ago"
-    if found.leader is not None and found.leader.policy not in (None, "default"):
-        leads = f"{leads}, policy {found.leader.policy}"
-    if found.version is None:
+def _operator(operator: Operator, context: str, version: str) -> Finding:
+    if operator.unknown:
+        return Finding(what="operator", ok=True, says=f"not known: {operator.unknown}")
+    leads = "" if operator.leader is None else f"{operator.leader.name} leads, heard {operator.leader.age_s:.0f} s ago"
+    if operator.leader is not None and operator.leader.policy not in (None, "default"):
+        leads = f"{leads}, policy {operator.leader.policy}"
+    if operator.leader is not None and operator.leader.trouble:
+        namespace = operator.leader.namespace
+        remedy = f"kubectl --context {context} -n {namespace} logs deploy/{OPERATOR} | grep -E 'cannot read|watch'"
+        return Finding(what="operator", ok=False, says=f"{leads}, but {operator.leader.trouble}", remedy=remedy)
+    if operator.version is None:
         if leads:
             return Finding(what="operator", ok=True, says=f"{leads}; it runs outside of the cluster")
-        remedy = f"fairlead install --context {context}, or for a try fairlead operator --context {context}"
+        remedy = f"{INSTALL} --context {context}, or for a try fairlead operator --context {context}"
         return Finding(what="operator", ok=False, says="none: runs wait and are not started", remedy=remedy)
-    says = f"version {found.version} in {found.namespace}, {found.num_ready} of {found.replicas} ready"
-    look = f"kubectl --context {context} -n {found.namespace} describe pods"
-    if not leads and not found.replicas:
-        says = f"version {found.version} in {found.namespace} with 0 replicas, and none runs elsewhere: runs wait"
-        remedy = f"fairlead operator --context {context}, or fairlead install --replicas 2 --context {context}"
+    says = f"version {operator.version} in {operator.namespace}, {operator.num_ready} of {operator.replicas} ready"
+    look = f"kubectl --context {context} -n {operator.namespace} describe pods"
+    if not leads and not operator.replicas:
+        says = f"version {operator.version} in {operator.namespace} with 0 replicas, and none runs elsewhere: runs wait"
+        remedy = f"fairlead operator --context {context}, or {INSTALL} --replicas 2 --context {context}"
         return Finding(what="operator", ok=False, says=says, remedy=remedy)
     if not leads:
         return Finding(what="operator", ok=False, says=f"{says}, but none is the leader: runs wait", remedy=look)
-    if found.version != version:
-        remedy = f"fairlead install --context {context}"
+    if operator.version != version:
+        remedy = f"{INSTALL} --context {context}"
         return Finding(what="operator", ok=True, says=f"{says}; {leads}; this is {version}", remedy=remedy)
     return Finding(what="operator", ok=True, says=f"{says}; {leads}")
+
+
+def _leaders(client: Client) -> list[Finding]:
+    """Return a finding if several operators lead, each by a Lease of a namespace of its own."""
+    try:
+        holders = leaders(client)
+    except ApiError as error:
+        if error.status != 403:
+            raise
+        return []
+    holders = [
+        holder for holder in holders if any(other is not holder and in_conflict(holder, other) for other in holders)
+    ]
+    if not holders:
+        return []
+    names = ", ".join(f"{holder.name} in {holder.namespace}" for holder in holders)
+    says = f"{len(holders)} lead at a time, and may act on the same runs: {names}"
+    remedy = f"stop all but one; all with `--namespace {holders[0].namespace}` take turns"
+    return [Finding(what="leaders", ok=False, says=says, remedy=remedy)]
 
 
 def _read(client: Client) -> Found:

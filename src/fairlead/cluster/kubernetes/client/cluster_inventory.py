@@ -106,9 +106,9 @@ class Found:
     are_slices_offered: bool = False
 
 
-def look_around(found: Found) -> list[Finding]:
+def look_around(inventory: Found) -> list[Finding]:
     """Return findings on devices, autoscalers, storage, metrics and engines."""
-    return [*_devices(found), _autoscaler(found), _storage(found), _metrics(found), _engines(found)]
+    return [*_devices(inventory), _autoscaler(inventory), _storage(inventory), _metrics(inventory), _engines(inventory)]
 
 
 def is_served(part: Part, apis: frozenset[str]) -> bool:
@@ -128,30 +128,35 @@ def version_of(part: Part, controllers: Iterable[Object] | None) -> str | None:
 
 def images_of(controller: Object) -> list[str]:
     """Return the images of a Deployment or a DaemonSet."""
-    return [str(each.get("image") or "") for each in controller["spec"]["template"]["spec"].get("containers") or ()]
+    return [
+        str(container.get("image") or "")
+        for container in controller["spec"]["template"]["spec"].get("containers") or ()
+    ]
 
 
-def _devices(found: Found) -> list[Finding]:
-    if found.nodes is None:
+def _devices(inventory: Found) -> list[Finding]:
+    if inventory.nodes is None:
         return [Finding(what="GPUs", ok=True, says="not known: you may not list nodes")]
     offered: dict[str, list[str]] = {}
     silent, unusable = [], []
-    sliced = {each.node for each in found.slices if each.gpus}
-    nodes = map(read_node, found.nodes)
-    for node in all_with_slices(nodes, found.slices if found.are_slices_offered else ()):
+    sliced = {slice_.node for slice_ in inventory.slices if slice_.gpus}
+    nodes = map(read_node, inventory.nodes)
+    for node in all_with_slices(nodes, inventory.slices if inventory.are_slices_offered else ()):
         devices = [(name, number) for name, number in node.allocatable.devices if number]
         for name, number in devices:
             offered.setdefault(f"{number} x {node.gpu_model} as {name}", []).append(node.key)
-        if not devices and node.key in sliced and not found.are_slices_offered:
+        if not devices and node.key in sliced and not inventory.are_slices_offered:
             unusable.append(node.key)
         elif not devices and any(node.labels.get(label) not in (None, "false") for label in GPU_LABELS):
             silent.append(node.key)
     says = "; ".join(f"{what} on {some(nodes)}" for what, nodes in sorted(offered.items()))
     findings = [Finding(what="GPUs", ok=True, says=says or "no node advertises any")]
     plugins = [
-        _named(each) for each in found.controllers or () if any(p in i for i in images_of(each) for p in DEVICE_PLUGINS)
+        _named(controller)
+        for controller in inventory.controllers or ()
+        if any(p in i for i in images_of(controller) for p in DEVICE_PLUGINS)
     ]
-    if any(api.startswith("nvidia.com/v1") for api in found.apis):
+    if any(api.startswith("nvidia.com/v1") for api in inventory.apis):
         plugins.append("the NVIDIA GPU operator")
     if unusable:
         has = "has" if len(unusable) == 1 else "have"
@@ -168,23 +173,25 @@ def _devices(found: Found) -> list[Finding]:
     return findings
 
 
-def _autoscaler(found: Found) -> Finding:
+def _autoscaler(inventory: Found) -> Finding:
     seen = []
-    if is_served(KARPENTER, found.apis):
-        seen.append(_with_version(KARPENTER, found.controllers))
-    for each in found.controllers or ():
-        seen += [f"Cluster Autoscaler {_tag(image)}" for image in images_of(each) if CLUSTER_AUTOSCALER in image]
+    if is_served(KARPENTER, inventory.apis):
+        seen.append(_with_version(KARPENTER, inventory.controllers))
+    for controller in inventory.controllers or ():
+        seen += [f"Cluster Autoscaler {_tag(image)}" for image in images_of(controller) if CLUSTER_AUTOSCALER in image]
     says = ", ".join(seen) or "none: what does not fit waits until a run ends or nodes are added"
     return Finding(what="autoscaler", ok=True, says=says)
 
 
-def _storage(found: Found) -> Finding:
-    if found.storage_classes is None:
+def _storage(inventory: Found) -> Finding:
+    if inventory.storage_classes is None:
         return Finding(what="storage", ok=True, says="not known: you may not list storageclasses")
     names = [
-        f"{name} (default)" if (each["metadata"].get("annotations") or {}).get(DEFAULT_CLASS) == "true" else name
-        for each in found.storage_classes
-        for name in [str(each["metadata"]["name"])]
+        f"{name} (default)"
+        if (storage_class["metadata"].get("annotations") or {}).get(DEFAULT_CLASS) == "true"
+        else name
+        for storage_class in inventory.storage_classes
+        for name in [str(storage_class["metadata"]["name"])]
     ]
     if not names:
         says = "no storage class: volumes that pods share have to be made by hand; object stores need none"
@@ -196,16 +203,18 @@ def _storage(found: Found) -> Finding:
     return Finding(what="storage", ok=True, says=says, remedy=remedy)
 
 
-def _metrics(found: Found) -> Finding:
-    if any(api.startswith("metrics.k8s.io/") for api in found.apis):
+def _metrics(inventory: Found) -> Finding:
+    if any(api.startswith("metrics.k8s.io/") for api in inventory.apis):
         return Finding(what="metrics", ok=True, says="served: `fairlead top` shows what pods use")
     says = "no metrics server: `fairlead top` cannot tell what pods use"
     return Finding(what="metrics", ok=True, says=says, remedy=METRICS_SERVER)
 
 
-def _engines(found: Found) -> Finding:
+def _engines(inventory: Found) -> Finding:
     seen = [
-        f"{_with_version(part, found.controllers)}{_usable(part)}" for part in ENGINES if is_served(part, found.apis)
+        f"{_with_version(part, inventory.controllers)}{_usable(part)}"
+        for part in ENGINES
+        if is_served(part, inventory.apis)
     ]
     return Finding(what="engines", ok=True, says=", ".join(seen) or "none, and none is needed")
 
@@ -244,4 +253,4 @@ def some(names: Sequence[str]) -> str:
 
 def by_name(objects: Iterable[Object]) -> Mapping[str, Object]:
     """Return objects of one namespace, or cluster-scoped ones, by name."""
-    return {str(each["metadata"]["name"]): each for each in objects}
+    return {str(content["metadata"]["name"]): content for content in objects}

@@ -69,10 +69,10 @@ class Overview:
 
 def look_at_all(names: Iterable[str], current: str | None, *, timeout_s: float = MOST_S) -> list[Overview]:
     """Query the contexts of a kubeconfig in parallel; one that does not answer in time has that as its reason."""
-    found: dict[str, Overview] = {}
+    overviews: dict[str, Overview] = {}
 
     def look(name: str) -> None:
-        found[name] = look_at(name, is_current=name == current)
+        overviews[name] = look_at(name, is_current=name == current)
 
     threads = {name: threading.Thread(target=look, args=(name,), daemon=True) for name in names}
     for thread in threads.values():
@@ -81,7 +81,7 @@ def look_at_all(names: Iterable[str], current: str | None, *, timeout_s: float =
     for thread in threads.values():
         thread.join(max(0.0, deadline - time.monotonic()))
     late = f"no answer within {timeout_s:g} s; does its credential plugin wait for input?"
-    return [found.get(name) or Overview(context=name, is_current=name == current, why=late) for name in threads]
+    return [overviews.get(name) or Overview(context=name, is_current=name == current, why=late) for name in threads]
 
 
 def look_at(name: str, *, is_current: bool = False) -> Overview:
@@ -137,13 +137,13 @@ def operator_of(client: Client) -> Operator:
 
 def count_gpus(nodes: Iterable[NodeObject]) -> dict[str, int]:
     """Return the number of devices by model, on ready nodes; parts of a device count as they are offered."""
-    found: dict[str, int] = {}
+    counts: dict[str, int] = {}
     for node in nodes:
         for resource, number in node.allocatable.devices if node.ready else ():
             part = resource.rpartition("/")[2]
             model = node.gpu_model if part == "gpu" or resource == DRA else f"{node.gpu_model} {part}"
-            found[model] = found.get(model, 0) + number
-    return {model: number for model, number in found.items() if number}
+            counts[model] = counts.get(model, 0) + number
+    return {model: number for model, number in counts.items() if number}
 
 
 def _nodes(client: Client) -> list[Object] | None:

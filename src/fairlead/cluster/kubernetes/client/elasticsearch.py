@@ -57,10 +57,10 @@ class Elasticsearch:
         Raises:
             ClusterError: The server does not answer, or refuses.
         """
-        found: defaultdict[Place, list[str]] = defaultdict(list)
+        lines_by_place: defaultdict[Place, list[str]] = defaultdict(list)
         for place, at, text in self._documents(uid, since, until):
-            found[place].append(f"{at} {text}\n")
-        return {place: "".join(lines) for place, lines in found.items()}
+            lines_by_place[place].append(f"{at} {text}\n")
+        return {place: "".join(lines) for place, lines in lines_by_place.items()}
 
     def _documents(self, uid: str, since: float, until: float) -> Iterator[tuple[Place, str, str]]:
         moments = {"gte": round(since * 1000), "lte": round(until * 1000) + 1, "format": "epoch_millis"}

@@ -17,7 +17,7 @@ from fairlead.cluster.kubernetes.api.applying import (
 from fairlead.cluster.kubernetes.api.client import ApiError, Client, Object
 from fairlead.cluster.kubernetes.client.permissions import Right, require, who_am_i
 from fairlead.cluster.kubernetes.manifests.crds import with_fewer_rules
-from fairlead.cluster.kubernetes.manifests.install import InstallSettings, render_install
+from fairlead.cluster.kubernetes.manifests.install import VERSION, InstallSettings, render_install
 from fairlead.cluster.kubernetes.manifests.karmada import render_karmada
 from fairlead.cluster.kubernetes.manifests.roles import OPERATOR
 from fairlead.cluster.kubernetes.names import MANAGED_BY, MANAGER
@@ -34,15 +34,34 @@ _UPGRADE = (
 )
 
 
-def install(client: Client, settings: InstallSettings, *, tell: Tell, dry: bool = False) -> list[Done]:
+def installed_image(client: Client, namespace: str, version: str) -> str | None:
+    """Return the image of the operator that is installed; None without one of this version, or if it is not visible."""
+    place = Place(group="apps", version="v1", resource="deployments", name=OPERATOR, namespace=namespace)
+    try:
+        deployment = find(client, place)
+    except ApiError as error:
+        if error.status != 403:
+            raise
+        return None
+    if deployment is None or (deployment["metadata"].get("labels") or {}).get(VERSION) != version:
+        return None
+    return str(deployment["spec"]["template"]["spec"]["containers"][0]["image"])
+
+
+def install(
+    client: Client, settings: InstallSettings, *, tell: Tell, dry: bool = False, has_image: bool = True
+) -> list[Done]:
     """Apply all objects, and report each once it is applied.
 
     A namespace that existed before Fairlead is left unchanged. With ``dry`` the API server only reports what it would
     do.
 
+    Args:
+        has_image: The image of the settings is one that somebody named, so that nodes can pull it.
+
     Raises:
         NotAllowed: Rights are missing; nothing was changed.
-        Conflict: Fairlead is in another namespace of this cluster, or Helm installed it.
+        Conflict: Fairlead is in another namespace of this cluster, or Helm installed it, or pods would have no image.
         ClusterError: The API server refused an object; those reported before it are applied.
     """
     objects = render_install(settings)
@@ -51,6 +70,12 @@ def install(client: Client, settings: InstallSettings, *, tell: Tell, dry: bool 
     check_not_by_helm(client, instead=_UPGRADE)
     _check_place(client, settings)
     _check_grants(client, objects)
+    if not has_image and not dry and (settings.replicas or settings.page or settings.gateways):
+        raise Conflict(
+            f"No image of Fairlead {settings.version} is named, and none is installed; {settings.image} is on no "
+            "public registry. Give --image-to REGISTRY/NAME to build one and push it there, or --image with one; "
+            "or --replicas 0, and start the operator elsewhere with `fairlead operator`. Nothing was changed."
+        )
     return _apply_all(client, objects, tell=tell, dry=dry)
 
 
@@ -190,8 +215,8 @@ def _check_grants(client: Client, objects: list[Object]) -> None:
 def _apply(client: Client, content: Object, *, dry: bool) -> Done:
     place = place_of(content)
     if content["kind"] == "Namespace":
-        there = find(client, place)
-        if there is not None and not is_ours(there):
+        existing = find(client, place)
+        if existing is not None and not is_ours(existing):
             return Done(place=place, outcome=Outcome.LEFT, why="it existed before Fairlead")
     try:
         return Done(place=place, outcome=put(client, content, dry=dry))

@@ -1,4 +1,7 @@
-"""Recognizes a control plane of Karmada, and tells why it gives no run to a cluster."""
+"""Recognizes a control plane of Karmada, and tells why it gives no run to a cluster.
+
+See decision 137.
+"""
 
 from fairlead.cluster.kubernetes.api.client import ApiError, Client
 from fairlead.cluster.kubernetes.manifests.karmada import NAME, POLICY_GROUP

@@ -1,6 +1,5 @@
 """The port to log stores, in which a collector keeps the output of deleted pods."""
 
-import json
 import urllib.error
 import urllib.parse
 import urllib.request
@@ -8,11 +7,13 @@ from collections.abc import Mapping
 from typing import Any, Protocol, TypeAlias
 
 from fairlead.errors import ClusterError
+from fairlead.untrusted_json import parse_json
 
 RUN_UID, ATTEMPT, INDEX = "fairlead_run_uid", "fairlead_attempt", "fairlead_index"
 """The labels of a pod that a collector stores with its lines."""
 Place: TypeAlias = tuple[int, int]
 """Attempt and index of a pod."""
+MOST_ANSWER_BYTES = 256 << 20
 ANSWER_S = 30.0
 
 
@@ -58,9 +59,9 @@ def ask(store: str, request: urllib.request.Request) -> Any:
     """
     try:
         with urllib.request.urlopen(request, timeout=ANSWER_S) as answer:
-            return json.load(answer)
+            return parse_json(answer.read(MOST_ANSWER_BYTES + 1), max_bytes=MOST_ANSWER_BYTES)
     except urllib.error.HTTPError as error:
-        said = error.read(300).decode(errors="replace").strip()
-        raise ClusterError(f"{store} answers {error.code}: {said or error.reason}") from error
+        body = error.read(300).decode(errors="replace").strip()
+        raise ClusterError(f"{store} answers {error.code}: {body or error.reason}") from error
     except (OSError, ValueError) as error:
         raise ClusterError(f"{store} cannot be asked: {error}") from error

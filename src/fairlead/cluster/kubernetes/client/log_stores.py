@@ -13,7 +13,7 @@ def log_store(environ: Mapping[str, str]) -> KeptOutput | None:
     Raises:
         ClusterError: The environment names two stores, or an invalid address.
     """
-    found = [each for each in (loki.Loki.of(environ), elasticsearch.Elasticsearch.of(environ)) if each is not None]
-    if len(found) > 1:
+    stores = [store for store in (loki.Loki.of(environ), elasticsearch.Elasticsearch.of(environ)) if store is not None]
+    if len(stores) > 1:
         raise ClusterError(f"{loki.URL} and {elasticsearch.URL} both name where output is kept; give one of them.")
-    return found[0] if found else None
+    return stores[0] if stores else None

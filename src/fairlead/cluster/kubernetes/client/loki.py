@@ -54,25 +54,25 @@ class Loki:
         """
         query = f'{{{RUN_UID}="{uid}"}}'
         start_ns, last_ns = round(since * 1e9), round(until * 1e9) + 1
-        found: defaultdict[Place, list[tuple[int, str]]] = defaultdict(list)
+        lines_by_place: defaultdict[Place, list[tuple[int, str]]] = defaultdict(list)
         seen: set[tuple[Place, int, str]] = set()
         while len(seen) < MOST_LINES and start_ns < last_ns:
             end_ns = min(last_ns, start_ns + MOST_NS)
             page = self._page(query, start_ns, end_ns)
-            new = [each for each in page if each not in seen]
+            new = [entry for entry in page if entry not in seen]
             for place, at_ns, text in new:
-                found[place].append((at_ns, text))
+                lines_by_place[place].append((at_ns, text))
             seen.update(new)
             # If one instant has more lines than a response can hold, the rest cannot be read.
             start_ns = max(at_ns for _, at_ns, _ in page) if len(page) >= PAGE and new else end_ns
         return {
             place: "".join(f"{_moment(at_ns)} {text}\n" for at_ns, text in sorted(lines, key=lambda line: line[0]))
-            for place, lines in found.items()
+            for place, lines in lines_by_place.items()
         }
 
     def _page(self, query: str, start_ns: int, end_ns: int) -> list[tuple[Place, int, str]]:
-        asked = {"query": query, "start": start_ns, "end": end_ns, "limit": PAGE, "direction": "forward"}
-        request = urllib.request.Request(f"{self.url}/loki/api/v1/query_range?{urllib.parse.urlencode(asked)}")
+        parameters = {"query": query, "start": start_ns, "end": end_ns, "limit": PAGE, "direction": "forward"}
+        request = urllib.request.Request(f"{self.url}/loki/api/v1/query_range?{urllib.parse.urlencode(parameters)}")
         if self.token is not None:
             request.add_header("Authorization", f"Bearer {self.token}")
         if self.tenant is not None:

@@ -7,15 +7,17 @@ ConfigMap on which it was decided, and decided again if another client wrote fir
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from fairlead.cluster.kubernetes.api.client import ApiError, Client, Object
 from fairlead.cluster.kubernetes.names import MANAGED_BY, MANAGER, MODELS
 from fairlead.cluster.model_versions import is_same, updated
-from fairlead.errors import Conflict, NotFound
+from fairlead.errors import ClusterError, Conflict, NotFound
 from fairlead.specs.goal import Goal
 from fairlead.state.models import Content, ModelVersion
+from fairlead.untrusted_json import parse_object
 
+MOST_RECORD_BYTES = 1 << 20
 MOST_TRIES = 20
 MOST_BYTES = 900_000
 """Most bytes of all records of a namespace; an API server accepts objects of about 1 MiB."""
@@ -29,7 +31,7 @@ def versions_of(client: Client, namespace: str, name: str | None = None) -> tupl
     return _versions(_data(_configmap(client, namespace)), name)
 
 
-def add_version(client: Client, namespace: str, given: ModelVersion) -> tuple[ModelVersion, bool]:
+def add_version(client: Client, namespace: str, version: ModelVersion) -> tuple[ModelVersion, bool]:
     """Store a version under the next number of its name; or return the one of the same content and origin, and False.
 
     Raises:
@@ -37,12 +39,12 @@ def add_version(client: Client, namespace: str, given: ModelVersion) -> tuple[Mo
     """
 
     def decide(data: Mapping[str, str]) -> tuple[tuple[ModelVersion, bool], _Changes]:
-        for each in _versions(data, given.name):
-            if is_same(each, given):
-                known = updated(each, given)
-                return (known, False), {} if known == each else {_key(known): _written(known)}
-        made = replace(given, version=int(data.get(given.name, "0")) + 1, stage=None)
-        changes = {given.name: str(made.version), _key(made): _written(made)}
+        for stored in _versions(data, version.name):
+            if is_same(stored, version):
+                known = updated(stored, version)
+                return (known, False), {} if known == stored else {_key(known): _written(known)}
+        made = replace(version, version=int(data.get(version.name, "0")) + 1, stage=None)
+        changes = {version.name: str(made.version), _key(made): _written(made)}
         if sum(map(len, data.values())) + sum(map(len, changes.values())) > MOST_BYTES:
             raise Conflict(
                 f"The namespace {namespace} has no room for more versions of models; remove some with "
@@ -83,8 +85,8 @@ def promote_version(client: Client, namespace: str, version: ModelVersion, stage
         if now is None:
             raise NotFound(f"{version} was removed at this moment.")
         made = replace(now, stage=stage)
-        before = [each for each in _versions(data, version.name) if each.stage == stage and each != made]
-        changes = {_key(each): _written(replace(each, stage=None)) for each in before}
+        before = [other for other in _versions(data, version.name) if other.stage == stage and other != made]
+        changes = {_key(other): _written(replace(other, stage=None)) for other in before}
         return made, {**changes, _key(made): _written(made)}
 
     return _change(client, namespace, decide)
@@ -92,17 +94,17 @@ def promote_version(client: Client, namespace: str, version: ModelVersion, stage
 
 def _change(client: Client, namespace: str, decide: Callable[[Mapping[str, str]], tuple[Answer, _Changes]]) -> Answer:
     for _ in range(MOST_TRIES):
-        found = _configmap(client, namespace)
-        answer, changes = decide(_data(found))
+        configmap = _configmap(client, namespace)
+        answer, changes = decide(_data(configmap))
         if not changes:
             return answer
         metadata = {"name": MODELS, "labels": {MANAGED_BY: MANAGER}}
         try:
-            if found is None:
+            if configmap is None:
                 body = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": dict(changes)}
                 client.create(_place(namespace), body)
             else:
-                version = {"resourceVersion": found["metadata"]["resourceVersion"]}
+                version = {"resourceVersion": configmap["metadata"]["resourceVersion"]}
                 client.merge(f"{_place(namespace)}/{MODELS}", {"metadata": version, "data": dict(changes)})
         except ApiError as error:
             if error.status != 409:
@@ -112,8 +114,8 @@ def _change(client: Client, namespace: str, decide: Callable[[Mapping[str, str]]
     raise Conflict(f"Others change the models of the namespace {namespace} all the time; try again.")
 
 
-def _data(found: Object | None) -> Mapping[str, str]:
-    return {} if found is None else found.get("data") or {}
+def _data(configmap: Object | None) -> Mapping[str, str]:
+    return {} if configmap is None else configmap.get("data") or {}
 
 
 def _configmap(client: Client, namespace: str) -> Object | None:
@@ -135,8 +137,8 @@ def _key(version: ModelVersion) -> str:
 
 
 def _versions(data: Mapping[str, str], name: str | None) -> tuple[ModelVersion, ...]:
-    found = [_of(text) for key, text in data.items() if "." in key and name in (None, key.rpartition(".")[0])]
-    return tuple(sorted(found, key=lambda each: (each.name, each.version)))
+    versions = [_of(text) for key, text in data.items() if "." in key and name in (None, key.rpartition(".")[0])]
+    return tuple(sorted(versions, key=lambda version: (version.name, version.version)))
 
 
 def _read(data: Mapping[str, str], version: ModelVersion) -> ModelVersion | None:
@@ -149,6 +151,11 @@ def _written(version: ModelVersion) -> str:
 
 
 def _of(text: str) -> ModelVersion:
-    told: dict[str, Any] = json.loads(text)
-    goal = told.pop("goal")
-    return ModelVersion(**{**told, "content": Content(told["content"])}, goal=None if goal is None else Goal(goal))
+    try:
+        record = parse_object(text, max_bytes=MOST_RECORD_BYTES)
+        goal = record.pop("goal")
+        return ModelVersion(
+            **{**record, "content": Content(record["content"])}, goal=None if goal is None else Goal(goal)
+        )
+    except (ValueError, TypeError, KeyError) as error:
+        raise ClusterError(f"A record of a model version was not written by Fairlead: {error}") from error

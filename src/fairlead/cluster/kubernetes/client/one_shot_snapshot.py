@@ -1,18 +1,20 @@
 """Reads a cluster's state once, without watches: for a plan, and for the pods of one run."""
 
 import time
+from dataclasses import replace
 from typing import Any
 
 from fairlead.cluster.kubernetes.api.client import ApiError, Client
 from fairlead.cluster.kubernetes.api.watching import Cache
-from fairlead.cluster.kubernetes.client.operator_lease import rules_there
+from fairlead.cluster.kubernetes.client.operator_lease import leader_there, rules_of
+from fairlead.cluster.kubernetes.informers.autoscalers import Autoscalers
+from fairlead.cluster.kubernetes.informers.informers import Informers
+from fairlead.cluster.kubernetes.informers.pod_status import stray
+from fairlead.cluster.kubernetes.informers.snapshot_cache import SnapshotCache
+from fairlead.cluster.kubernetes.informers.vertical_recommendations import read_recommendations
 from fairlead.cluster.kubernetes.names import RUN_UID
-from fairlead.cluster.kubernetes.operator.cluster import KubernetesCluster, items_of
-from fairlead.cluster.kubernetes.operator.placeholders.autoscalers import Autoscalers
-from fairlead.cluster.kubernetes.operator.pods.pod_status import stray
-from fairlead.cluster.kubernetes.operator.runs.informers import Informers
-from fairlead.cluster.kubernetes.operator.runs.run_record import TrainingObject
-from fairlead.cluster.kubernetes.operator.runs.vertical_recommendations import read_recommendations
+from fairlead.cluster.kubernetes.workloads.run_record import TrainingObject
+from fairlead.cluster.kubernetes.workloads.workload_api import items_of
 from fairlead.state.snapshot import Pod, Snapshot
 
 
@@ -37,11 +39,11 @@ class OneShotSnapshot:
                 runs.put(content)
         # A run that does not exist yet may wait for nodes too, so autoscalers are queried for any pending run.
         growth = Autoscalers(self._client).ask(time.time())
-        rules, recommended = rules_there(self._client), read_recommendations(self._client, None)
-        cluster = KubernetesCluster(
-            self._client, view=view, rules=rules, outlook=lambda _: (growth, ()), recommended_of=lambda _: recommended
-        )
-        return cluster.snapshot()
+        leader, recommended = leader_there(self._client), read_recommendations(self._client, None)
+        rules = rules_of(leader)
+        snapshot = SnapshotCache(view, namespace=None, progress_of=view.last_words, rules=rules).look()
+        snapshot = replace(snapshot, recommended=recommended, growth=growth)
+        return snapshot if leader is None else replace(snapshot, debts=leader.debts.counted())
 
     def _fill(self, cache: Cache[Any], *, may_be_hidden: bool) -> None:
         try:
@@ -51,22 +53,22 @@ class OneShotSnapshot:
             if error.status != 403 or not may_be_hidden:
                 raise
 
-    def pods(self, found: TrainingObject) -> tuple[Pod, ...]:
+    def pods(self, training: TrainingObject) -> tuple[Pod, ...]:
         """Return the pods of a run: its latest gang, and remaining pods of earlier ones; none of another cluster."""
-        if found.cluster:
+        if training.cluster:
             return ()
-        path = f"/api/v1/namespaces/{found.namespace}/pods"
-        for content in self._client.items(path, {"labelSelector": f"{RUN_UID}={found.uid}"}):
+        path = f"/api/v1/namespaces/{training.namespace}/pods"
+        for content in self._client.items(path, {"labelSelector": f"{RUN_UID}={training.uid}"}):
             self._view.pods.put(content)
-        objects = self._view.pods_of(found.uid).values()
+        objects = self._view.pods_of_object(training).values()
         for node in {pod.node for pod in objects if pod.node}:
             # Users may not read nodes; the operator reports a lost node in the run's status.
             self._view.nodes.put(_unseen(node))
-        gang = found.state.gang
+        gang = training.state.gang
         earlier = (
             stray(pod) for pod in objects if gang is None or not gang.has(pod.attempt, pod.index, pod.replacement)
         )
-        return tuple(sorted((*earlier, *self._view.members(found)), key=lambda pod: (pod.attempt, pod.index)))
+        return tuple(sorted((*earlier, *self._view.members(training)), key=lambda pod: (pod.attempt, pod.index)))
 
 
 def _unseen(name: str) -> dict[str, Any]:

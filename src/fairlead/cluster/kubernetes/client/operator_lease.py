@@ -6,10 +6,11 @@ from typing import Any
 from fairlead.cluster.kubernetes.api.client import ApiError, Client
 from fairlead.cluster.kubernetes.api.objects import seconds
 from fairlead.cluster.kubernetes.client.karmada import is_karmada, undispatched
-from fairlead.cluster.kubernetes.names import LEASE, POLICY, SYSTEM_NAMESPACE
-from fairlead.cluster.kubernetes.operator.leader_election import DURATION_S
+from fairlead.cluster.kubernetes.lease_contents import DURATION_S, debts_on
+from fairlead.cluster.kubernetes.names import LEASE, POLICY, SYSTEM_NAMESPACE, TROUBLE, WATCHES
 from fairlead.errors import ClusterError
 from fairlead.frozen import dataclass
+from fairlead.policy.queue.team_debts import DebtRecord
 from fairlead.state.scheduling_policy import DEFAULT, POLICIES, SchedulingPolicy
 from fairlead.text.quantities import describe_duration
 
@@ -26,6 +27,10 @@ class LeaseHolder:
         age_s: Seconds since its last renewal, by the local clock.
         lasts_s: Seconds for which a renewal is valid.
         policy: Name of its policy in ``fairlead.state.scheduling_policy.POLICIES``; None if not recorded.
+        trouble: What keeps it from seeing the cluster, as it says; empty for nothing.
+        watches: The namespace whose runs alone it acts on; empty for all.
+        uid: Uid of its Lease.
+        debts: What teams have had beyond their shares.
     """
 
     name: str
@@ -33,6 +38,10 @@ class LeaseHolder:
     age_s: float
     lasts_s: float
     policy: str | None = None
+    trouble: str = ""
+    watches: str = ""
+    uid: str = ""
+    debts: DebtRecord = DebtRecord()
 
     @property
     def leads(self) -> bool:
@@ -46,9 +55,25 @@ def holder_of(client: Client, namespace: str, *, patience_s: float | None = None
     Raises:
         ClusterError: The Lease cannot be read.
     """
-    found = _lease(client, namespace, patience_s)
-    holder = None if found is None else _holder(found)
+    lease = _lease(client, namespace, patience_s)
+    holder = None if lease is None else _holder(lease)
     return holder if holder is not None and holder.leads else None
+
+
+def leaders(client: Client) -> list[LeaseHolder]:
+    """Return the operators that hold a valid Lease in any namespace.
+
+    Raises:
+        ApiError: The Leases of the cluster may not be listed.
+    """
+    leases = client.items(f"{API}/leases", {"fieldSelector": f"metadata.name={LEASE}"})
+    holders = [holder for lease in leases if (holder := _holder(lease)) is not None and holder.leads]
+    return sorted(holders, key=lambda holder: holder.namespace)
+
+
+def in_conflict(one: LeaseHolder, other: LeaseHolder) -> bool:
+    """Return whether two leaders may act on the same runs."""
+    return not one.watches or not other.watches or one.watches == other.watches
 
 
 def unattended(client: Client) -> str | None:
@@ -65,7 +90,7 @@ def unattended(client: Client) -> str | None:
     here = client.access.option
     remedy = (
         f"Nothing starts, stops or restarts until one does: `fairlead operator{here}` runs one from here, "
-        f"`fairlead install{here}` puts it into the cluster."
+        f"`fairlead install --image-to REGISTRY/NAME{here}` puts it into the cluster."
     )
     if not leases:
         return f"No operator has ever run on this cluster. {remedy}"
@@ -79,17 +104,22 @@ def unattended(client: Client) -> str | None:
     return f"No operator runs on this cluster: its Lease was last renewed {ago} ago. {remedy}"
 
 
-def rules_there(client: Client) -> SchedulingPolicy:
-    """Return the leading operator's policy; the default if none leads, or if the Lease may not be read.
+def leader_there(client: Client) -> LeaseHolder | None:
+    """Return the leading operator; None if none leads, or if the Lease may not be read."""
+    try:
+        holders = [holder for lease in _leases(client) if (holder := _holder(lease)) is not None]
+    except ApiError:
+        return None
+    return min(holders, key=lambda holder: holder.age_s, default=None)
+
+
+def rules_of(leader: LeaseHolder | None) -> SchedulingPolicy:
+    """Return the policy of the leading operator; the default if none leads.
 
     Raises:
         ClusterError: This version does not know the operator's policy.
     """
-    try:
-        holders = [holder for lease in _leases(client) if (holder := _holder(lease)) is not None]
-    except ApiError:
-        return DEFAULT
-    policy = min(holders, key=lambda holder: holder.age_s).policy if holders else None
+    policy = None if leader is None else leader.policy
     if policy is not None and policy not in POLICIES:
         raise ClusterError(
             f"The operator starts what waits by the policy {policy!r}, and this version of fairlead knows "
@@ -119,10 +149,15 @@ def _holder(lease: dict[str, Any]) -> LeaseHolder | None:
     spec = lease.get("spec") or {}
     if not spec.get("holderIdentity") or not spec.get("renewTime"):
         return None
+    annotations = lease["metadata"].get("annotations") or {}
     return LeaseHolder(
         name=str(spec["holderIdentity"]),
         namespace=str(lease["metadata"]["namespace"]),
         age_s=max(0.0, time.time() - seconds(spec["renewTime"])),
         lasts_s=float(spec.get("leaseDurationSeconds") or DURATION_S),
-        policy=(lease["metadata"].get("annotations") or {}).get(POLICY),
+        policy=annotations.get(POLICY),
+        trouble=str(annotations.get(TROUBLE) or ""),
+        watches=str(annotations.get(WATCHES) or ""),
+        uid=str(lease["metadata"].get("uid") or ""),
+        debts=debts_on(annotations),
     )

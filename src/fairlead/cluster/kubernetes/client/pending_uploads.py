@@ -17,7 +17,7 @@ from fairlead.cluster.kubernetes.api.client import ApiError, Client, Object
 from fairlead.cluster.kubernetes.kinds import leaf_kinds, parent_kinds
 from fairlead.cluster.kubernetes.manifests.revision_files import read_files
 from fairlead.cluster.kubernetes.manifests.workdir import WORKDIR, part_names, stored_digest
-from fairlead.cluster.kubernetes.operator.cluster import items_of
+from fairlead.cluster.kubernetes.workloads.workload_api import items_of
 from fairlead.specs.keys import API_VERSION
 
 UPLOADS = "fairlead-uploads"
@@ -40,8 +40,8 @@ class Uploads:
         """
         metadata = {"name": UPLOADS, "labels": {names.MANAGED_BY: names.MANAGER, names.CONTENT: "uploads"}}
         body = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": {annotation: f"{now:.0f}"}}
-        found = self._client.apply(f"{self._maps}/{UPLOADS}", body, manager=f"fairlead-upload-{annotation}")
-        return str(found["metadata"]["uid"])
+        configmap = self._client.apply(f"{self._maps}/{UPLOADS}", body, manager=f"fairlead-upload-{annotation}")
+        return str(configmap["metadata"]["uid"])
 
     def end(self, annotation: str) -> None:
         """Remove the entry, as its parts have an owner."""
@@ -59,7 +59,7 @@ class Uploads:
             if error.status in (403, 404):  # a user without the right leaves them to others
                 return
             raise
-        stale = [each for each, since in noted.items() if since.isdigit() and now - int(since) > STALE_S]
+        stale = [annotation for annotation, since in noted.items() if since.isdigit() and now - int(since) > STALE_S]
         if not stale:
             return
         owners = self._owners()
@@ -71,31 +71,33 @@ class Uploads:
     def stored(self) -> frozenset[str]:
         """Return digests of needed archives stored elsewhere: runs refer to them, or they are being uploaded."""
         noted: Mapping[str, str] = self._client.get(f"{self._maps}/{UPLOADS}").get("data") or {}
-        sent = {each.removesuffix(STORED) for each in noted if each.endswith(STORED)}
-        return frozenset(sent | {digest for each in self._owners() if (digest := stored_digest(each)) is not None})
+        sent = {key.removesuffix(STORED) for key in noted if key.endswith(STORED)}
+        return frozenset(
+            sent | {digest for workdir in self._owners() if (digest := stored_digest(workdir)) is not None}
+        )
 
     def _owners(self) -> dict[str, dict[str, Any]]:
         """Return the owning workload of each working directory; workloads with children take precedence."""
-        found: dict[str, dict[str, Any]] = {}
+        owners: dict[str, dict[str, Any]] = {}
         for kind in (*leaf_kinds(), *parent_kinds()):
-            for each in items_of(self._client, kind, self._namespace):
-                metadata = each["metadata"]
+            for content in items_of(self._client, kind, self._namespace):
+                metadata = content["metadata"]
                 owner = _owner(metadata["name"], metadata["uid"], kind)
                 annotations = metadata.get("annotations") or {}
                 # An endpoint's earlier revisions have separate files.
                 speaks_of = {sent.workdir for sent in read_files(annotations).sent}
                 if WORKDIR in annotations:
                     speaks_of.add(str(annotations[WORKDIR]))
-                found |= dict.fromkeys(speaks_of, owner)
-        return found
+                owners |= dict.fromkeys(speaks_of, owner)
+        return owners
 
     def _give(self, path: str, owner: Mapping[str, Any]) -> None:
         """Give an owner to a part without one; a part that is gone, or was replaced, is left alone."""
         try:
-            found: Object = self._client.get(path)["metadata"]
-            if found.get("ownerReferences"):
+            existing: Object = self._client.get(path)["metadata"]
+            if existing.get("ownerReferences"):
                 return
-            metadata = {"name": found["name"], "uid": found["uid"], "ownerReferences": [owner]}
+            metadata = {"name": existing["name"], "uid": existing["uid"], "ownerReferences": [owner]}
             body = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata}
             self._client.apply(path, body, manager=f"fairlead-run-{owner['uid'][:13]}")
         except ApiError as error:

@@ -37,10 +37,10 @@ def missing(client: Client, rights: Iterable[Right], *, patience_s: float | None
     Raises:
         ClusterError: The API server does not answer, or does not support access reviews.
     """
-    asked = list(dict.fromkeys(rights))
+    distinct = list(dict.fromkeys(rights))
     with ThreadPoolExecutor(max_workers=AT_ONCE, thread_name_prefix="rights") as pool:
-        allowed = pool.map(lambda right: _is_allowed(client, right, patience_s), asked)
-        return [right for right, is_allowed in zip(asked, allowed, strict=True) if not is_allowed]
+        allowed = pool.map(lambda right: _is_allowed(client, right, patience_s), distinct)
+        return [right for right, is_allowed in zip(distinct, allowed, strict=True) if not is_allowed]
 
 
 def require(client: Client, rights: Iterable[Right], *, to: str) -> None:

@@ -17,9 +17,10 @@ from queue import Empty, SimpleQueue
 
 from fairlead.cluster.kubernetes import names
 from fairlead.cluster.kubernetes.api.client import ApiError, Client, Object, Unreachable
+from fairlead.cluster.kubernetes.api.pod_owner import is_pod_of
 from fairlead.cluster.kubernetes.client.kept_output import KeptOutput
-from fairlead.cluster.kubernetes.operator.runs.log_archive import Place, kept_lines, kept_why
-from fairlead.cluster.kubernetes.operator.runs.log_lines import parse
+from fairlead.cluster.kubernetes.workloads.kept_logs import Place, kept_lines, kept_why
+from fairlead.cluster.kubernetes.workloads.log_lines import parse
 from fairlead.cluster.output import COUNTS, NOTE, Dropped, Gaps, LogQuery, Watermark
 from fairlead.cluster.port import LogLine
 from fairlead.errors import ClusterError
@@ -32,6 +33,7 @@ STREAM_S = 0.1
 RETRY_S = 1.0
 SILENT_S = 300.0
 """Seconds of silence after which the connection is opened again; a program may be silent for long."""
+MOST_LINE_BYTES = 16 << 20
 DRAIN_S = 5.0
 KEPT_S = 10.0
 """Seconds within which the operator has kept the output of a pod that is gone, however busy it is."""
@@ -125,25 +127,25 @@ class PodLogs:
 
     def all(self) -> Iterator[LogLine]:
         """Yield the present lines by attempt and time; an attempt is read when it is its turn."""
-        pods, kept = self._places()
-        attempts = sorted({place[0] for place in (*pods, *kept)})
+        pods, stored = self._places()
+        attempts = sorted({place[0] for place in (*pods, *stored)})
         if self._query.tail is not None:
-            yield from self._last(attempts[::-1], pods, kept, self._query.tail)
+            yield from self._last(attempts[::-1], pods, stored, self._query.tail)
             return
         for attempt in attempts:
-            yield from heapq.merge(*self._of(attempt, pods, kept, None), key=_at)
+            yield from heapq.merge(*self._of(attempt, pods, stored, None), key=_at)
 
     def dropped(self) -> tuple[Dropped, ...]:
         """Return the missing lines, as far as the beginnings of logs show them."""
-        pods, kept = self._places()
-        found: list[Dropped] = []
-        for (attempt, _), text in ((place, text) for place, text in kept.items() if place not in pods):
-            found.extend(_first_gap(text.split("\n"), attempt, kept_why(text)))
+        pods, stored = self._places()
+        gaps: list[Dropped] = []
+        for (attempt, _), text in ((place, text) for place, text in stored.items() if place not in pods):
+            gaps.extend(_first_gap(text.split("\n"), attempt, kept_why(text)))
         newest = [pods[place] for place in sorted(pods, reverse=True)[:NUM_READERS]]
         with ThreadPoolExecutor(NUM_READERS) as readers:
             for pod, text in zip(newest, readers.map(self._beginning, newest), strict=True):
-                found.extend(_first_gap(text.split("\n"), pod.attempt, KUBELET))
-        return tuple(found)
+                gaps.extend(_first_gap(text.split("\n"), pod.attempt, KUBELET))
+        return tuple(gaps)
 
     def follow(
         self,
@@ -232,12 +234,13 @@ class PodLogs:
                 query["sinceTime"] = since
             is_last = self._is_over(pod)
             try:
-                with self._client.stream(f"{self._path}/{pod.name}/log", query, idle_s=SILENT_S) as stream:
+                path = f"{self._path}/{pod.name}/log"
+                with self._client.stream(path, query, idle_s=SILENT_S, most_line_bytes=MOST_LINE_BYTES) as stream:
                     for raw in stream:
                         for line in self._new([raw.decode(errors="replace")], pod.attempt, mark):
-                            for each in (*(dropped.line(line.at) for dropped in gaps.take(line)), line):
-                                if each.stream != COUNTS and self._query.is_wanted(each):
-                                    lines.put(each)
+                            for log_line in (*(dropped.line(line.at) for dropped in gaps.take(line)), line):
+                                if log_line.stream != COUNTS and self._query.is_wanted(log_line):
+                                    lines.put(log_line)
                         if stopping.is_set():
                             return
             except Unreachable:
@@ -263,75 +266,77 @@ class PodLogs:
     def _places(self) -> tuple[dict[Place, LoggedPod], dict[Place, str]]:
         """Return the pods that have a log, and the output kept of pods, by attempt and index."""
         pods = {(pod.attempt, pod.index): pod for pod in self._pods() if pod.has_started}
-        kept = self._kept(pods)
-        return pods, {place: text for place, text in kept.items() if self._is_wanted(*place)}
+        stored = self._kept(pods)
+        return pods, {place: text for place, text in stored.items() if self._is_wanted(*place)}
 
     def _kept(self, pods: Mapping[Place, LoggedPod]) -> dict[Place, str]:
         """Return the kept output of pods, by attempt and index: the operator's last lines, or all lines of a store."""
-        kept = kept_lines(self._client, self._namespace, self._uid)
+        stored = kept_lines(self._client, self._namespace, self._uid)
         if self._store is None:
-            return kept
+            return stored
         query, now = self._query, time.time()
         try:
             until = now if query.until is None else min(now, query.until)
-            told = self._store.lines(self._uid, self._since if query.since is None else query.since, until)
+            store_lines = self._store.lines(self._uid, self._since if query.since is None else query.since, until)
         except ClusterError as error:
             note = f"{datetime.fromtimestamp(now, UTC):%Y-%m-%dT%H:%M:%S.%fZ} -| fairlead: {error}\n"
-            first = next((place for place in sorted(kept) if place not in pods), None)
-            return kept if first is None else {**kept, first: kept[first].rstrip("\n") + "\n" + note}
+            first = next((place for place in sorted(stored) if place not in pods), None)
+            return stored if first is None else {**stored, first: stored[first].rstrip("\n") + "\n" + note}
         # The store's output is complete; for pods that it does not have, the last lines are used.
-        return {**kept, **{place: text for place, text in told.items() if place not in pods}}
+        return {**stored, **{place: text for place, text in store_lines.items() if place not in pods}}
 
     def _of(
-        self, attempt: int, pods: Mapping[Place, LoggedPod], kept: Mapping[Place, str], tail: int | None
+        self, attempt: int, pods: Mapping[Place, LoggedPod], stored: Mapping[Place, str], tail: int | None
     ) -> list[Iterator[LogLine]]:
         """Return the lines of each pod of an attempt; with a number at least that many of the last ones."""
-        there = [pod for place, pod in pods.items() if place[0] == attempt]
-        found: list[Iterator[LogLine]] = []
+        attempt_pods = [pod for place, pod in pods.items() if place[0] == attempt]
+        streams: list[Iterator[LogLine]] = []
         self._largest = 0
         with ThreadPoolExecutor(NUM_READERS) as readers:
-            texts = list(readers.map(lambda pod: self._text(pod, tail), there))
+            texts = list(readers.map(lambda pod: self._text(pod, tail), attempt_pods))
         unread = []
-        for pod, text in zip(there, texts, strict=True):
+        for pod, text in zip(attempt_pods, texts, strict=True):
             place = pod.attempt, pod.index
             if isinstance(text, LogLine):
-                if place not in kept:
-                    found.append(iter((text,)))
+                if place not in stored:
+                    streams.append(iter((text,)))
                 unread.append(place)
                 continue
             mark = self._marks[pod.name] = Mark()
             self._names[place] = pod.name
             is_whole = self._query.since is None and (tail is None or text.count("\n") < tail)
             gaps = self._gaps[pod.name] = Gaps(attempt, KUBELET, whole=is_whole)
-            found.append(self._wanted(gaps.told(self._new(text.split("\n"), attempt, mark))))
-        for place, text in kept.items():
+            streams.append(self._wanted(gaps.told(self._new(text.split("\n"), attempt, mark))))
+        for place, text in stored.items():
             if place[0] == attempt and (place not in pods or place in unread):
                 gaps = Gaps(attempt, kept_why(text), whole=True)
                 mark = self._kept_marks[place] = Mark()
-                found.append(self._wanted(gaps.told(self._new(text.split("\n"), attempt, mark))))
-        return found
+                streams.append(self._wanted(gaps.told(self._new(text.split("\n"), attempt, mark))))
+        return streams
 
     def _last(
-        self, newest_first: list[int], pods: Mapping[Place, LoggedPod], kept: Mapping[Place, str], tail: int
+        self, newest_first: list[int], pods: Mapping[Place, LoggedPod], stored: Mapping[Place, str], tail: int
     ) -> list[LogLine]:
         """Return the last of the present lines, in order."""
-        found: list[LogLine] = []
+        collected: list[LogLine] = []
         for number, attempt in enumerate(newest_first):
-            asked = tail
+            num_lines = tail
             while True:
                 # Unwanted lines and counts may be among them.
-                lines = heapq.merge(*self._of(attempt, pods, kept, asked if asked < MOST_TAIL else None), key=_at)
-                last = deque(lines, maxlen=tail - len(found))
-                if len(last) == tail - len(found) or asked >= MOST_TAIL or self._largest < asked:
+                lines = heapq.merge(
+                    *self._of(attempt, pods, stored, num_lines if num_lines < MOST_TAIL else None), key=_at
+                )
+                last = deque(lines, maxlen=tail - len(collected))
+                if len(last) == tail - len(collected) or num_lines >= MOST_TAIL or self._largest < num_lines:
                     break
-                asked *= 8
-            found = [*last, *found]
-            if len(found) >= tail:
+                num_lines *= 8
+            collected = [*last, *collected]
+            if len(collected) >= tail:
                 older = set(newest_first[number + 1 :])
                 self._passed = {pod.name for pod in pods.values() if pod.attempt in older}
                 self._oldest = attempt
                 break
-        return found
+        return collected
 
     def _text(self, pod: LoggedPod, tail: int | None) -> str | LogLine:
         """Return a pod's log or its end; a line with the reason if it cannot be read."""
@@ -368,7 +373,11 @@ class PodLogs:
         """Return the attempts, of so many, of which nothing was read."""
         read = {place[0] for place in (*self._names, *self._kept_marks)}
         wanted = self._query.attempt
-        return [each for each in range(self._oldest, num_attempts) if each not in read and wanted in (None, each)]
+        return [
+            attempt
+            for attempt in range(self._oldest, num_attempts)
+            if attempt not in read and wanted in (None, attempt)
+        ]
 
     def _is_kept_awaited(self) -> bool:
         """Return whether the output of a pod that went while it was read is not kept yet."""
@@ -416,7 +425,8 @@ class PodLogs:
     def _pods(self) -> list[LoggedPod]:
         """Return the pods that may have wanted lines, in order."""
         content = self._client.items(self._path, {"labelSelector": f"{names.RUN_UID}={self._uid}"})
-        pods = sorted((_logged(each) for each in content), key=lambda pod: (pod.attempt, pod.index))
+        own = (pod for pod in content if is_pod_of(pod["metadata"], self._uid))
+        pods = sorted((_logged(pod) for pod in own), key=lambda pod: (pod.attempt, pod.index))
         return [pod for pod in pods if self._is_wanted(pod.attempt, pod.index)]
 
     def _is_wanted(self, attempt: int, index: int) -> bool:
@@ -444,7 +454,10 @@ _at: Callable[[LogLine], float] = attrgetter("at")
 def _logged(content: Object) -> LoggedPod:
     metadata, status = content["metadata"], content.get("status") or {}
     labels = metadata.get("labels") or {}
-    states = {each["name"]: each.get("state") or {} for each in status.get("containerStatuses") or ()}
+    states = {
+        container_status["name"]: container_status.get("state") or {}
+        for container_status in status.get("containerStatuses") or ()
+    }
     container = names.container_of(labels.get(names.ENGINE))
     state = states.get(container) or {}
     return LoggedPod(

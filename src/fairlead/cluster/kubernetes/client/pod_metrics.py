@@ -6,6 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from fairlead.cluster.kubernetes import names
 from fairlead.cluster.kubernetes.api.client import ApiError, Client, Object
 from fairlead.cluster.kubernetes.api.objects import pod_requests, quantity
+from fairlead.cluster.kubernetes.api.pod_owner import pod_owner
 from fairlead.cluster.kubernetes.dcgm import (
     AT_ONCE,
     EXPORTER_PORT,
@@ -34,7 +35,7 @@ def usages(client: Client, namespace: str, run: str | None = None) -> Usages:
     pods = [
         pod
         for pod in client.items(f"/api/v1/namespaces/{namespace}/pods", query)
-        if (pod.get("status") or {}).get("phase") in PHASES
+        if (pod.get("status") or {}).get("phase") in PHASES and _is_of_its_run(pod["metadata"])
     ]
     used, missing = _used(client, namespace, query)
     gpus: dict[str, tuple[GpuUsage, ...]] = {}
@@ -44,30 +45,39 @@ def usages(client: Client, namespace: str, run: str | None = None) -> Usages:
     return Usages(pods=tuple(_usage(pod, used, gpus) for pod in pods), missing=tuple(missing) if pods else ())
 
 
-def gpus_of_pods(found: Iterable[Sample], namespace: str) -> dict[str, tuple[GpuUsage, ...]]:
+def _is_of_its_run(metadata: Object) -> bool:
+    """Return whether a pod is of the run that its label names; of a namespace's runs that is enough."""
+    owner = pod_owner(metadata)
+    name = metadata["labels"].get(names.RUN)
+    return owner is not None and owner.is_borne_out and owner.key[1].partition("/")[2] == name
+
+
+def gpus_of_pods(readings: Iterable[Sample], namespace: str) -> dict[str, tuple[GpuUsage, ...]]:
     """Return the GPUs of each pod of a namespace, as an exporter reports them.
 
     For a GPU that pods share by time slicing, the exporter names only one pod.
     """
     values: dict[str, dict[tuple[str, str], dict[str, float]]] = {}
-    for sample in found:
+    for sample in readings:
         labels = sample.labels
         pod = labels.get("exported_pod") or labels.get("pod")
         if not pod or (labels.get("exported_namespace") or labels.get("namespace")) != namespace:
             continue
         key = device_name(labels), model_of(labels)
         values.setdefault(pod, {}).setdefault(key, {})[sample.name] = sample.value
-    return {pod: tuple(usage_of(*key, each) for key, each in sorted(gpus.items())) for pod, gpus in values.items()}
+    return {
+        pod: tuple(usage_of(*key, metrics) for key, metrics in sorted(gpus.items())) for pod, gpus in values.items()
+    }
 
 
 def _usage(pod: Object, used: Mapping[str, Object], gpus: Mapping[str, tuple[GpuUsage, ...]]) -> PodUsage:
-    metadata, asked = pod["metadata"], pod_requests(pod["spec"])
+    metadata, requests = pod["metadata"], pod_requests(pod["spec"])
     name, labels = str(metadata["name"]), metadata.get("labels") or {}
     containers = (used.get(name) or {}).get("containers")
     cpu = memory = None
     if containers is not None:
-        cpu = float(1000 * sum(quantity(each["usage"].get("cpu", 0)) for each in containers))
-        memory = int(sum(quantity(each["usage"].get("memory", 0)) for each in containers))
+        cpu = float(1000 * sum(quantity(container["usage"].get("cpu", 0)) for container in containers))
+        memory = int(sum(quantity(container["usage"].get("memory", 0)) for container in containers))
     return PodUsage(
         run=str(labels.get(names.RUN) or ""),
         team=str(metadata["namespace"]),
@@ -77,8 +87,8 @@ def _usage(pod: Object, used: Mapping[str, Object], gpus: Mapping[str, tuple[Gpu
         phase=PHASES[pod["status"]["phase"]].value,
         cpu_milli=cpu,
         memory_bytes=memory,
-        granted_cpu_milli=asked.cpu_milli,
-        granted_memory_bytes=asked.memory_bytes,
+        granted_cpu_milli=requests.cpu_milli,
+        granted_memory_bytes=requests.memory_bytes,
         gpus=gpus.get(name, ()),
     )
 
@@ -86,7 +96,7 @@ def _usage(pod: Object, used: Mapping[str, Object], gpus: Mapping[str, tuple[Gpu
 def _used(client: Client, namespace: str, query: dict[str, str]) -> tuple[dict[str, Object], list[str]]:
     path = f"/apis/metrics.k8s.io/v1beta1/namespaces/{namespace}/pods"
     try:
-        return {str(each["metadata"]["name"]): each for each in client.items(path, query)}, []
+        return {str(metrics["metadata"]["name"]): metrics for metrics in client.items(path, query)}, []
     except ApiError as error:
         if error.status == 403:
             return {}, [f"CPU and memory usage are not known: {error.said}"]
@@ -102,7 +112,7 @@ def _gpus(client: Client, namespace: str, nodes: set[str]) -> tuple[dict[str, tu
             pod
             for selector in EXPORTERS
             for pod in client.items("/api/v1/pods", {"labelSelector": selector})
-            if pod["spec"].get("nodeName") in nodes and (pod.get("status") or {}).get("phase") == "Running"
+            if pod["spec"].get("nodeName") in nodes and _is_exporter(pod, namespace)
         ]
     except ApiError as error:
         if error.status != 403:
@@ -111,9 +121,16 @@ def _gpus(client: Client, namespace: str, nodes: set[str]) -> tuple[dict[str, tu
     if not exporters:
         return {}, ["GPU usage is not known: no DCGM exporter runs on the nodes of these pods"]
     with ThreadPoolExecutor(max_workers=AT_ONCE, thread_name_prefix="exporters") as pool:
-        told = list(pool.map(lambda pod: _ask(client, pod), exporters))
-    found = gpus_of_pods((sample for text, _ in told for sample in samples(text)), namespace)
-    return found, sorted({why for _, why in told if why})
+        answers = list(pool.map(lambda pod: _ask(client, pod), exporters))
+    usage = gpus_of_pods((sample for text, _ in answers for sample in samples(text)), namespace)
+    return usage, sorted({why for _, why in answers if why})
+
+
+def _is_exporter(pod: Object, namespace: str) -> bool:
+    """Return whether a pod runs as an exporter does, which is never in a namespace with runs."""
+    is_running = (pod.get("status") or {}).get("phase") == "Running"
+    is_daemon = names.controller_of(pod["metadata"]).get("kind") == "DaemonSet"
+    return is_running and is_daemon and pod["metadata"].get("namespace") != namespace
 
 
 def _ask(client: Client, pod: Object) -> tuple[str, str]:

@@ -59,7 +59,7 @@ class PublishedCosts:
     @property
     def at(self) -> float:
         """Time up to which the newest day is counted."""
-        return max(each.at for each in self.days)
+        return max(costs.at for costs in self.days)
 
     def statement(self, by: Grouping, *, daily: bool = False) -> Statement[Payer]:
         """Return all lines by payer, separately for each day if ``daily``."""
@@ -75,15 +75,15 @@ class PublishedCosts:
         Raises:
             NotFound: It was recorded for none.
         """
-        known = [each for each in self.days if each.loads is not None]
+        known = [costs for costs in self.days if costs.loads is not None]
         if not known:
             raise NotFound(NO_LOAD)
         sums: defaultdict[str, list[int]] = defaultdict(list)
-        for loads in (each.loads or {} for each in known):
+        for loads in (costs.loads or {} for costs in known):
             for pool, busy_ms in loads.items():
                 sums[pool] = [sum(both) for both in zip_longest(sums[pool], busy_ms, fillvalue=0)]
-        start = min(each.day for each in known) * DAY_MS / 1000
-        end = max(each.at for each in known)
+        start = min(costs.day for costs in known) * DAY_MS / 1000
+        end = max(costs.at for costs in known)
         return PublishedLoad(
             pools={pool: tuple(busy) for pool, busy in sums.items()}, start=start, end=end, team=self.team
         )
@@ -127,15 +127,15 @@ def read_published(
     """
     if not only_team:
         try:
-            found = _days(client, WHOLE, system, first_day, last_day)
+            days = _days(client, WHOLE, system, first_day, last_day)
         except ApiError as error:
             if error.status != 403:
                 raise
         else:
-            if found:
-                return PublishedCosts(days=found, team=None)
+            if days:
+                return PublishedCosts(days=days, team=None)
     try:
-        found = _days(client, TEAM, namespace, first_day, last_day)
+        days = _days(client, TEAM, namespace, first_day, last_day)
     except ApiError as error:
         if error.status != 403:
             raise
@@ -143,9 +143,9 @@ def read_published(
             f"Your account may not read the costs of the namespace {namespace!r}: {error.said}. Ask for the role "
             "fairlead-viewer there, or choose another with `--namespace`."
         ) from error
-    if not found:
+    if not days:
         raise NotFound(NOT_KEPT)
-    return PublishedCosts(days=found, team=namespace)
+    return PublishedCosts(days=days, team=namespace)
 
 
 def days_before(client: Client, namespace: str | None, before: float) -> list[tuple[str, str]]:
@@ -158,19 +158,21 @@ def days_before(client: Client, namespace: str | None, before: float) -> list[tu
         NotAllowed: The user may not list them.
     """
     where = "" if namespace is None else f"/namespaces/{namespace}"
-    found = []
+    dated = []
     try:
-        for each in client.items(f"/api/v1{where}/configmaps", {"labelSelector": f"{MANAGED_BY}={MANAGER},{COSTS}"}):
-            metadata = each["metadata"]
+        for configmap in client.items(
+            f"/api/v1{where}/configmaps", {"labelSelector": f"{MANAGED_BY}={MANAGER},{COSTS}"}
+        ):
+            metadata = configmap["metadata"]
             date = str(metadata["name"])[-len("2026-01-31") :]
             if date < date_of(day_of(before)):
-                found.append((date, str(metadata["namespace"]), str(metadata["name"])))
+                dated.append((date, str(metadata["namespace"]), str(metadata["name"])))
     except ApiError as error:
         if error.status != 403:
             raise
         which = "of all namespaces" if namespace is None else f"of the namespace {namespace!r}"
         raise NotAllowed(f"Your account may not list the ConfigMaps {which}: {error.said}.") from error
-    return [(namespace, name) for _, namespace, name in sorted(found)]
+    return [(namespace, name) for _, namespace, name in sorted(dated)]
 
 
 def remove_days(client: Client, days: Iterable[tuple[str, str]]) -> int:
@@ -196,8 +198,8 @@ def remove_days(client: Client, days: Iterable[tuple[str, str]]) -> int:
 def _days(client: Client, kind: str, namespace: str, first_day: int, last_day: int) -> tuple[DayCosts, ...]:
     with ThreadPoolExecutor(NUM_THREADS, thread_name_prefix="costs") as threads:
         days = range(first_day, last_day + 1)
-        found = list(threads.map(lambda day: _day(client, kind, namespace, day), days))
-    return tuple(each for each in found if each is not None)
+        costs = list(threads.map(lambda day: _day(client, kind, namespace, day), days))
+    return tuple(day for day in costs if day is not None)
 
 
 def _day(client: Client, kind: str, namespace: str, day: int) -> DayCosts | None:

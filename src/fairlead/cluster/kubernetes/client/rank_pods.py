@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from fairlead.cluster.kubernetes import names
 from fairlead.cluster.kubernetes.api.client import ApiError, Client, Object
+from fairlead.cluster.kubernetes.api.pod_owner import is_pod_of
 from fairlead.cluster.kubernetes.manifests.pod_environment import POD_DIR, RUNTIME
 from fairlead.errors import Conflict
 from fairlead.frozen import dataclass
@@ -49,13 +50,13 @@ def member_of(client: Client, run: Workload, rank: int) -> Member:
     index = index_of(run, rank)
     content = _pod_of(client, run, index)
     if content is None:
-        said = f"{run.spec.name} is {run.status.phase.value}: {run.status.reason.message}"
-        raise Conflict(f"Rank {rank} has no pod now; {said}.")
+        state = f"{run.spec.name} is {run.status.phase.value}: {run.status.reason.message}"
+        raise Conflict(f"Rank {rank} has no pod now; {state}.")
     name, phase = str(content["metadata"]["name"]), (content.get("status") or {}).get("phase")
     if phase != "Running":
         raise Conflict(f"Pod {name} of rank {rank} is {phase}; only running pods can be reached.")
     spec, container = content["spec"], names.container_of(run.spec.engine)
-    ranks: Object = next((each for each in spec["containers"] if each["name"] == container), {})
+    ranks: Object = next((candidate for candidate in spec["containers"] if candidate["name"] == container), {})
     python = next(iter(ranks.get("command") or ()), "python3")
     path = f"/api/v1/namespaces/{run.spec.team}/pods/{name}"
     return Member(name=name, path=path, node=spec.get("nodeName") or "", python=python, container=container)
@@ -73,8 +74,9 @@ def _pod_of(client: Client, run: Workload, index: int) -> Object | None:
                 raise
             return None
     query = {"labelSelector": f"{names.RUN_UID}={run.uid},{names.ATTEMPT}={run.status.attempt},{names.ENGINE}"}
-    found = client.items(place, query)
-    return next((each for each in found if names.index_in_gang(each["metadata"]["labels"]) == index), None)
+    pods = client.items(place, query)
+    own = (pod for pod in pods if is_pod_of(pod["metadata"], run.uid))
+    return next((pod for pod in own if names.index_in_gang(pod["metadata"]["labels"]) == index), None)
 
 
 def as_rank(member: Member, rank: int, command: Sequence[str]) -> tuple[str, ...]:

@@ -2,10 +2,11 @@
 
 import base64
 import gzip
+import hashlib
 import io
 import json
 import os
-import tarfile
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -13,22 +14,32 @@ from fairlead.cluster.kept_code import KeptCode, KeptFile
 from fairlead.cluster.kubernetes.api.client import ApiError, Client
 from fairlead.cluster.kubernetes.kinds import objects_path
 from fairlead.cluster.kubernetes.manifests.revision_files import SPECS
-from fairlead.cluster.kubernetes.manifests.workdir import REVISION, WORKDIR, archive_place, files, part_names
-from fairlead.cluster.revisions import read_revision
+from fairlead.cluster.kubernetes.manifests.workdir import (
+    MOST_FILE_BYTES,
+    REVISION,
+    WORKDIR,
+    archive_place,
+    files,
+    part_names,
+)
+from fairlead.cluster.revisions import MOST_DIFF_BYTES, read_revision
 from fairlead.errors import NotFound
+from fairlead.runtime.extraction import InvalidArchive, read_files
+from fairlead.untrusted_json import parse_object
 
+MOST_ANNOTATION_BYTES = 256 << 10
 MOST_PACKED_DIFF = 32 * 1024  # the annotations of an object may have 256 KiB in total
 
 
 def revision_of(directory: Path) -> dict[str, str]:
     """Return the annotation with a directory's git commit and changes; empty if it is not in a git repository."""
-    found = read_revision(directory)
-    if found is None:
+    revision = read_revision(directory)
+    if revision is None:
         return {}
-    packed = base64.b64encode(gzip.compress(found.diff, mtime=0)).decode() if found.diff else None
+    packed = base64.b64encode(gzip.compress(revision.diff, mtime=0)).decode() if revision.diff else None
     if packed is not None and len(packed) > MOST_PACKED_DIFF:
         packed = None
-    return {REVISION: json.dumps({**found.told(), "diff": packed})}
+    return {REVISION: json.dumps({**revision.told(), "diff": packed})}
 
 
 def read_code(client: Client, kind: str, namespace: str, name: str, uid: str) -> KeptCode:
@@ -37,13 +48,13 @@ def read_code(client: Client, kind: str, namespace: str, name: str, uid: str) ->
     Raises:
         NotFound: The run no longer exists.
     """
-    found = client.get(objects_path(kind, namespace, name))
-    if found["metadata"].get("uid") != uid:
+    workload = client.get(objects_path(kind, namespace, name))
+    if workload["metadata"].get("uid") != uid:
         raise NotFound(f"The run {name} is not there any more.")
-    annotations = found["metadata"].get("annotations") or {}
+    annotations = workload["metadata"].get("annotations") or {}
     revision = _revision(annotations.get(REVISION))
     diff = revision.pop("diff", None) if revision is not None else None
-    environment = {"image": (found.get("spec") or {}).get("image")}
+    environment = {"image": (workload.get("spec") or {}).get("image")}
     try:
         contents = _contents(client, namespace, str(annotations.get(WORKDIR) or ""))
     except _Unreadable as error:
@@ -61,14 +72,14 @@ def read_code(client: Client, kind: str, namespace: str, name: str, uid: str) ->
     )
 
 
-def edited_files(kept: KeptCode, directory: Path) -> tuple[str, ...] | None:
+def edited_files(code: KeptCode, directory: Path) -> tuple[str, ...] | None:
     """Return the paths of files that differ between a directory and the kept code, without specs.
 
     None if the kept code cannot be read.
     """
-    if kept.files is None:
+    if code.files is None:
         return None
-    before = {(file.path, file.digest, file.executable) for file in kept.files}
+    before = {(file.path, file.digest, file.executable) for file in code.files}
     now = {
         (path.relative_to(directory).as_posix(), _digest(path.read_bytes()), os.access(path, os.X_OK))
         for path in files(directory)
@@ -90,7 +101,7 @@ def _contents(client: Client, namespace: str, annotation: str) -> dict[str, tupl
     packed = b""
     for part in part_names(annotation):
         try:
-            found = client.get(f"/api/v1/namespaces/{namespace}/configmaps/{part}")
+            configmap = client.get(f"/api/v1/namespaces/{namespace}/configmaps/{part}")
         except ApiError as error:
             if error.status == 404:
                 raise _Unreadable(f"its files are not in the ConfigMap {part} any more") from error
@@ -100,29 +111,31 @@ def _contents(client: Client, namespace: str, annotation: str) -> dict[str, tupl
                     f"fairlead-viewer in the namespace {namespace}"
                 ) from error
             raise
-        data = found.get("binaryData") or {}
+        data = configmap.get("binaryData") or {}
         packed += b"".join(base64.b64decode(data[key]) for key in sorted(data))
-    contents: dict[str, tuple[bytes, bool]] = {}
+    digest = annotation.partition("-")[0]
+    if not hashlib.sha256(packed).hexdigest().startswith(digest):
+        raise _Unreadable("its archive differs from what was sent")
     try:
-        with tarfile.open(fileobj=io.BytesIO(packed), mode="r:gz") as archive:
-            for member in archive:
-                file = archive.extractfile(member) if member.isfile() else None
-                if file is not None:
-                    contents[member.name] = (file.read(), bool(member.mode & 0o100))
-    except (OSError, EOFError, tarfile.TarError) as error:
+        return read_files(io.BytesIO(packed), most_bytes=MOST_FILE_BYTES)
+    except InvalidArchive as error:
         raise _Unreadable(f"its archive is damaged: {error}") from error
-    return contents
 
 
 def _revision(text: str | None) -> dict[str, Any] | None:
     """Parse the annotation; None if there is none, or if it was not written by Fairlead."""
     try:
-        told = json.loads(text or "")
-        diff = told["diff"]
-        unpacked = None if diff is None else gzip.decompress(base64.b64decode(diff)).decode(errors="replace")
-        return {**{name: told[name] for name in ("commit", "branch", "dirty")}, "diff": unpacked}
-    except (ValueError, KeyError, TypeError, OSError, EOFError):
+        record = parse_object(text or "", max_bytes=MOST_ANNOTATION_BYTES)
+        diff = record["diff"]
+        unpacked = None if diff is None else _unzipped(base64.b64decode(diff)).decode(errors="replace")
+        return {**{name: record[name] for name in ("commit", "branch", "dirty")}, "diff": unpacked}
+    except (ValueError, KeyError, TypeError, OSError, EOFError, RecursionError, zlib.error):
         return None
+
+
+def _unzipped(packed: bytes) -> bytes:
+    with gzip.GzipFile(fileobj=io.BytesIO(packed)) as file:
+        return file.read(MOST_DIFF_BYTES)
 
 
 def _digest(content: bytes) -> str:

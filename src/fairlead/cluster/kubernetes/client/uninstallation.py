@@ -25,7 +25,7 @@ from fairlead.cluster.kubernetes.names import (
     RUN,
     RUN_UID,
 )
-from fairlead.cluster.kubernetes.operator.runs.run_record import FINALIZER
+from fairlead.cluster.kubernetes.workloads.run_record import FINALIZER
 from fairlead.errors import ClusterError
 from fairlead.text.quantities import plural as counted
 
@@ -68,12 +68,12 @@ def uninstall(
         Conflict: Helm installed it; nothing was changed.
         ClusterError: Runs did not end in time, or an object is not gone in time; calling it again continues.
     """
-    there = tuple(each for each in extras if _is_there(client, place_of(each)))
-    pages = tuple(each for each in render_page("", namespace, USER) if _is_there(client, place_of(each)))
-    gateways = tuple(each for each in render_gateway("", namespace, USER) if _is_there(client, place_of(each)))
-    further = (each for each in render_node_partitioner(namespace) if _is_there(client, place_of(each)))
-    dispatch = (each for each in render_dispatch() if _is_there(client, place_of(each)))
-    extras = (*there, *pages, *gateways, *further, *dispatch)
+    existing = tuple(content for content in extras if _is_there(client, place_of(content)))
+    pages = tuple(content for content in render_page("", namespace, USER) if _is_there(client, place_of(content)))
+    gateways = tuple(content for content in render_gateway("", namespace, USER) if _is_there(client, place_of(content)))
+    further = (content for content in render_node_partitioner(namespace) if _is_there(client, place_of(content)))
+    dispatch = (content for content in render_dispatch() if _is_there(client, place_of(content)))
+    extras = (*existing, *pages, *gateways, *further, *dispatch)
     objects = render_install(InstallSettings(image="", namespace=namespace, extras=extras))
     require(client, _needed(objects), to="uninstall Fairlead")
     check_not_by_helm(client, instead=_BY_HELM)
@@ -94,7 +94,7 @@ def uninstall(
                 did(place)
     bound = _bound(client)
     for content in reversed(
-        [each for each in objects if each["kind"] not in ("Namespace", "CustomResourceDefinition")]
+        [rendered for rendered in objects if rendered["kind"] not in ("Namespace", "CustomResourceDefinition")]
     ):
         place = place_of(content)
         if content["kind"] == "ClusterRole" and bound.get(place.name):
@@ -175,9 +175,9 @@ def _let_go(client: Client, place: Place) -> None:
     content = find(client, place)
     if content is None:
         return
-    kept = [each for each in content["metadata"].get("finalizers") or () if each != FINALIZER]
+    finalizers = [finalizer for finalizer in content["metadata"].get("finalizers") or () if finalizer != FINALIZER]
     try:
-        client.merge(place.path, {"metadata": {"finalizers": kept or None, "uid": content["metadata"]["uid"]}})
+        client.merge(place.path, {"metadata": {"finalizers": finalizers or None, "uid": content["metadata"]["uid"]}})
     except ApiError as error:
         if error.status != 404:
             raise
@@ -195,20 +195,20 @@ def _leftovers(client: Client) -> Iterator[Place]:
     """
     for group, resource in _OF_RUNS:
         every = Place(group=group, version="v1", resource=resource, name="")
-        for each in _listed(client, every.path.rstrip("/"), _LABELLED):
-            metadata = each["metadata"]
+        for content in _listed(client, every.path.rstrip("/"), _LABELLED):
+            metadata = content["metadata"]
             if not {CONTENT, RUN, ROOM_FOR}.isdisjoint(metadata["labels"]):
                 yield replace(every, name=metadata["name"], namespace=metadata["namespace"])
 
 
 def _bound(client: Client) -> dict[str, list[str]]:
     """Return the namespaces with a binding to each role, by the role's name."""
-    found: dict[str, list[str]] = {}
-    for each in client.items("/apis/rbac.authorization.k8s.io/v1/rolebindings"):
-        role = each["roleRef"]
+    namespaces: dict[str, list[str]] = {}
+    for binding in client.items("/apis/rbac.authorization.k8s.io/v1/rolebindings"):
+        role = binding["roleRef"]
         if role["kind"] == "ClusterRole" and role["name"].startswith(f"{MANAGER}-"):
-            found.setdefault(role["name"], []).append(each["metadata"]["namespace"])
-    return found
+            namespaces.setdefault(role["name"], []).append(binding["metadata"]["namespace"])
+    return namespaces
 
 
 def _leave_namespace(client: Client, namespace: str, did: Callable[..., None], timeout_s: float) -> None:
@@ -217,14 +217,14 @@ def _leave_namespace(client: Client, namespace: str, did: Callable[..., None], t
         return
     place = Place(group="", version="v1", resource="namespaces", name=namespace)
     others = [
-        f"{path.rpartition('/')[2]}/{each['metadata']['name']}"
+        f"{path.rpartition('/')[2]}/{content['metadata']['name']}"
         for path in (
             f"/api/v1/namespaces/{namespace}/pods",
             f"/api/v1/namespaces/{namespace}/persistentvolumeclaims",  # a ledger, which is never deleted implicitly
             *(objects_path(kind, namespace) for kind in workload_kinds()),
         )
-        for each in _listed(client, path)
-        if each["metadata"].get("deletionTimestamp") is None
+        for content in _listed(client, path)
+        if content["metadata"].get("deletionTimestamp") is None
     ]
     if not is_ours(space):
         did(place, Outcome.LEFT, "it existed before Fairlead")
@@ -263,7 +263,7 @@ def _remarks(client: Client, in_use: dict[str, int]) -> list[str]:
     costs = _listed(client, "/api/v1/configmaps", {"labelSelector": COSTS})
     if costs:
         left.append(f"The costs of each day stay; `kubectl delete configmaps -A -l {COSTS}{here}` removes them.")
-    spaces = [each["metadata"]["name"] for each in _listed(client, "/api/v1/namespaces", _LABELLED)]
+    spaces = [namespace["metadata"]["name"] for namespace in _listed(client, "/api/v1/namespaces", _LABELLED)]
     if spaces:
         left.append(f"The namespaces of teams stay, with all that is in them: {_some(spaces)}.")
     return left

@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
-from fairlead.cluster.client import OwnCheckpoints, Prepared
+from fairlead.cluster.client import OwnCheckpoints, Prepared, Probing
 from fairlead.cluster.kept_code import KeptCode
 from fairlead.cluster.kubernetes.api.client import ApiError, Client, Limits
 from fairlead.cluster.kubernetes.api.objects import read_node
@@ -30,18 +30,18 @@ from fairlead.cluster.kubernetes.client.operator_lease import unattended
 from fairlead.cluster.kubernetes.client.pod_logs import PodLogs
 from fairlead.cluster.kubernetes.client.run_code import edited_files, read_code
 from fairlead.cluster.kubernetes.client.workdir_stores import Submit
+from fairlead.cluster.kubernetes.informers.informers import TEAMS
+from fairlead.cluster.kubernetes.informers.node_cache import NODES
+from fairlead.cluster.kubernetes.informers.node_capacity import node_of
 from fairlead.cluster.kubernetes.kinds import is_parent_kind, objects_path, workload_kinds
 from fairlead.cluster.kubernetes.manifests.endpoints import endpoint_url
 from fairlead.cluster.kubernetes.manifests.pod_environment import checkpoint_place
 from fairlead.cluster.kubernetes.manifests.pods import MEMORY_BYTES_PER_RANK
 from fairlead.cluster.kubernetes.manifests.revision_files import code_name, without_unneeded
 from fairlead.cluster.kubernetes.names import GATEWAY, GATEWAY_NAMESPACE, SYSTEM_NAMESPACE, is_object_name
-from fairlead.cluster.kubernetes.operator.cluster import KubernetesCluster, is_unknown_kind, items_of, name_taken
-from fairlead.cluster.kubernetes.operator.runs.informers import TEAMS
-from fairlead.cluster.kubernetes.operator.runs.node_cache import NODES
-from fairlead.cluster.kubernetes.operator.runs.node_capacity import node_of
-from fairlead.cluster.kubernetes.operator.runs.run_record import AnyObject, filled, read_workload, submitted
-from fairlead.cluster.kubernetes.operator.teams.plain_objects import read_kind
+from fairlead.cluster.kubernetes.workloads.plain_objects import read_kind
+from fairlead.cluster.kubernetes.workloads.run_record import AnyObject, filled, read_workload, submitted
+from fairlead.cluster.kubernetes.workloads.workload_api import WorkloadApi, is_unknown_kind, items_of, name_taken
 from fairlead.cluster.listing import Listing, page_of
 from fairlead.cluster.names import unknown
 from fairlead.cluster.origins import is_run_name, refuse_unsaved
@@ -110,6 +110,14 @@ class UserClient:
         self._run_costs: dict[str, tuple[float, RunCost | None]] = {}
         self._karmada: bool | None = None
 
+    @property
+    def machine(self) -> None:
+        return None
+
+    @property
+    def published_costs(self) -> UserClient:
+        return self
+
     def another(self) -> UserClient:
         other = UserClient(self.client, namespace=self.namespace, is_told=self._is_told, options=self._options)
         other._keys = dict(self._keys)
@@ -120,7 +128,7 @@ class UserClient:
             watch.stop()
         self.client.close()
 
-    def prepare(self, spec: Training, directory: Path | None) -> Prepared:
+    def prepare(self, spec: Training, directory: Path | None, *, probing: Probing = Probing.ANY) -> Prepared:
         """Complete a spec with its namespace and the amounts that its pods will request."""
         if directory is None:
             complete = filled(spec)
@@ -140,15 +148,15 @@ class UserClient:
         spec = self._with_origin(spec)
         complete = filled(spec)
         notes = _notes(spec, complete)
-        found = luggage.choose(complete, directory)
-        if found.directory is not None and spec.engine is Engine.MPIJOB:
+        upload = luggage.choose(complete, directory)
+        if upload.directory is not None and spec.engine is Engine.MPIJOB:
             raise Conflict(
                 f"{spec.name}: workdir: `engine: mpijob` starts the program in workers to which no files go along. "
                 "Put them into the image, and give `workdir` as an absolute path there."
             )
-        if found.note is not None:
-            notes.append(f"workdir: {found.note}")
-        return Prepared(spec=found.spec, directory=found.directory, taken=found.sentence, notes=tuple(notes))
+        if upload.note is not None:
+            notes.append(f"workdir: {upload.note}")
+        return Prepared(spec=upload.spec, directory=upload.directory, taken=upload.sentence, notes=tuple(notes))
 
     def _refuse_missing_engine(self, spec: Training) -> None:
         """Refuse a run whose engine the cluster does not have."""
@@ -166,33 +174,33 @@ class UserClient:
 
     def _with_origin(self, spec: Training) -> Training:
         """Replace ``checkpoint.from`` by the location that it refers to, which the pods must be able to reach."""
-        given = spec.checkpoint.origin
-        reference = None if given is None else read_reference(given)
+        origin = spec.checkpoint.origin
+        reference = None if origin is None else read_reference(origin)
         if reference is not None:
             if not reference.is_run:
                 place = self._version(reference, spec.team, f"{spec.name}: checkpoint.from").place
                 return replace(spec, checkpoint=replace(spec.checkpoint, origin=place))
             if reference.which != LATEST:
                 raise Conflict(
-                    f"{spec.name}: checkpoint.from: {given!r} is one checkpoint of several, and pods begin from the "
-                    f"newest of a place. `fairlead model push {reference.name} {given} {self.named()}`".rstrip("` ")
+                    f"{spec.name}: checkpoint.from: {origin!r} is one checkpoint of several, and pods begin from the "
+                    f"newest of a place. `fairlead model push {reference.name} {origin} {self.named()}`".rstrip("` ")
                     + f"` makes a version of it, {reference.name}@latest."
                 )
-            given = reference.name
-        if given is None or not is_run_name(given):
+            origin = reference.name
+        if origin is None or not is_run_name(origin):
             return spec
-        run = leaf(self.find(given, spec.team))
+        run = leaf(self.find(origin, spec.team))
         to = run.spec.checkpoint.to
         if to is None:
             raise Conflict(
-                f"{spec.name}: checkpoint.from: the run {given} has no `checkpoint.to`: its checkpoints are gone "
+                f"{spec.name}: checkpoint.from: the run {origin} has no `checkpoint.to`: its checkpoints are gone "
                 "with its pods, or where the operator keeps those of all runs. If it does, give that place, a URL or "
-                f"a directory, that ends in {given}-{run.uid}."
+                f"a directory, that ends in {origin}-{run.uid}."
             )
         if "://" not in to and not _is_mounted(spec, to):
             raise Conflict(
-                f"{spec.name}: checkpoint.from: the checkpoints of {given} are in {to}, on a volume that this run does "
-                "not mount. Mount it there under `kubernetes.spec`, as that run does."
+                f"{spec.name}: checkpoint.from: the checkpoints of {origin} are in {to}, on a volume that this run "
+                "does not mount. Mount it there under `kubernetes.spec`, as that run does."
             )
         refuse_unsaved(spec, run)
         place = checkpoint_place(run, None)
@@ -216,9 +224,9 @@ class UserClient:
         """Return the version of a model that a spec's key refers to, from the spec's namespace."""
         from fairlead.cluster.model_versions import find_version  # imported here because few runs begin from a model
 
-        there = self if team == self.namespace else UserClient(self.client, namespace=team, options=self._options)
+        cluster = self if team == self.namespace else UserClient(self.client, namespace=team, options=self._options)
         try:
-            return find_version(there, reference)
+            return find_version(cluster, reference)
         except NotFound as error:
             raise NotFound(f"{key}: {error}") from error
 
@@ -237,8 +245,8 @@ class UserClient:
         place = self._of(spec.team, is_attended=not self._is_karmada())
         submit: Submit = place.submit
         if directory is not None or _may_change(spec):
-            there = self._named(spec.team, spec.name)
-            run = None if there is None else _run_of(there)
+            existing = self._named(spec.team, spec.name)
+            run = None if existing is None else _run_of(existing)
             if run is not None and not run.status.phase.is_final:
                 revised = self.revised(run, spec, directory=directory)
                 if revised is None:
@@ -270,13 +278,17 @@ class UserClient:
     def _let_go_of_files(self, endpoint: AnyWorkload) -> None:
         """Release an endpoint's files that no revision has any more, so that they are removed."""
         for _ in range(TRIES):  # the operator may write in the meantime
-            there = self._read(endpoint.spec.team, endpoint.spec.name, "Serving")
-            if there is None or there.uid != endpoint.uid or there.workload is None:
+            current = self._read(endpoint.spec.team, endpoint.spec.name, "Serving")
+            if current is None or current.uid != endpoint.uid or current.workload is None:
                 return
-            replicas = self._objects_of("Replica", there.namespace, "")
-            own = {each.workdir for each in replicas if each.workload is not None and each.workload.parent == there.uid}
-            codes = {spec_of(each).code for each in detail_of(there.workload).revisions}
-            if luggage.let_go(self.client, there, without_unneeded(there.files, codes, own)):
+            replicas = self._objects_of("Replica", current.namespace, "")
+            own = {
+                replica.workdir
+                for replica in replicas
+                if replica.workload is not None and replica.workload.parent == current.uid
+            }
+            codes = {spec_of(revision).code for revision in detail_of(current.workload).revisions}
+            if luggage.let_go(self.client, current, without_unneeded(current.files, codes, own)):
                 return
 
     def endpoint_url(self, workload: AnyWorkload) -> str | None:
@@ -330,9 +342,9 @@ class UserClient:
         """Return the namespace's versions of one model or of all, by name and number."""
         return model_records.versions_of(self.client, self.namespace, name)
 
-    def add_model(self, given: ModelVersion) -> tuple[ModelVersion, bool]:
+    def add_model(self, version: ModelVersion) -> tuple[ModelVersion, bool]:
         """Store a new version of existing content; return it, or an equal existing version and False."""
-        return model_records.add_version(self.client, self.namespace, given)
+        return model_records.add_version(self.client, self.namespace, version)
 
     def remove_model(self, version: ModelVersion) -> None:
         """Remove a version; its content remains in the object store.
@@ -361,19 +373,18 @@ class UserClient:
             )
         return spec
 
-    def change(self, workload: Workload, spec: Training, *, directory: Path | None = None) -> Workload:
+    def change(self, workload: Workload[Spec], spec: Spec, *, directory: Path | None = None) -> Workload[Spec]:
         place = self._of(workload.spec.team)
 
-        def update(spec: Training, annotations: Mapping[str, str]) -> Workload:
+        def update(spec: Spec, annotations: Mapping[str, str]) -> Workload[Spec]:
             return place.update(workload.uid, spec, version=workload.version, annotations=annotations)
 
-        if directory is None:
-            return leaf(self._known(update(spec, {})))
-        return leaf(self._known(luggage.send(self.client, spec, directory, update)))
+        changed = update(spec, {}) if directory is None else luggage.send(self.client, spec, directory, update)
+        return cast("Workload[Spec]", self._known(changed))
 
-    def update(self, uid: str, spec: Training, *, version: int) -> Workload:
+    def update(self, uid: str, spec: Spec, *, version: int) -> Workload[Spec]:
         namespace, _, _ = self._key(uid)
-        return leaf(self._known(self._of(namespace).update(uid, spec, version=version)))
+        return cast("Workload[Spec]", self._known(self._of(namespace).update(uid, spec, version=version)))
 
     def has_files_of(self, workload: Workload, directory: Path) -> bool:
         return luggage.is_same(self._object(workload.uid).workdir, directory)
@@ -400,12 +411,12 @@ class UserClient:
 
     def teams(self) -> tuple[Team, ...]:
         try:
-            found = [read_kind(Team, content) for content in self.client.items(TEAMS)]
+            objects = [read_kind(Team, content) for content in self.client.items(TEAMS)]
         except ApiError as error:
             if error.status not in (403, 404):  # on a control plane of Karmada there are none
                 raise
             return ()
-        return tuple(each.spec for each in found if each.spec is not None)
+        return tuple(team.spec for team in objects if team.spec is not None)
 
     def snapshot(self) -> Snapshot:
         """Return the state of the whole cluster, read once.
@@ -425,7 +436,28 @@ class UserClient:
                 ) from error
             if error.status != 403:
                 raise
+            seen = self._published_view()
+            if seen is not None:
+                return seen
             raise NotAllowed(f"your account may not read the whole cluster: {error.said}") from error
+
+    def _published_view(self) -> Snapshot | None:
+        """Return the cluster as the operator shows it to members of the namespace; None if it does not."""
+        # Here and not above: an administrator does not need it.
+        from fairlead.cluster.kubernetes.manifests.team_views import NAME, read_view
+        from fairlead.policy.queue.shared_view import seen_by
+
+        try:
+            content = self.client.get(f"/api/v1/namespaces/{self.namespace}/configmaps/{NAME}")
+        except ApiError as error:
+            if error.status not in (403, 404):
+                raise
+            return None
+        try:
+            state, part = read_view(content)
+        except ClusterError as error:
+            raise NotAllowed(f"your account may not read the whole cluster, and {error}") from error
+        return seen_by(self.namespace, state, part, self._runs(self.namespace))
 
     def workloads(self, *, limit: int | None = None) -> tuple[AnyWorkload, ...]:
         newest = sorted(self._runs(self.namespace), key=lambda run: (-run.created_at, run.uid))
@@ -442,11 +474,13 @@ class UserClient:
         return Counter(run.status.phase for run in self._runs(self.namespace) if not run.status.phase.is_final)
 
     def children(self, uid: str) -> tuple[AnyWorkload, ...]:
-        namespace, _, kind = self._key(uid)
+        namespace, name, kind = self._key(uid)
         if not is_parent_kind(kind):
             return ()
-        found = (run for run in self._runs(namespace) if run.parent == uid)
-        return tuple(sorted(found, key=lambda run: (run.created_at, run.uid)))
+        # Whoever may create runs chooses their owners: a child has the name of its parent too.
+        runs = (run for run in self._runs(namespace) if run.spec.name.startswith(f"{name}-"))
+        children = (run for run in runs if run.parent == uid)
+        return tuple(sorted(children, key=lambda run: (run.created_at, run.uid)))
 
     def unfinished(self, team: str | None = None) -> tuple[AnyWorkload, ...]:
         runs = sorted(self._runs(team or self.namespace), key=lambda run: (run.created_at, run.uid))
@@ -455,8 +489,8 @@ class UserClient:
     def select(self, selection: Selection, *, limit: int | None = None) -> tuple[AnyWorkload, ...]:
         """Return selected runs of the namespace; the API server filters by labels."""
         runs = self._runs(self.namespace, selection.label_selector)
-        found = sorted(filter(selection.matches, runs), key=lambda run: (-run.created_at, run.uid))
-        return tuple(found[:limit])
+        matching = sorted(filter(selection.matches, runs), key=lambda run: (-run.created_at, run.uid))
+        return tuple(matching[:limit])
 
     def names(self) -> tuple[str, ...]:
         return tuple(run.spec.name for run in self.workloads())
@@ -471,20 +505,20 @@ class UserClient:
         namespace = team or self.namespace
         if not is_object_name(namespace):
             raise NotFound(f"There is no namespace {namespace!r}: no namespace can have that name.")
-        found = self._named(namespace, name) if is_object_name(name) else None
-        if found is not None:
-            return self._known(_run_of(found))
+        workload = self._named(namespace, name) if is_object_name(name) else None
+        if workload is not None:
+            return self._known(_run_of(workload))
         runs = sorted(self._runs(namespace), key=lambda run: -run.created_at)
         same = [run for run in runs if run.uid.startswith(name)]
         if len(same) == 1 and len(name) >= LEAST_UID:
             return same[0]
         elsewhere = self._teams_with(name) if team is None and is_object_name(name) else []
         if elsewhere:
-            told = ", ".join(f"{each}/{name}" for each in elsewhere[:MOST_TEAMS])
+            places = ", ".join(f"{other}/{name}" for other in elsewhere[:MOST_TEAMS])
             more = f" and {len(elsewhere) - MOST_TEAMS} more" if len(elsewhere) > MOST_TEAMS else ""
             raise NotFound(
                 f"There is no run named {name!r} in the namespace {namespace!r}, which is looked at without a team; "
-                f"{'there is' if len(elsewhere) == 1 else 'there are'} {told}{more}. Give it with its team."
+                f"{'there is' if len(elsewhere) == 1 else 'there are'} {places}{more}. Give it with its team."
             )
         raise unknown(
             name, [run.spec.name for run in runs], where=f" in the namespace {namespace!r}", options=self._options
@@ -492,26 +526,26 @@ class UserClient:
 
     def events(self, uid: str | None = None, *, after: int = 0) -> tuple[EventRecord, ...]:
         try:
-            found = self._objects(self.namespace) if uid is None else (self._object(uid),)
+            objects = self._objects(self.namespace) if uid is None else (self._object(uid),)
         except NotFound:
             return ()
-        return _events(found, after)
+        return _events(objects, after)
 
     def history(self) -> tuple[tuple[AnyWorkload, ...], tuple[EventRecord, ...]]:
         """Return workloads and events of all namespaces, or of the client's own if the user may read no other."""
         try:
-            found = tuple(
+            objects = tuple(
                 read_workload(content) for kind in workload_kinds() for content in items_of(self.client, kind, None)
             )
         except ApiError as error:
             if error.status != 403:
                 raise _explained(error, self.namespace, self.client) from error
-            found = self._objects(self.namespace)
-        return tuple(self._known(each.workload) for each in found if each.workload is not None), _events(found, 0)
+            objects = self._objects(self.namespace)
+        return tuple(self._known(obj.workload) for obj in objects if obj.workload is not None), _events(objects, 0)
 
     def pods(self, uid: str) -> tuple[Pod, ...]:
-        found = self._object(uid)
-        return () if is_parent_kind(found.kind) else OneShotSnapshot(self.client).pods(found)
+        obj = self._object(uid)
+        return () if is_parent_kind(obj.kind) else OneShotSnapshot(self.client).pods(obj)
 
     def logs(
         self,
@@ -522,10 +556,10 @@ class UserClient:
         stop: Callable[[], bool] | None = None,
         watermark: Watermark | None = None,
     ) -> Iterator[LogLine]:
-        found = self._object(uid)
-        ranks = leaf(_run_of(found)).spec.ranks_on_each_node
-        since, store = _run_of(found).created_at, log_store(os.environ)
-        logs = PodLogs(self.client, found.namespace, uid, query, ranks_per_pod=ranks, store=store, since=since)
+        obj = self._object(uid)
+        ranks = leaf(_run_of(obj)).spec.ranks_on_each_node
+        since, store = _run_of(obj).created_at, log_store(os.environ)
+        logs = PodLogs(self.client, obj.namespace, uid, query, ranks_per_pod=ranks, store=store, since=since)
         if not follow:
             return logs.all()
 
@@ -587,8 +621,19 @@ class UserClient:
 
     def costs_at(self, since: float, until: float) -> tuple[float, str | None]:
         """Return the time up to which costs are known, and the team whose costs they are; None for all teams."""
-        found = self._published(since, until)
-        return found.at, found.team
+        costs = self._published(since, until)
+        return costs.at, costs.team
+
+    def cost_days(self, namespace: str | None, before: float) -> list[tuple[str, str]]:
+        # Imported here because few commands remove costs.
+        from fairlead.cluster.kubernetes.client.published_costs import days_before
+
+        return days_before(self.client, namespace, before)
+
+    def remove_cost_days(self, days: Sequence[tuple[str, str]]) -> int:
+        from fairlead.cluster.kubernetes.client.published_costs import remove_days
+
+        return remove_days(self.client, days)
 
     def load(self, since: float, until: float) -> PublishedLoad:
         """Return the load that runs were on the nodes on whole UTC days, those of the selected namespace or all.
@@ -604,24 +649,24 @@ class UserClient:
 
         first, last = day_of(since), day_of(until)
         if self._costs is None or self._costs[0] != (first, last):
-            found = read_published(
+            costs = read_published(
                 self.client, namespace=self.namespace, system=SYSTEM_NAMESPACE, first_day=first, last_day=last,
                 only_team=self._is_told,
             )  # fmt: skip
-            self._costs = (first, last), found
+            self._costs = (first, last), costs
         return self._costs[1]
 
     def cost_of(self, workload: Workload) -> int | None:
-        found = self._run_cost(workload)
-        return None if found is None else found.microusd_at(time.time())
+        cost = self._run_cost(workload)
+        return None if cost is None else cost.microusd_at(time.time())
 
     def goodput_of(self, workload: Workload) -> Goodput | None:
         from fairlead.ledger.goodput import Goodput  # imported here because commands that list runs do not need it
 
-        found = self._run_cost(workload)
-        if found is None:
+        cost = self._run_cost(workload)
+        if cost is None:
             return None
-        return Goodput(ratio=found.goodput, seconds=found.seconds, waiting_s=found.waiting_s)
+        return Goodput(ratio=cost.goodput, seconds=cost.seconds, waiting_s=cost.waiting_s)
 
     def _run_cost(self, workload: Workload) -> RunCost | None:
         """Read the cost in the run's object, cached for ``SAME_S`` seconds."""
@@ -658,20 +703,20 @@ class UserClient:
 
     def _forget(self, workload: AnyWorkload) -> bool:
         try:
-            found = self._object(workload.uid)
+            obj = self._object(workload.uid)
         except NotFound:
             return False
-        run = _run_of(found)
+        run = _run_of(obj)
         if run.version != workload.version or not run.status.phase.is_final or managed_elsewhere(run):
             return False
-        preconditions = {"uid": found.uid, "resourceVersion": str(found.version)}
+        preconditions = {"uid": obj.uid, "resourceVersion": str(obj.version)}
         options = {"propagationPolicy": "Background", "preconditions": preconditions}
         try:
-            self.client.delete(objects_path(found.kind, found.namespace, found.name), options)
+            self.client.delete(objects_path(obj.kind, obj.namespace, obj.name), options)
         except ApiError as error:
             if error.status in (404, 409):
                 return False
-            raise _explained(error, found.namespace, self.client) from error
+            raise _explained(error, obj.namespace, self.client) from error
         return True
 
     def sweep(self) -> None:
@@ -689,10 +734,14 @@ class UserClient:
 
     def trouble(self) -> str | None:
         troubles = [(kind, watch.trouble) for (_, kind), watch in self._watches.items() if watch.trouble is not None]
-        known = (each for kind, each in troubles if not (isinstance(each, ApiError) and is_unknown_kind(kind, each)))
-        found = next(map(str, known), None)
+        known = (
+            trouble
+            for kind, trouble in troubles
+            if not (isinstance(trouble, ApiError) and is_unknown_kind(kind, trouble))
+        )
+        first = next(map(str, known), None)
         goes_on = "Runs continue, and are followed again as soon as there is an answer."
-        return None if found is None else f"{found} {goes_on}"
+        return None if first is None else f"{first} {goes_on}"
 
     def wait(self, timeout_s: float) -> None:
         """Wait until a run has changed; the first call starts the watches."""
@@ -711,8 +760,8 @@ class UserClient:
             self._epoch += 1
             self._changed.notify_all()
 
-    def _of(self, namespace: str, *, is_attended: bool = True) -> KubernetesCluster:
-        return KubernetesCluster(self.client, namespace=namespace, is_attended=is_attended)
+    def _of(self, namespace: str, *, is_attended: bool = True) -> WorkloadApi:
+        return WorkloadApi(self.client, namespace=namespace, is_attended=is_attended)
 
     def _is_karmada(self) -> bool:
         """Return whether the API server is Karmada's; asked once."""
@@ -742,15 +791,15 @@ class UserClient:
         if watch is not None:
             if isinstance(watch.trouble, ApiError) and watch.trouble.status in (401, 403):
                 raise _explained(watch.trouble, namespace, self.client)
-            found = watch.get(f"{namespace}/{name}")
+            obj = watch.get(f"{namespace}/{name}")
         else:
-            found = self._read(namespace, name, kind)
-        if found is None or found.uid != uid:
+            obj = self._read(namespace, name, kind)
+        if obj is None or obj.uid != uid:
             raise NotFound(f"The run {name} is not there any more.")
-        return found
+        return obj
 
     def _objects(self, namespace: str, labels: str = "") -> tuple[AnyObject, ...]:
-        return tuple(each for kind in workload_kinds() for each in self._objects_of(kind, namespace, labels))
+        return tuple(obj for kind in workload_kinds() for obj in self._objects_of(kind, namespace, labels))
 
     def _objects_of(self, kind: str, namespace: str, labels: str) -> tuple[AnyObject, ...]:
         watch = self._watch(namespace, kind)
@@ -763,32 +812,32 @@ class UserClient:
             raise _explained(error, namespace, self.client) from error
 
     def _runs(self, namespace: str, labels: str = "") -> list[AnyWorkload]:
-        found = self._objects(namespace, labels)
-        return [self._known(each.workload) for each in found if each.workload is not None]
+        objects = self._objects(namespace, labels)
+        return [self._known(obj.workload) for obj in objects if obj.workload is not None]
 
     def _named(self, namespace: str, name: str) -> AnyObject | None:
         """Return the workload of a name: the unfinished one, or the newest; each kind has at most one of a name."""
         newest: AnyObject | None = None
         for kind in workload_kinds():
-            found = self._read(namespace, name, kind)
-            if found is None:
+            obj = self._read(namespace, name, kind)
+            if obj is None:
                 continue
-            if found.workload is not None and not found.workload.status.phase.is_final:
-                return found
-            if newest is None or found.created_at > newest.created_at:
-                newest = found
+            if obj.workload is not None and not obj.workload.status.phase.is_final:
+                return obj
+            if newest is None or obj.created_at > newest.created_at:
+                newest = obj
         return newest
 
     def _teams_with(self, name: str) -> list[str]:
         """Return the namespaces with a workload of a name, sorted; none if the user may not read all of them."""
         query = {"fieldSelector": f"metadata.name={name}"}
         try:
-            found = [each for kind in workload_kinds() for each in items_of(self.client, kind, None, query)]
+            objects = [obj for kind in workload_kinds() for obj in items_of(self.client, kind, None, query)]
         except ApiError as error:
             if error.status != 403:
                 raise _explained(error, self.namespace, self.client) from error
             return []
-        return sorted({str(each["metadata"]["namespace"]) for each in found})
+        return sorted({str(obj["metadata"]["namespace"]) for obj in objects})
 
     def _read(self, namespace: str, name: str, kind: str) -> AnyObject | None:
         try:
@@ -814,50 +863,50 @@ def _with_code(spec: WorkloadSpec, directory: Path | None) -> WorkloadSpec:
 def _is_mounted(spec: Training, path: str) -> bool:
     """Return whether a path is on a volume that the run mounts."""
     containers = spec.kubernetes.pod.get("spec", {}).get("containers", [])
-    mounts = [mount["mountPath"].rstrip("/") for each in containers for mount in each.get("volumeMounts", [])]
+    mounts = [mount["mountPath"].rstrip("/") for container in containers for mount in container.get("volumeMounts", [])]
     return any(path == mount or path.startswith(f"{mount}/") for mount in mounts)
 
 
-def _events(found: Iterable[AnyObject], after: int) -> tuple[EventRecord, ...]:
+def _events(objects: Iterable[AnyObject], after: int) -> tuple[EventRecord, ...]:
     """Return the events of runs with an id above a number, in order."""
-    told = [
-        EventRecord(id=kept.id, at=kept.at, workload_uid=each.uid, run=each.name, type=kept.type, reason=kept.reason)
-        for each in found
-        for kept in (submitted(each), *each.state.events)
-        if kept.id > after
+    records = [
+        EventRecord(id=event.id, at=event.at, workload_uid=obj.uid, run=obj.name, type=event.type, reason=event.reason)
+        for obj in objects
+        for event in (submitted(obj), *obj.state.events)
+        if event.id > after
     ]
-    return tuple(sorted(told, key=lambda event: event.id))
+    return tuple(sorted(records, key=lambda event: event.id))
 
 
-def _run_of(found: AnyObject) -> AnyWorkload:
-    if found.workload is None:
-        raise ClusterError(f"The run {found.name} cannot be read by this Fairlead: {found.problem}")
-    return found.workload
+def _run_of(obj: AnyObject) -> AnyWorkload:
+    if obj.workload is None:
+        raise ClusterError(f"The run {obj.name} cannot be read by this Fairlead: {obj.problem}")
+    return obj.workload
 
 
-def _notes(given: Training, complete: Training) -> list[str]:
+def _notes(spec: Training, complete: Training) -> list[str]:
     """Return notes on amounts that were filled in, and on where checkpoints are kept."""
-    notes, asked = [], given.resources
+    notes, resources = [], spec.resources
     ranks = complete.ranks_on_each_node
-    if given.ranks_per_node is None:
-        why = "one for each GPU" if asked.gpu is not None else "no GPU asked for"
+    if spec.ranks_per_node is None:
+        why = "one for each GPU" if resources.gpu is not None else "no GPU asked for"
         notes.append(f"ranks_per_node: {ranks} ({why})")
     notes.append(describe_rendezvous(complete))
     if complete.checkpoint.every_auto:
         notes.append(INTERVAL_LATER)
-    if asked.cpu_milli is None:
+    if resources.cpu_milli is None:
         cpu = describe_cpu(complete.resources.cpu_milli or 0)
-        notes.append(f"resources.cpu: {cpu}{describe_of_each(given)} (one core for each rank)")
-    if asked.memory_bytes is None:
+        notes.append(f"resources.cpu: {cpu}{describe_of_each(spec)} (one core for each rank)")
+    if resources.memory_bytes is None:
         memory = describe_memory(complete.resources.memory_bytes or 0)
-        each = describe_memory(MEMORY_BYTES_PER_RANK)
-        notes.append(f"resources.memory: {memory}{describe_of_each(given)} ({each} for each rank)")
-    if given.logs != Logs():
-        size = describe_memory(given.logs.max_bytes)
+        per_rank = describe_memory(MEMORY_BYTES_PER_RANK)
+        notes.append(f"resources.memory: {memory}{describe_of_each(spec)} ({per_rank} for each rank)")
+    if spec.logs != Logs():
+        size = describe_memory(spec.logs.max_bytes)
         notes.append(f"logs.max: {size} is for this machine's runs; here each node's kubelet bounds logs by itself")
-    if given.image is None:
+    if spec.image is None:
         notes.append("image: the operator's for runs that name none")
-    if given.checkpoint.to is None and not isinstance(given, Replica):
+    if spec.checkpoint.to is None and not isinstance(spec, Replica):
         notes.append(
             "checkpoint.to: the operator's place for checkpoints; if it has none, checkpoints are lost with their pods"
         )

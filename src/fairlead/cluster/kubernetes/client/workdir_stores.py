@@ -3,6 +3,8 @@
 That storage outlives pods and is reachable from them, so nothing else has to be set up. An object store is written with
 the local user's credentials. A volume is reachable only from pods, so a small separate run mounts it as the run will,
 and receives the archive through `exec`; this needs no right that a team's user does not have.
+
+See decision 14.
 """
 
 import json
@@ -18,11 +20,11 @@ from fairlead.cluster.kubernetes.api.client import Client
 from fairlead.cluster.kubernetes.api.streams import PIECE_BYTES, ExecStream, exec_stream
 from fairlead.cluster.kubernetes.client.operator_lease import unattended
 from fairlead.cluster.kubernetes.client.rank_pods import Member, member_of
+from fairlead.cluster.kubernetes.informers.informers import trainings_path
 from fairlead.cluster.kubernetes.manifests.pod_environment import RUNTIME
 from fairlead.cluster.kubernetes.manifests.volumes import volume_at
 from fairlead.cluster.kubernetes.manifests.workdir import LargeArchive
-from fairlead.cluster.kubernetes.operator.runs.informers import trainings_path
-from fairlead.cluster.kubernetes.operator.runs.run_record import read_training
+from fairlead.cluster.kubernetes.workloads.run_record import read_training
 from fairlead.errors import ClusterError, Conflict
 from fairlead.frozen import dataclass
 from fairlead.runtime.archives import ENDING, READY
@@ -100,12 +102,12 @@ class ObjectStore:
             listed = translated(lambda: system.ls(root, detail=True), f"{place} cannot be listed")
         except FileNotFoundError:
             listed = []
-        there = {str(each["name"]).rpartition("/")[2]: int(each["size"] or 0) for each in listed}
+        sizes = {str(entry["name"]).rpartition("/")[2]: int(entry["size"] or 0) for entry in listed}
         name = archive.digest + ENDING
-        if there.get(name) != archive.path.stat().st_size:
+        if sizes.get(name) != archive.path.stat().st_size:
             goal = f"{root}/{name}"
             translated(lambda: upload(system, archive.path, goal), f"the files cannot be sent to {place}")
-        for other in there:
+        for other in sizes:
             if other.endswith(ENDING) and other.removesuffix(ENDING) not in used | {archive.digest}:
                 _remove(system, f"{root}/{other}", place)
         return f"{place}/{name}"
@@ -216,8 +218,8 @@ class _Sending(threading.Thread):
         if not ready.wait(READY_MOST_S):
             return
         try:
-            told = {"size": self._source.stat().st_size, "keep": self._keep}
-            stream.write(json.dumps(told).encode() + b"\n")
+            header = {"size": self._source.stat().st_size, "keep": self._keep}
+            stream.write(json.dumps(header).encode() + b"\n")
             with self._source.open("rb") as file:
                 while piece := file.read(PIECE_BYTES):
                     stream.write(piece)
@@ -237,20 +239,20 @@ def _begin(client: Client, run: Workload, source: Path, path: str, keep: list[st
 
 
 def _read(client: Client, run: Workload) -> Workload:
-    found = read_training(client.get(trainings_path(run.spec.team, run.spec.name))).workload
-    if found is None:
+    current = read_training(client.get(trainings_path(run.spec.team, run.spec.name))).workload
+    if current is None:
         raise ClusterError(f"The run {run.spec.name} cannot be read by this Fairlead.")
-    return found
+    return current
 
 
 def receiving(spec: Training, path: str) -> Training:
     """Return the spec of the receiving run: the volumes and placement of the original run, and little else."""
-    kept = spec.kubernetes.pod
-    pod = dict(kept.get("spec") or {})
+    original = spec.kubernetes.pod
+    pod = dict(original.get("spec") or {})
     pod.pop("initContainers", None)
     fields = ("name", "imagePullPolicy", "volumeMounts")
     pod["containers"] = [
-        {field: each[field] for field in fields if field in each} for each in pod.get("containers") or ()
+        {field: container[field] for field in fields if field in container} for container in pod.get("containers") or ()
     ]
     return replace(
         spec,
@@ -269,7 +271,7 @@ def receiving(spec: Training, path: str) -> Training:
         max_duration_s=SEND_MOST_S,
         expected_duration_s=None,
         grace_s=1.0,
-        kubernetes=overlay({**kept, "spec": pod}),
+        kubernetes=overlay({**original, "spec": pod}),
     )
 
 

@@ -28,8 +28,9 @@ from fairlead.cluster.kubernetes.manifests.workdir import (
     render_parts,
     stored_digest,
 )
-from fairlead.cluster.kubernetes.operator.runs.run_record import AnyObject
+from fairlead.cluster.kubernetes.workloads.run_record import AnyObject
 from fairlead.cluster.preflight import packed_problem
+from fairlead.cluster.project_files import Withheld, no_project, walk, withheld_sentence
 from fairlead.errors import ClusterError, Conflict, InvalidSpec, NotAllowed
 from fairlead.frozen import dataclass
 from fairlead.policy.kinds.table import runs_of
@@ -81,6 +82,8 @@ def choose(spec: Training, directory: Path) -> WorkdirUpload:
                 "here means a directory of the image, and then `image` has to be given.",
             )
         )
+    if (objection := no_project(place)) is not None:
+        raise Conflict(f"{spec.name}: workdir: its files would go to this cluster, but {objection}.")
     problem, is_certain = packed_problem(spec, place, _names(place)) or (None, False)
     if problem is not None and is_certain:
         raise InvalidSpec((f"{spec.name}: run: {problem}.",))
@@ -98,12 +101,14 @@ def choose(spec: Training, directory: Path) -> WorkdirUpload:
         what = measure(place)
         store = _store_for(spec, place, what)
         num_files, size = what.num_files, f"{describe_memory(what.num_bytes)}, by way of {store.said}"
-    said = f"{plural(num_files, 'file')} of {place.resolve()}"
+    summary = f"{plural(num_files, 'file')} of {place.resolve()}"
+    secrets = withheld_sentence([entry.path for entry in walk(place) if isinstance(entry, Withheld)])
+    without = "" if secrets is None else f"; {secrets}"
     return WorkdirUpload(
         spec=replace(spec, workdir=spec.workdir or HERE),
         directory=place,
-        sentence=f"Taking along {said}, {size}.",
-        note=f"{said}, {size}, are taken along{lack}",
+        sentence=f"Taking along {summary}, {size}{without}.",
+        note=f"{summary}, {size}, are taken along{lack}{without}",
     )
 
 
@@ -150,8 +155,8 @@ def let_go(client: Client, endpoint: AnyObject, needed: RevisionFiles) -> bool:
         if error.status in (404, 409):
             return False
         raise
-    gone = {each.workdir for each in endpoint.files.sent} - {each.workdir for each in needed.sent}
-    for name in (name for each in gone for name in part_names(each)):
+    gone = {sent.workdir for sent in endpoint.files.sent} - {sent.workdir for sent in needed.sent}
+    for name in (name for annotation in gone for name in part_names(annotation)):
         owned: dict[str, object] = {"name": name, "ownerReferences": [nobody()]}
         body = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": owned}
         maps = f"/api/v1/namespaces/{endpoint.namespace}/configmaps"
@@ -188,20 +193,20 @@ def _store_for(spec: Training, directory: Path, what: Tree) -> Store:
         Conflict: There is no such store, or they are too large for it as well.
     """
     name, num_bytes = what.largest
-    found = (
+    description = (
         f"workdir: {directory} is {describe_memory(what.num_bytes)} in {plural(what.num_files, 'file')}, the largest "
     )
-    found += f"{name} with {describe_memory(num_bytes)}"
+    description += f"{name} with {describe_memory(num_bytes)}"
     if what.num_bytes > MOST_STORED_BYTES:
         raise Conflict(
-            f"{found}; at most {describe_memory(MOST_STORED_BYTES)} go along. "
+            f"{description}; at most {describe_memory(MOST_STORED_BYTES)} go along. "
             "Add what the run does not need to .gitignore, "
             "and have its data on a volume or in a store."
         )
     store = store_of(spec)
     if store is None:
         raise Conflict(
-            f"{found}; at most {describe_memory(workdir.MOST_BYTES)} when packed go through the API. Up to "
+            f"{description}; at most {describe_memory(workdir.MOST_BYTES)} when packed go through the API. Up to "
             f"{describe_memory(MOST_STORED_BYTES)} go where the checkpoints do: give `checkpoint.to`, a URL such as "
             "s3://bucket/runs or a directory on a volume of `kubernetes`. Or add what the run does not need to "
             ".gitignore, or build it into the image."

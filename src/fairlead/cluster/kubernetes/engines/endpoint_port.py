@@ -2,6 +2,8 @@
 
 An endpoint has one object, named like the endpoint, which contains the revision to serve; the engine rolls it out. The
 object is deleted to stop the endpoint, and created again to resume it.
+
+See decision 82.
 """
 
 import hashlib
@@ -130,5 +132,8 @@ def environment(version: Version, *, model: str) -> dict[str, str]:
 def falsity(content: Mapping[str, Any], type_: str = "Ready") -> str:
     """Return why a condition is not true, as a clause; empty if no reason is given."""
     conditions = (content.get("status") or {}).get("conditions") or ()
-    found = next((each for each in conditions if each.get("type") == type_ and each.get("status") != "True"), None)
+    found = next(
+        (condition for condition in conditions if condition.get("type") == type_ and condition.get("status") != "True"),
+        None,
+    )
     return "" if found is None else words(found, fallback="")

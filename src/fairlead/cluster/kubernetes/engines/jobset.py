@@ -80,7 +80,7 @@ def observe_jobs(content: Mapping[str, Any], what: str) -> Observation:
     if (content.get("spec") or {}).get("suspend"):
         return Observation(stage=Stage.WAITING, message=f"{what} is suspended and not admitted yet")
     jobs = status.get("replicatedJobsStatus") or status.get("jobsStatus") or ()
-    if any(each.get("active") for each in jobs):
+    if any(job.get("active") for job in jobs):
         return Observation(stage=Stage.RUNNING)
     return Observation(stage=Stage.WAITING, message=f"{what} has no pods yet; waits for its controller to create them")
 

@@ -15,7 +15,7 @@ from fairlead.cluster.kubernetes import names
 from fairlead.cluster.kubernetes.engines.port import Object, condition, words
 from fairlead.frozen import dataclass
 from fairlead.policy.search.trials import TrialRecord, TrialState
-from fairlead.specs.search_space import Parameter, show_value
+from fairlead.specs.search_space import Parameter
 from fairlead.specs.sweep import Sampler, Sweep
 from fairlead.specs.sweep_engines import SweepEngine
 from fairlead.state.engine_searches import EngineSearch, Proposal
@@ -103,7 +103,7 @@ def render(sweep: Workload[Sweep], num_trials: int) -> Object:
 
 def _parameter(parameter: Parameter, sampler: Sampler) -> Object:
     if parameter.choices:
-        space: Object = {"list": [show_value(value) for value in parameter.choices]}
+        space: Object = {"list": list(parameter.texts)}
         return {"name": parameter.name, "parameterType": "categorical", "feasibleSpace": space}
     low, high = (str(int(bound)) if parameter.is_whole else repr(bound) for bound in (parameter.low, parameter.high))
     space = {"min": low, "max": high, "distribution": "logUniform" if parameter.is_log else "uniform"}
@@ -176,7 +176,7 @@ def observe(experiment: Mapping[str, Any], trials: Iterable[KatibTrial]) -> Engi
     """Read what an Experiment and its Trials say."""
     failed, done = condition(experiment, "Failed"), condition(experiment, "Succeeded")
     ended = failed or done
-    waiting = [each for each in trials if each.is_created and not each.is_completed]
+    waiting = [trial for trial in trials if trial.is_created and not trial.is_completed]
     waiting.sort(key=lambda each: (each.created, each.name))
     said = "" if ended is None else words(ended, fallback="it does not say why")
     return EngineSearch(
@@ -252,7 +252,7 @@ def _ended(before: Mapping[str, Any], type_: str, reason: str, message: str, now
     times = {"lastUpdateTime": at, "lastTransitionTime": at}
     others = [each for each in before.get("conditions") or () if each.get("type") != type_]
     conditions = [
-        {**each, "status": "False", **times} if each.get("type") == "Running" else dict(each) for each in others
+        {**other, "status": "False", **times} if other.get("type") == "Running" else dict(other) for other in others
     ]
     # Katib takes the last one for what holds now.
     conditions.append({"type": type_, "status": "True", "reason": reason, "message": message, **times})

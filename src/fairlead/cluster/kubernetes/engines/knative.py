@@ -1,4 +1,7 @@
-"""Knative Serving: a Service whose revisions have Fairlead's names, so that traffic can be split among them."""
+"""Knative Serving: a Service whose revisions have Fairlead's names, so that traffic can be split among them.
+
+See decision 83.
+"""
 
 from collections.abc import Iterable, Mapping
 from typing import Any

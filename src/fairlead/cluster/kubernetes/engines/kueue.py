@@ -22,7 +22,7 @@ MULTIKUEUE = "kueue.x-k8s.io/multikueue"
 ORIGIN = "kueue.x-k8s.io/multikueue-origin"
 """Label of the Job there."""
 # As the Job controller of Kubernetes words what a rule of a podFailurePolicy matched.
-_EXIT = re.compile(r"for pod \S+?/(?P<pod>\S+) failed with exit code (?P<code>\d+)")
+_EXIT = re.compile(r"for pod \S+?/(?P<pod>\S+) failed with exit code (?P<code>\d{1,9})(?!\d)")
 _POLICY: Mapping[str, Any] = {
     "rules": [
         {"action": "FailJob", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]},
@@ -114,7 +114,7 @@ def _moment(text: str | None) -> float | None:
 def owner_uid(content: Mapping[str, Any]) -> str | None:
     """Return the uid of the object that owns a Kueue Workload."""
     owners = content["metadata"].get("ownerReferences") or ()
-    return next((str(each["uid"]) for each in owners if each.get("controller")), None)
+    return next((str(owner["uid"]) for owner in owners if owner.get("controller")), None)
 
 
 def explain(content: Mapping[str, Any]) -> str:
@@ -140,7 +140,11 @@ def _awaited(content: Mapping[str, Any]) -> str:
     clusters = status.get("nominatedClusterNames") or ()
     if clusters:
         return f"room in {' or '.join(map(str, clusters))}, where MultiKueue has asked for it"
-    open_ = (each for each in status.get("admissionChecks") or () if each.get("state") != "Ready")
+    open_ = (
+        admission_check
+        for admission_check in status.get("admissionChecks") or ()
+        if admission_check.get("state") != "Ready"
+    )
     said = [f"{each['name']} ({words(each, fallback='it says nothing')})" for each in open_ if each.get("name")]
     return f"admission checks: {', '.join(said)}" if said else "its admission checks"
 

@@ -11,6 +11,7 @@ from fairlead.cluster.kubernetes import names
 from fairlead.cluster.kubernetes.engines.port import Object, Submission
 from fairlead.cluster.kubernetes.manifests.affinities import among
 from fairlead.cluster.kubernetes.manifests.pods import REPORTER, render_pod
+from fairlead.runtime import run_key
 from fairlead.specs.engines import Engine
 from fairlead.specs.overlay import RANKS
 from fairlead.state.plan import CreatePod
@@ -52,7 +53,7 @@ def bare_template(start: Submission, engine: Engine, *, index: int, reports: boo
     if reports:
         ranks["env"] = [_hosted(each) if each["name"] == "FAIRLEAD_INSTRUCTIONS" else each for each in ranks["env"]]
     else:
-        told = ("FAIRLEAD_INSTRUCTIONS", "FAIRLEAD_COMMAND", "FAIRLEAD_SETUP")
+        told = ("FAIRLEAD_INSTRUCTIONS", "FAIRLEAD_COMMAND", "FAIRLEAD_SETUP", run_key.SECRET)
         ranks["env"] = [each for each in ranks["env"] if each["name"] not in told]
         _without_reporter(pod["spec"])
     return pod
@@ -97,7 +98,7 @@ def queued(content: Object, queue: str | None) -> Object:
 def _member(start: Submission, engine: Engine) -> Object:
     """Return the first pod of the gang without the fields of a single pod."""
     spec = start.workload.spec
-    grant = Grant(cpu_milli=spec.resources.cpu_milli or 0, memory_bytes=spec.resources.memory_bytes or 0)
+    grant = Grant(cpu_milli=spec.resources.pod_cpu_milli, memory_bytes=spec.resources.pod_memory_bytes)
     member = CreatePod(attempt=start.attempt, index=0, node="", grant=grant)
     pod = render_pod(start.workload, member, start.settings, device=start.device)
     pod.pop("apiVersion")
@@ -109,7 +110,7 @@ def _member(start: Submission, engine: Engine) -> Object:
     }
     for name in ("hostname", "subdomain"):
         pod["spec"].pop(name)
-    ranks = next(each for each in pod["spec"]["containers"] if each["name"] == RANKS)
+    ranks = next(container for container in pod["spec"]["containers"] if container["name"] == RANKS)
     ranks["name"] = pod["metadata"]["annotations"][DEFAULT_CONTAINER] = names.container_of(engine)
     affinity = pod["spec"].get("affinity") or {}
     if start.models:
@@ -119,12 +120,12 @@ def _member(start: Submission, engine: Engine) -> Object:
 
 def _container(spec: dict[str, Any], engine: Engine) -> dict[str, Any]:
     wanted = names.container_of(engine)
-    found: dict[str, Any] = next(each for each in spec["containers"] if each["name"] == wanted)
+    found: dict[str, Any] = next(container for container in spec["containers"] if container["name"] == wanted)
     return found
 
 
 def _without_reporter(spec: dict[str, Any]) -> None:
-    left = [each for each in spec.get("initContainers", ()) if each["name"] != REPORTER]
+    left = [init_container for init_container in spec.get("initContainers", ()) if init_container["name"] != REPORTER]
     spec.pop("initContainers", None)
     if left:
         spec["initContainers"] = left

@@ -14,7 +14,7 @@ from fairlead.cluster.kubernetes.manifests.pods import PYTHON
 from fairlead.specs.engines import Engine
 
 # Ray's message on a job whose driver failed has its exit code, and then the end of its output.
-CODE, OUTPUT_FOLLOWS = re.compile(r"failed with exit code (\d+)"), ", last available logs"
+CODE, OUTPUT_FOLLOWS = re.compile(r"failed with exit code (\d{1,9})(?!\d)"), ", last available logs"
 # KubeRay deletes the cluster this long after the job, until when its head reports how the program ended.
 KEPT_S = 15
 SUBMITTER_CPU, SUBMITTER_MEMORY = "500m", "512Mi"
@@ -103,7 +103,9 @@ def _lone(start: Submission) -> Submission:
 def _submitter(head: Object, start: Submission) -> Object:
     """Return the pod that submits the entrypoint to the head, with Ray's image and the head's security context."""
     spec = head["spec"]
-    ranks = next(each for each in spec["containers"] if each["name"] == names.container_of(Engine.RAYJOB))
+    ranks = next(
+        container for container in spec["containers"] if container["name"] == names.container_of(Engine.RAYJOB)
+    )
     resources = {"cpu": SUBMITTER_CPU, "memory": SUBMITTER_MEMORY}
     return {
         "metadata": {"labels": names.run_labels(start.workload)},

@@ -1,4 +1,7 @@
-"""Seldon Core 1: a SeldonDeployment with a custom container, which becomes a Deployment without an orchestrator."""
+"""Seldon Core 1: a SeldonDeployment with a custom container, which becomes a Deployment without an orchestrator.
+
+See decision 110.
+"""
 
 import math
 from collections.abc import Iterable, Mapping
@@ -32,9 +35,9 @@ class Seldon:
         spec = handover.target.spec
         own = labels(handover.workload, handover.target, self.engine)
         pod = server_pod(handover, _variables(handover), container=CONTAINER, port="http")
-        for each in pod["spec"]["containers"]:
-            if each["name"] == CONTAINER:
-                each |= _life(spec)
+        for container in pod["spec"]["containers"]:
+            if container["name"] == CONTAINER:
+                container |= _life(spec)
         component: Object = {
             "metadata": {**pod["metadata"], "labels": {**pod["metadata"].get("labels", {}), **own}},
             "spec": pod["spec"],

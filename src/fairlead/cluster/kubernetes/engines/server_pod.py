@@ -10,7 +10,7 @@ from fairlead.cluster.kubernetes.engines.endpoint_port import Handover, falsity
 from fairlead.cluster.kubernetes.engines.port import Object
 from fairlead.cluster.kubernetes.manifests.affinities import among
 from fairlead.cluster.kubernetes.manifests.overlays import lay_over
-from fairlead.cluster.kubernetes.manifests.pods import SERVER_SECURITY, literal, server_resources
+from fairlead.cluster.kubernetes.manifests.pods import SERVER_SECURITY, contain, literal, server_resources
 from fairlead.policy.placement.node_eligibility import tolerations
 from fairlead.specs.overlay import RANKS
 from fairlead.specs.serving import Serving
@@ -47,6 +47,7 @@ def server_pod(handover: Handover, env: Mapping[str, str], *, container: str, po
         pod["tolerations"] = tolerated
     found = lay_over({"metadata": {}, "spec": pod}, spec.kubernetes)
     laid: Object = found["spec"]
+    contain(laid, SERVER_SECURITY)
     if handover.models:
         affinity = laid.get("affinity") or {}
         laid["affinity"] = {**affinity, "nodeAffinity": among(affinity.get("nodeAffinity") or {}, handover.models)}

@@ -94,7 +94,11 @@ class MpiJob(KubeflowJob):
         # It enters its workers through the API server, with the service account that its controller creates for it.
         launched["spec"]["automountServiceAccountToken"] = True
         worker = pod_template(start, self.engine, label=names.REPLICA_INDEX, base=1, reports=False)
-        (ranks,) = (each for each in worker["spec"]["containers"] if each["name"] == names.container_of(self.engine))
+        (ranks,) = (
+            container
+            for container in worker["spec"]["containers"]
+            if container["name"] == names.container_of(self.engine)
+        )
         ranks["command"] = WAIT
         ranks.pop("startupProbe")
         return {"Launcher": _role(launched, 1), "Worker": _role(worker, run.spec.nodes)}

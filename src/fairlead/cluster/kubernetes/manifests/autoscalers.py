@@ -34,7 +34,8 @@ def render_autoscaler(endpoint: Workload[Serving]) -> Object:
             "name": endpoint_name(endpoint.spec),
             "namespace": endpoint.spec.team,
             "labels": {
-                names.MANAGED_BY: names.MANAGER, names.RUN: endpoint.spec.name, names.ENDPOINT_UID: endpoint.uid,
+                **names.recommended_labels(names.ENDPOINT_NAME, endpoint.spec.name, "endpoint"),
+                names.RUN: endpoint.spec.name, names.ENDPOINT_UID: endpoint.uid,
             },
             "ownerReferences": [names.owner(endpoint)],
         },
@@ -46,9 +47,9 @@ def render_autoscaler(endpoint: Workload[Serving]) -> Object:
 
 def complaint(content: Mapping[str, Any]) -> str | None:
     """Return why an autoscaler cannot scale, as a clause; None if it can, or has not reported yet."""
-    for each in (content.get("status") or {}).get("conditions") or ():
-        if each.get("type") in ("AbleToScale", "ScalingActive", "Ready") and each.get("status") == "False":
-            said = " ".join(str(each.get("message") or each.get("reason") or "").split()).rstrip(".")[:400]
+    for condition in (content.get("status") or {}).get("conditions") or ():
+        if condition.get("type") in ("AbleToScale", "ScalingActive", "Ready") and condition.get("status") == "False":
+            said = " ".join(str(condition.get("message") or condition.get("reason") or "").split()).rstrip(".")[:400]
             return f"its {content['kind']} says {said}"
     return None
 

@@ -5,6 +5,7 @@ Users read them with their own rights. They contain the costs of the day so far;
 
 import base64
 import gzip
+import io
 import json
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
@@ -16,9 +17,11 @@ from fairlead.cluster.kubernetes.names import COSTS, MANAGED_BY, MANAGER
 from fairlead.frozen import dataclass
 from fairlead.ledger.bills import Line
 from fairlead.ledger.usage import DAY_MS, Holder, Use
+from fairlead.untrusted_json import parse_object
 
 WHOLE, TEAM = "fairlead-costs", "fairlead-cost"
 """Name prefixes without the day: of all costs, and of one team's costs."""
+MOST_UNPACKED_BYTES = 256 << 20
 LINES = "lines.json.gz"
 # An object of the API server has at most 1 MiB, and base64 encodes three bytes as four.
 MOST_BYTES = 700_000
@@ -78,6 +81,11 @@ def render_costs(costs: DayCosts, kind: str, namespace: str) -> dict[str, Any]:
     return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data, "binaryData": packed}
 
 
+def _unpacked(text: str) -> bytes:
+    with gzip.GzipFile(fileobj=io.BytesIO(base64.b64decode(text))) as file:
+        return file.read(MOST_UNPACKED_BYTES + 1)
+
+
 def read_costs(content: Mapping[str, Any], day: int) -> DayCosts:
     """Parse costs that ``render_costs`` rendered.
 
@@ -85,7 +93,7 @@ def read_costs(content: Mapping[str, Any], day: int) -> DayCosts:
         ValueError: The content does not have that form.
     """
     try:
-        plain = json.loads(gzip.decompress(base64.b64decode(content["binaryData"][LINES])))
+        plain = parse_object(_unpacked(content["binaryData"][LINES]), max_bytes=MOST_UNPACKED_BYTES)
         holders = [None if each is None else Holder(**each) for each in plain["holders"]]
         lines = tuple(
             Line(node=plain["nodes"][node], key=holders[holder], use=Use(use), microusd=microusd, unit_ms=unit_ms)
@@ -111,7 +119,7 @@ def _packed(costs: DayCosts) -> bytes:
     plain = {
         "nodes": list(nodes),
         "pools": dict(costs.pools),
-        "holders": [None if each is None else _plain(each) for each in holders],
+        "holders": [None if holder is None else _plain(holder) for holder in holders],
         "lines": [
             [nodes[line.node], holders[line.key], line.use.value, line.microusd, line.unit_ms] for line in costs.lines
         ],

@@ -9,18 +9,18 @@ from fairlead.cluster.kubernetes.manifests import validation
 from fairlead.cluster.kubernetes.manifests.statuses import status_schema
 from fairlead.policy.kinds.record import ParentKind
 from fairlead.policy.kinds.table import KINDS as WORKLOADS
+from fairlead.specs import field_types as kinds
 from fairlead.specs import overlay
 from fairlead.specs.constraints import Constraints, Limit, Text
+from fairlead.specs.field_types import ListField, MapField, OverlayField, Section, SectionKey, SectionMap, Single
 from fairlead.specs.formats.parsing import MOST_QUANTITY
 from fairlead.specs.formats.rendering import default_of
 from fairlead.specs.keys import API_VERSION, OBJECTS
-from fairlead.specs.pool import PoolGpu
+from fairlead.specs.pod_fields import Branch, Items, Leaf, Map
+from fairlead.specs.pool import TAINT, PoolGpu
 from fairlead.specs.resources import Resources
 from fairlead.specs.serving import Scale, Serving
 from fairlead.specs.sweep import Prune, Sweep
-from fairlead.specs.tables import field_types as kinds
-from fairlead.specs.tables.field_types import Key, ListField, MapField, OverlayField, Section, SectionMap, Single
-from fairlead.specs.tables.pod_fields import Branch, Items, Leaf, Map
 from fairlead.specs.training import ENV_NAME, Checkpoint, Retry, Training
 
 GROUP, VERSION = API_VERSION.split("/")
@@ -44,7 +44,9 @@ _COLUMNS: dict[str, tuple[tuple[str, str, str], ...]] = {
     "Team": (
         ("Ready", "string", '.status.conditions[?(@.type=="Ready")].status'),
         ("Weight", "integer", ".spec.weight"),
-        ("GPUs", "string", ".spec.quota.gpu"),
+        ("Runs", "integer", ".status.held.runs"),
+        ("GPUs", "string", ".status.held.gpu"),
+        ("Quota", "string", ".spec.quota.gpu"),
         ("Age", "date", ".metadata.creationTimestamp"),
         ("Reason", "string", '.status.conditions[?(@.type=="Ready")].message'),
     ),
@@ -160,7 +162,7 @@ def _lean(value: Any) -> Any:
     kept = {name: _lean(inner) for name, inner in value.items()}
     rules = kept.pop(_RULES, None)
     if isinstance(rules, list) and not kept.get("x-kubernetes-int-or-string"):
-        kept |= _rules([each for each in rules if not _reads_quantity(each["rule"])])
+        kept |= _rules([rule for rule in rules if not _reads_quantity(rule["rule"])])
     return kept
 
 
@@ -200,6 +202,8 @@ def _update_rules(kind: str) -> list[validation.Rule]:
         return validation.endpoint_update_rules()
     if kind == "Pipeline":
         return validation.pipeline_update_rules()
+    if kind == "Sweep":
+        return validation.sweep_update_rules()
     return validation.parent_update_rules(kind) if is_parent_kind(kind) else []
 
 
@@ -212,11 +216,11 @@ def _section(section: Section) -> dict[str, Any]:
     rules = _RULES_OF_SECTIONS.get(section.type, list)()
     # A kind may omit a key of a section, and an API server refuses a rule on a missing key.
     there = schema["properties"]
-    held = [each for each in rules if "fieldPath" not in each or each["fieldPath"].split(".")[1] in there]
+    held = [rule for rule in rules if "fieldPath" not in rule or rule["fieldPath"].split(".")[1] in there]
     return schema | ({_RULES: held} if held else {})
 
 
-def _key(key: Key, section: Section) -> dict[str, Any]:
+def _key(key: SectionKey, section: Section) -> dict[str, Any]:
     schema: dict[str, Any] = {"description": key.doc, **_kind(key, section)}
     defaults = default_of(key, section.type)
     if isinstance(key.kind, Single) and defaults[0] not in (MISSING, None, ""):
@@ -224,7 +228,7 @@ def _key(key: Key, section: Section) -> dict[str, Any]:
     return schema
 
 
-def _kind(key: Key, section: Section) -> dict[str, Any]:
+def _kind(key: SectionKey, section: Section) -> dict[str, Any]:
     kind = key.kind
     if isinstance(kind, Section):
         return _section(kind)
@@ -243,12 +247,12 @@ def _kind(key: Key, section: Section) -> dict[str, Any]:
             **_rules(names),
         }
     if isinstance(kind, ListField):
-        item = Key(name=key.name, kind=kind.item, doc="", attributes=("item",), example=key.example)
+        item = SectionKey(name=key.name, kind=kind.item, doc="", attributes=("item",), example=key.example)
         items = _single(kind.item, item, kind.rule)
         if kind.rule is not None and kind.most * kind.rule.max_length > MOST_CHECKED:
             items = _without_rules(items)
         schema: dict[str, Any] = {"type": "array", "maxItems": kind.most, "items": items}
-        if kind.item is kinds.TAINT:
+        if kind.item is TAINT:
             return {**schema, "x-kubernetes-list-type": "atomic", **_rules(validation.taints_rules())}
         if kind.item is kinds.SHARE:
             return {**schema, "x-kubernetes-list-type": "atomic"}
@@ -283,7 +287,7 @@ def _bounded(schema: dict[str, Any], section: Section) -> dict[str, Any]:
     return {**schema, "properties": properties}
 
 
-def _single(kind: Single, key: Key, text: Text | None, rules: Constraints | None = None) -> dict[str, Any]:
+def _single(kind: Single, key: SectionKey, text: Text | None, rules: Constraints | None = None) -> dict[str, Any]:
     if not validation.is_known(kind):
         # A type that is not Fairlead's own: only the operator can interpret it.
         is_text = kind.schema.get("type") == "string"
@@ -303,7 +307,7 @@ def _single(kind: Single, key: Key, text: Text | None, rules: Constraints | None
 
 
 def _length(kind: Single, text: Text | None) -> int:
-    return text.max_length if text is not None else 512 if kind is kinds.TAINT else MOST_QUANTITY
+    return text.max_length if text is not None else 512 if kind is TAINT else MOST_QUANTITY
 
 
 def _rules(rules: list[validation.Rule]) -> dict[str, Any]:
@@ -325,6 +329,12 @@ def _overlay_rules() -> Iterator[tuple[tuple[str, ...], validation.Rule]]:
     for part in ("labels", "annotations"):
         test = f'self.all(k, !k.startsWith("{overlay.OWN_DOMAIN}"))'
         yield ("metadata", part), validation.rule(test, validation.say(overlay.FOREIGN_LABEL))
+    yield ("metadata", "annotations"), _none_begins(overlay.PROFILES, overlay.FOREIGN_PROFILE)
+    for part in ("requests", "limits"):
+        of_ranks = _none_begins(overlay.DEVICES, overlay.COUNTED_RANKS, names=overlay.COUNTED)
+        yield ("spec", "containers", "*", "resources", part), of_ranks
+        of_others = _none_begins(overlay.DEVICES, overlay.COUNTED_DEVICES)
+        yield ("spec", "initContainers", "*", "resources", part), of_others
     test = f'!self.startsWith("{overlay.OWN_NAMES}")'
     yield ("spec", "volumes", "*", "name"), validation.rule(test, validation.say(overlay.FOREIGN_VOLUME))
     test = f'self == "{overlay.RANKS}"'
@@ -343,6 +353,12 @@ def _overlay_rules() -> Iterator[tuple[tuple[str, ...], validation.Rule]]:
     test = f"!{validation.matches('self', overlay.SET_BY_FAIRLEAD.pattern)}"
     path = ("spec", "containers", "*", "env", "*", "name")
     yield path, validation.rule(test, validation.QUOTED, validation.say(overlay.SET_BY_US))
+
+
+def _none_begins(prefixes: tuple[str, ...], sentence: str, names: tuple[str, ...] = ()) -> validation.Rule:
+    """Return the rule that no name of a mapping is one of ``names`` or begins with a prefix."""
+    tests = [*(f'k == "{name}"' for name in names), *(f'k.startsWith("{prefix}")' for prefix in prefixes)]
+    return validation.rule(f"!self.exists(k, {' || '.join(tests)})", validation.say(sentence))
 
 
 def _branch(branch: Branch) -> dict[str, Any]:
@@ -366,7 +382,10 @@ def _branch(branch: Branch) -> dict[str, Any]:
 _LEAVES: dict[Leaf, dict[str, Any]] = {
     Leaf.TEXT: {"type": "string", "maxLength": overlay.TEXT_MOST},
     Leaf.NAME: {"type": "string", "maxLength": overlay.NAME_MOST},
+    Leaf.OBJECT: {
+        "type": "string", "maxLength": overlay.OBJECT_NAME_MOST, "pattern": f"^{overlay.OBJECT_NAME.pattern}$",
+    },
     Leaf.WHOLE: {"type": "integer"},
     Leaf.FLAG: {"type": "boolean"},
-    Leaf.QUANTITY: {"x-kubernetes-int-or-string": True, "maxLength": overlay.TEXT_MOST},
-}
+    Leaf.QUANTITY: {"x-kubernetes-int-or-string": True, "maxLength": overlay.QUANTITY_MOST},
+}  # fmt: skip

@@ -3,6 +3,28 @@
 from collections.abc import Mapping
 from typing import Any
 
+from fairlead.cluster.kubernetes.names import MANAGED_BY, MANAGER, recommended_labels
+
+
+def with_recommended_labels(content: dict[str, Any], component: str) -> dict[str, Any]:
+    """Return an object of the installation, and a Deployment's pods, with the labels that Kubernetes recommends.
+
+    Those that an object has stay. Kinds get no ``managed-by``, by which what belongs to a release is selected.
+    """
+    more = recommended_labels(f"{MANAGER}-{component}", MANAGER, component)
+    if content["kind"] == "CustomResourceDefinition":
+        del more[MANAGED_BY]
+    content = _labelled(content, more)
+    if content["kind"] != "Deployment":
+        return content
+    spec = content["spec"]
+    return {**content, "spec": {**spec, "template": _labelled(spec["template"], more)}}
+
+
+def _labelled(content: dict[str, Any], more: Mapping[str, str]) -> dict[str, Any]:
+    metadata = content["metadata"]
+    return {**content, "metadata": {**metadata, "labels": {**more, **metadata.get("labels", {})}}}
+
 
 def container_security() -> dict[str, Any]:
     """Return the security context of a container without privileges that writes only to its volumes."""

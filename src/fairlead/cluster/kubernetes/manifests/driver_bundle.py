@@ -31,7 +31,8 @@ sys.exit(main())
 _FOLDERS = ("specs", "text")
 _FILES = (
     "frozen.py",
-    "cluster/__init__.py", "cluster/project_files.py", "control/__init__.py", "control/pipelines/__init__.py",
+    "cluster/__init__.py", "cluster/project_files.py", "cluster/secret_files.py",
+    "control/__init__.py", "control/pipelines/__init__.py",
     "control/pipelines/artefacts.py", "control/pipelines/dependencies.py", "control/pipelines/drift.py",
     "control/pipelines/drift_watch.py", "control/pipelines/driver.py",
     "control/pipelines/in_pod.py", "control/pipelines/journal.py", "control/pipelines/object_place.py",

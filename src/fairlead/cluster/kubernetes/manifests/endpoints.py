@@ -4,7 +4,7 @@ The Service has no selector. Kubernetes' own controllers would list every ready 
 has to be unlisted before it gets its stop notice.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from fairlead.cluster.kubernetes import names
@@ -16,6 +16,8 @@ from fairlead.specs.workload import WorkloadSpec
 from fairlead.state.snapshot import Workload
 
 PORT, PORT_NAME = 80, "http"
+# A ConfigMap holds a mebibyte.
+MOST_ROUTES_BYTES = 1_000_000
 
 
 def endpoint_name(spec: WorkloadSpec) -> str:
@@ -73,24 +75,69 @@ def render_backends(
     }
 
 
+def render_disruption_budget(endpoint: Workload[Serving], num_pods: int) -> dict[str, Any]:
+    """Render the PodDisruptionBudget of an endpoint's replicas.
+
+    It states the number of pods that must stay, not `maxUnavailable`, for which Kubernetes would look up the expected
+    number at the pods' own controllers, one for each replica. A pod that is not ready may always be evicted, so that a
+    broken revision keeps no node from being drained.
+    """
+    metadata = _metadata(endpoint)
+    metadata["labels"] |= {names.ENDPOINT_UID: endpoint.uid}
+    return {
+        "apiVersion": "policy/v1",
+        "kind": "PodDisruptionBudget",
+        "metadata": metadata,
+        "spec": {
+            "minAvailable": num_pods,
+            "unhealthyPodEvictionPolicy": "AlwaysAllow",
+            "selector": {"matchLabels": {names.MANAGED_BY: names.MANAGER, names.SERVICE: endpoint.spec.name}},
+        },
+    }
+
+
 def _metadata(endpoint: Workload[Serving]) -> dict[str, Any]:
     return {
         "name": endpoint_name(endpoint.spec),
         "namespace": endpoint.spec.team,
-        "labels": {names.MANAGED_BY: names.MANAGER, names.RUN: endpoint.spec.name},
+        "labels": {
+            **names.recommended_labels(names.ENDPOINT_NAME, endpoint.spec.name, "endpoint"),
+            names.RUN: endpoint.spec.name,
+        },
         "ownerReferences": [names.owner(endpoint)],
     }
 
 
-def render_routes(routes: Mapping[str, Any]) -> dict[str, Any]:
-    """Render the ConfigMap with the routes of the gateways."""
+def routes_name(team: str) -> str:
+    """Return the name of the ConfigMap with a team's routes."""
+    return f"{names.ROUTES}-{team}"
+
+
+def render_team_routes(team: str, routes: Mapping[str, Any]) -> dict[str, Any]:
+    """Render the ConfigMap with one team's part of the routes of the gateways.
+
+    Raises:
+        ValueError: A ConfigMap cannot hold them.
+    """
+    text = packed({**routes, "team": team})
+    if (size := len(text) * 3 // 4) > MOST_ROUTES_BYTES:
+        raise ValueError(
+            f"the routes of team {team} take {size:,} bytes, of which gateways read {MOST_ROUTES_BYTES:,}; it has to "
+            "have fewer endpoints or replicas"
+        )
+    return _routes_map(routes_name(team), text)
+
+
+def render_routes(teams: Iterable[str]) -> dict[str, Any]:
+    """Render the ConfigMap that lists the teams with routes; what others have there does not count."""
+    return _routes_map(names.ROUTES, packed({"teams": sorted(teams)}))
+
+
+def _routes_map(name: str, text: str) -> dict[str, Any]:
+    labels = {names.MANAGED_BY: names.MANAGER, names.CONTENT: names.TEAM_ROUTES}
     return {
         "apiVersion": "v1",
         "kind": "ConfigMap",
-        "metadata": {
-            "name": names.ROUTES,
-            "namespace": names.GATEWAY_NAMESPACE,
-            "labels": {names.MANAGED_BY: names.MANAGER},
-        },
-        "binaryData": {ROUTES_KEY: packed(dict(routes))},
+        "metadata": {"name": name, "namespace": names.GATEWAY_NAMESPACE, "labels": labels},
+        "binaryData": {ROUTES_KEY: text},
     }

@@ -1,7 +1,7 @@
 """The gateways of endpoints: a Deployment for tenants' requests, in a namespace of its own.
 
-Its account may watch the routes and write ConfigMaps in that namespace, and has no other rights. The operator's account
-may read and write ConfigMaps there too, through which the two communicate.
+Its account may watch the routes and write ConfigMaps in that namespace, and ask the API server who may read metrics.
+The operator's account may read and write ConfigMaps there too, through which the two communicate.
 """
 
 from typing import Any
@@ -16,6 +16,7 @@ from fairlead.cluster.kubernetes.manifests.roles import (
     OPERATOR,
     OPERATOR_AT_GATEWAY,
     OPERATOR_AT_GATEWAY_RULES,
+    render_reviewer,
     render_role,
     render_role_binding,
 )
@@ -48,6 +49,7 @@ def render_gateway(
         {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": _metadata()},
         render_role(GATEWAY, GATEWAY_NAMESPACE, GATEWAY_RULES),
         render_role_binding(GATEWAY, GATEWAY_NAMESPACE, account),
+        render_reviewer(account),
         render_role(OPERATOR_AT_GATEWAY, GATEWAY_NAMESPACE, OPERATOR_AT_GATEWAY_RULES),
         render_role_binding(OPERATOR_AT_GATEWAY, GATEWAY_NAMESPACE, operator),
         render_role(GATEWAY_SEEN, GATEWAY_NAMESPACE, GATEWAY_SEEN_RULES),

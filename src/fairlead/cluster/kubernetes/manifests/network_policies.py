@@ -7,6 +7,7 @@ from typing import Any
 
 from fairlead.cluster.kubernetes import names
 from fairlead.cluster.kubernetes.manifests.pod_environment import MASTER_PORT
+from fairlead.cluster.kubernetes.system_namespaces import SystemNamespaces
 from fairlead.frozen import dataclass
 from fairlead.specs.engines import Engine
 from fairlead.specs.serving import Replica
@@ -15,10 +16,8 @@ from fairlead.state.snapshot import Workload
 DNS_PORT = 53
 # KubeRay queries the head of a Ray cluster for the status of its job. Its names are those of its manifests and chart.
 _KUBERAY_NAMES = {"key": "app.kubernetes.io/name", "operator": "In", "values": ["kuberay", "kuberay-operator"]}
-_KUBERAY: dict[str, Any] = {
-    "from": [{"namespaceSelector": {}, "podSelector": {"matchExpressions": [_KUBERAY_NAMES]}}],
-    "ports": [{"port": 8265, "protocol": "TCP"}],
-}
+_KUBERAY_PORTS = [{"port": 8265, "protocol": "TCP"}]
+BY_DEFAULT = SystemNamespaces()
 METADATA = "169.254.0.0/16"  # where clouds serve a node's credentials
 
 
@@ -51,7 +50,7 @@ def render_team_policies(namespace: str, settings: NetworkSettings) -> list[dict
     ]
 
 
-def render_run_policy(workload: Workload) -> dict[str, Any]:
+def render_run_policy(workload: Workload, system: SystemNamespaces = BY_DEFAULT) -> dict[str, Any]:
     """Allow all ports between one run's pods, as collectives choose ports dynamically. A replica accepts all pods."""
     same = {"podSelector": {"matchLabels": {names.RUN_UID: workload.uid}}}
     ingress: list[dict[str, Any]] = [{"from": [same]}]
@@ -61,7 +60,9 @@ def render_run_policy(workload: Workload) -> dict[str, Any]:
         who = {"matchLabels": gateways} if workload.spec.guarded else {}
         ingress.append({"from": [{"namespaceSelector": who}], "ports": [{"port": MASTER_PORT, "protocol": "TCP"}]})
     if workload.spec.engine is Engine.RAYJOB:
-        ingress.append(_KUBERAY)
+        # The port takes programs to run, so that a label, which everybody may write, is not enough.
+        kuberay = {"namespaceSelector": system.selector(), "podSelector": {"matchExpressions": [_KUBERAY_NAMES]}}
+        ingress.append({"from": [kuberay], "ports": _KUBERAY_PORTS})
     rules = {"policyTypes": ["Ingress", "Egress"], "ingress": ingress, "egress": [{"to": [same]}]}
     policy = _policy(names.service_name(workload), workload.spec.team, same["podSelector"], rules)
     policy["metadata"]["labels"] |= names.run_labels(workload)

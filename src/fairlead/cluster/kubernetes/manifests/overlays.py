@@ -3,7 +3,7 @@
 from typing import Any
 
 from fairlead.specs.overlay import Overlay
-from fairlead.specs.tables.pod_fields import POD, Branch, Items, Tree
+from fairlead.specs.pod_fields import POD, Branch, Items, Tree
 
 
 def lay_over(pod: dict[str, Any], overlay: Overlay) -> dict[str, Any]:

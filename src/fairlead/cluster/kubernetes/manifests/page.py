@@ -2,6 +2,8 @@
 
 It uses each reader's own token on the API server, so that RBAC decides. The pod gets the API server's certificate and
 its namespace at the usual path, without the account's token.
+
+See decision 41.
 """
 
 from typing import Any

@@ -1,6 +1,8 @@
 """The driver of a pipeline as a run with a pod, and the fields that runs of its steps inherit. Pure.
 
 A Pipeline object contains the user's request; its driver is derived from that whenever the object is read.
+
+See decision 34.
 """
 
 import hashlib

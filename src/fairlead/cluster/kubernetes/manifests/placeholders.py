@@ -9,12 +9,13 @@ from decimal import Decimal
 from typing import Any
 
 from fairlead.cluster.kubernetes import names
-from fairlead.cluster.kubernetes.api.objects import SIDECAR, quantity
+from fairlead.cluster.kubernetes.api.objects import quantity
 from fairlead.cluster.kubernetes.devices import DeviceResource
 from fairlead.cluster.kubernetes.manifests.affinities import among
 from fairlead.cluster.kubernetes.manifests.pods import PYTHON, PodSettings, render_pod
 from fairlead.policy.placement.node_eligibility import PRICE_LABEL
 from fairlead.specs.overlay import RANKS
+from fairlead.specs.side_containers import SIDECAR
 from fairlead.state.plan import CreatePod
 from fairlead.state.snapshot import Grant, Workload
 
@@ -46,11 +47,15 @@ def render_placeholder(
         prices: Values of the price label of which a node must have one; None for any price.
     """
     spec, asked = workload.spec, workload.spec.resources
-    grant = Grant(cpu_milli=asked.cpu_milli or 0, memory_bytes=asked.memory_bytes or 0)
+    grant = Grant(cpu_milli=asked.pod_cpu_milli, memory_bytes=asked.pod_memory_bytes)
     member = CreatePod(attempt=workload.status.attempt, index=index, node="", grant=grant)
     pod = render_pod(workload, member, settings, device=device)["spec"]
     ranks = next(container for container in pod["containers"] if container["name"] == RANKS)
-    sidecars = [each for each in pod.get("initContainers", ()) if each.get("restartPolicy") == SIDECAR]
+    sidecars = [
+        init_container
+        for init_container in pod.get("initContainers", ())
+        if init_container.get("restartPolicy") == SIDECAR
+    ]
     resources = _sum(each.get("resources") or {} for each in (*pod["containers"], *sidecars))
     container: dict[str, Any] = {
         "name": "room",
@@ -70,7 +75,7 @@ def render_placeholder(
             "name": names.placeholder_name(spec, index),
             "namespace": spec.team,
             "labels": {
-                names.MANAGED_BY: names.MANAGER,
+                **names.recommended_labels(names.RUN_NAME, spec.name, "placeholder"),
                 names.ROOM_FOR: workload.uid,
                 names.INDEX: str(index),
             },

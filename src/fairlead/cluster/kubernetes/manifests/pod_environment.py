@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 from fairlead.cluster import contract
-from fairlead.cluster.kubernetes.names import host_name, service_name
+from fairlead.cluster.kubernetes.names import host_name, is_alone, service_name
 from fairlead.runtime.rendezvous import FIRST_PORT
 from fairlead.specs.training import Elastic
 from fairlead.state.plan import CreatePod
@@ -18,6 +18,8 @@ POD_DIR = f"{LOCAL}/pod"
 RUN_DIR = f"{LOCAL}/run"
 MEMBERS_DIR = f"{LOCAL}/members"
 WORK_DIR = f"{LOCAL}/work"
+KEY_FILE = f"{LOCAL}/key"
+DATA_DIR = f"{LOCAL}/data"
 USER_HOME = f"{LOCAL}/home"
 RUNTIME_DIR = f"{HOME}/runtime"
 RUNTIME = f"{RUNTIME_DIR}/runtime.pyz"
@@ -32,6 +34,10 @@ def environment(workload: Workload, create: CreatePod, *, checkpoint_to: str | N
     """Return the variables that all ranks of a pod share."""
     domain = f"{service_name(workload)}.{workload.spec.team}.svc"
     first = host_name(workload.gang, create.attempt, 0)
+    # A pod alone has no Service, and so no name.
+    master, hosts = f"{first}.{domain}", f"{first.removesuffix('0')}{{}}.{domain}"
+    if is_alone(workload.spec):
+        master = hosts = contract.LOOPBACK
     env = contract.environment(
         workload,
         attempt=create.attempt,
@@ -41,10 +47,12 @@ def environment(workload: Workload, create: CreatePod, *, checkpoint_to: str | N
         pod_dir=POD_DIR,
         run_dir=RUN_DIR,
         checkpoint_to=checkpoint_to,
-        master=(f"{first}.{domain}", MASTER_PORT),
-        hosts=f"{first.removesuffix('0')}{{}}.{domain}",
+        master=(master, MASTER_PORT),
+        hosts=hosts,
         # Kubelet and other pods connect to the pod's address.
         listen="0.0.0.0",
+        key_file=KEY_FILE,
+        data_dir=DATA_DIR,
     )
     if workload.gang.elastic is Elastic.IN_PLACE:
         env["FAIRLEAD_MEMBERS_DIR"] = MEMBERS_DIR
@@ -54,7 +62,7 @@ def environment(workload: Workload, create: CreatePod, *, checkpoint_to: str | N
 
 
 def instructions(
-    workload: Workload, create: CreatePod, *, checkpoint_to: str | None, has_parts: bool, archive: str | None = None
+    workload: Workload, create: CreatePod, *, checkpoint_to: str | None, parts: str | None, archive: str | None = None
 ) -> dict[str, str]:
     """Return the variables with the instructions for the pod's entry point, which does not pass them to the ranks.
 
@@ -62,15 +70,16 @@ def instructions(
     together. Commands are separate variables because one variable holds at most 128 KiB.
 
     Args:
-        has_parts: The working directory is mounted in parts.
+        parts: Digest of the working directory that is mounted in parts; None for none.
         archive: Path or URL of the working directory's archive instead; None for none.
     """
     spec = workload.spec
     ranks, first = spec.ranks_on_each_node, create.index * spec.ranks_on_each_node
     pod: dict[str, Any] = {
         "uid": pod_uid(workload.uid, create.attempt, create.index, create.replacement),
-        "workdir": WORK_DIR if has_parts or archive is not None else spec.workdir,
-        "parts": WORKDIR_PARTS if has_parts else None,
+        "workdir": WORK_DIR if parts is not None or archive is not None else spec.workdir,
+        "parts": None if parts is None else WORKDIR_PARTS,
+        **({} if parts is None else {"digest": parts}),
         **({} if archive is None else {"archive": archive}),
         "ranks": list(range(first, first + ranks)),
         "threads": max(1, create.grant.cpu_milli // 1000 // ranks),

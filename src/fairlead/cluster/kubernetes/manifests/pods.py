@@ -1,7 +1,9 @@
 """Renders the pod of one member of a gang, as a pure function of the decision."""
 
+import hashlib
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import field
 from typing import Any
 
 from fairlead.cluster.kubernetes import names
@@ -10,13 +12,18 @@ from fairlead.cluster.kubernetes.manifests import driver_bundle
 from fairlead.cluster.kubernetes.manifests import pod_environment as contract
 from fairlead.cluster.kubernetes.manifests.affinities import REQUIRED
 from fairlead.cluster.kubernetes.manifests.overlays import lay_over
+from fairlead.cluster.kubernetes.manifests.run_keys import KEY
+from fairlead.cluster.kubernetes.manifests.workdir import parts_digest
+from fairlead.cluster.kubernetes.system_namespaces import SystemNamespaces
 from fairlead.frozen import dataclass
 from fairlead.policy.placement.node_eligibility import GPU_TAINTS, tolerates, tolerations
+from fairlead.runtime import run_key
 from fairlead.specs.gang import ProgramSpec
 from fairlead.specs.overlay import RANKS
 from fairlead.specs.pipeline import FAMILY_DIR, FAMILY_FILE
 from fairlead.specs.quantities import format_cpu
 from fairlead.specs.serving import Replica
+from fairlead.specs.side_containers import side_resources
 from fairlead.specs.training import Training
 from fairlead.specs.workload import PIPELINE_VARIABLE
 from fairlead.state.plan import CreatePod
@@ -56,6 +63,7 @@ class PodSettings:
         checkpoint_to: Directory or URL for runs that name none; None if there is none.
         placeholder_image: An idle image, such as a pause image; None for the run's own with its Python, so that the
         image is on the new node before the run.
+        system: Namespaces of administrators, whose pods may reach what those of others may not.
     """
 
     runtime: str
@@ -64,6 +72,7 @@ class PodSettings:
     image: str = "python:3.12-slim"
     checkpoint_to: str | None = None
     placeholder_image: str | None = None
+    system: SystemNamespaces = field(default_factory=SystemNamespaces)
 
 
 def render_pod(
@@ -88,8 +97,7 @@ def render_pod(
         "name": name,
         "namespace": spec.team,
         "labels": {
-            **spec.labels,
-            **names.run_labels(workload),
+            **names.pod_labels(workload),
             names.ATTEMPT: str(create.attempt),
             names.INDEX: str(create.index),
             **({names.REPLACEMENT: str(create.replacement)} if create.replacement else {}),
@@ -126,6 +134,7 @@ def render_pod(
         )
     if _is_told(workload):
         ranks["volumeMounts"].append({"name": "fairlead-family", "mountPath": FAMILY_DIR, "readOnly": True})
+    ranks["volumeMounts"] += _claim_mounts(spec)
     if isinstance(spec, Replica):
         ranks |= _served(spec)
     pod: dict[str, Any] = {
@@ -153,9 +162,17 @@ def render_pod(
     rendered = lay_over({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": pod}, spec.kubernetes)
     if create.node:
         rendered["spec"]["affinity"] = _pinned(rendered["spec"].get("affinity") or {}, create.node)
-    for beside in rendered["spec"].get("initContainers", ()):
-        beside["securityContext"] = {**_CONTAINED, **beside.get("securityContext", {})}
+    contain(rendered["spec"], _CONTAINED)
     return rendered
+
+
+def contain(pod: dict[str, Any], security: Mapping[str, Any]) -> None:
+    """Bound the containers beside the ranks as the ranks are: by a security context, and by requests and limits."""
+    for beside in pod.get("initContainers", ()):
+        own = beside.get("securityContext", {})
+        drop = {"drop": security["capabilities"]["drop"]}
+        beside["securityContext"] = {**security, **own, "capabilities": {**own.get("capabilities", {}), **drop}}
+        beside["resources"] = side_resources(beside.get("resources", {}))
 
 
 def overhead(create: CreatePod) -> tuple[int, int]:
@@ -165,8 +182,13 @@ def overhead(create: CreatePod) -> tuple[int, int]:
 
 def _resources(workload: Workload, create: CreatePod, device: DeviceResource | None) -> dict[str, str | int]:
     """Return the amounts of both requests and limits, which are equal, so that neighbours cannot use granted ones."""
-    grant = create.grant
-    return _amounts(grant.cpu_milli, grant.memory_bytes, workload.spec.ranks_on_each_node, device)
+    grant, spec = create.grant, workload.spec
+    cpu, memory, asked = grant.cpu_milli, grant.memory_bytes, spec.resources
+    if (beside := asked.beside) is not None:
+        # A grant is of the whole pod, of which a container that ends before the ranks may need the most.
+        cpu = min(max(0, cpu - beside.cpu_milli), asked.cpu_milli or cpu)
+        memory = min(max(0, memory - beside.memory_bytes), asked.memory_bytes or memory)
+    return _amounts(cpu, memory, spec.ranks_on_each_node, device)
 
 
 def server_resources(spec: Training, device: DeviceResource | None) -> dict[str, dict[str, str | int]]:
@@ -191,12 +213,14 @@ def _variables(workload: Workload, create: CreatePod, settings: PodSettings) -> 
         "USER": names.MANAGER,
         **spec.env,
         **contract.instructions(
-            workload, create, checkpoint_to=place, has_parts=bool(settings.workdir), archive=settings.archive
+            workload, create, checkpoint_to=place, parts=parts_digest(settings.workdir), archive=settings.archive
         ),
     }
     fields = {"FAIRLEAD_NODE": "spec.nodeName", "FAIRLEAD_POD_IP": "status.podIP"}
+    key = {"name": names.key_name(workload, create.attempt), "key": KEY}
     return [
         *({"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}} for name, path in fields.items()),
+        *([{"name": run_key.SECRET, "valueFrom": {"secretKeyRef": key}}] if spec.has_rendezvous else ()),
         *({"name": name, "value": literal(value)} for name, value in fixed.items()),
     ]
 
@@ -212,7 +236,7 @@ def _tolerations_of(spec: ProgramSpec, taints: Sequence[Taint]) -> list[dict[str
     rest = [taint for taint in taints if taint.key not in GPU_TAINTS]
     return [
         *({"key": taint.key, "operator": "Exists", "effect": taint.effect} for taint in of_gpus),
-        *(each for each in tolerations(spec) if any(tolerates([each], taint) for taint in rest)),
+        *(toleration for toleration in tolerations(spec) if any(tolerates([toleration], taint) for taint in rest)),
     ]
 
 
@@ -292,11 +316,36 @@ def _volumes(workload: Workload, settings: PodSettings, memory: str | int) -> li
     if settings.workdir:
         parts = [{"configMap": {"name": name}} for name in settings.workdir]
         volumes.append({"name": "fairlead-workdir", "projected": {"sources": parts}})
+    claims = sorted({source.claim: None for source in spec.data.values() if source.claim is not None})
+    volumes += [{"name": _claim_volume(claim), "persistentVolumeClaim": {"claimName": claim}} for claim in claims]
     if _is_told(workload):
         file, field = FAMILY_FILE.rpartition("/")[2], f"metadata.annotations['{names.FAMILY}']"
         items = [{"path": file, "fieldRef": {"fieldPath": field}}]
         volumes.append({"name": "fairlead-family", "downwardAPI": {"items": items}})
     return volumes
+
+
+def _claim_volume(claim: str) -> str:
+    """Return the name of a claim's volume in pods; a claim's own name may be longer than that of a volume."""
+    return f"data-{hashlib.sha256(claim.encode()).hexdigest()[:12]}"
+
+
+def _claim_mounts(spec: ProgramSpec) -> list[dict[str, Any]]:
+    """Return the mounts of the claims of a run's data."""
+    mounts: list[dict[str, Any]] = []
+    for name, source in spec.data.items():
+        if source.claim is None:
+            continue
+        below = source.origin.removeprefix("pvc://").partition("/")[2].strip("/")
+        mounts.append(
+            {
+                "name": _claim_volume(source.claim),
+                "mountPath": source.mount_path(name),
+                **({"subPath": below} if below else {}),
+                **({} if source.write else {"readOnly": True}),
+            }
+        )
+    return mounts
 
 
 def _pinned(affinity: Mapping[str, Any], node: str) -> dict[str, Any]:

@@ -2,6 +2,8 @@
 
 The code of a revision is named by a hash of the uploaded files without specs. Files uploaded again under the same name,
 for example after a spec beside the program was edited, replace the earlier ones.
+
+See decision 96.
 """
 
 import hashlib
@@ -10,13 +12,14 @@ import os
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from fairlead.cluster.kubernetes import names
 from fairlead.cluster.kubernetes.manifests.workdir import REVISION, WORKDIR, files
 from fairlead.frozen import dataclass
+from fairlead.untrusted_json import items, parse_object, text
 
 CODE = f"{names.DOMAIN}/code"  # annotation of a Serving: JSON of RevisionFiles
+MOST_BYTES = 256 << 10  # all annotations of an object together have no more
 NAME_CHARACTERS = 16
 SPECS = (".yaml", ".yml")
 
@@ -76,13 +79,20 @@ def code_name(directory: Path) -> str:
 def read_files(annotations: Mapping[str, str]) -> RevisionFiles:
     """Parse annotations; files from before code had names belong to the empty name."""
     try:
-        told: Any = json.loads(annotations[CODE])
-        sent = tuple(SentFiles(code=str(each[0]), workdir=str(each[1]), commit=each[2]) for each in told["sent"])
-        return RevisionFiles(code=str(told["code"]), sent=sent)
-    except (KeyError, ValueError, TypeError, IndexError):
+        listed = parse_object(annotations[CODE], max_bytes=MOST_BYTES)
+        sent = tuple(_read_sent(item) for item in items(listed["sent"]))
+        return RevisionFiles(code=str(listed["code"]), sent=sent)
+    except (KeyError, ValueError):
         # There is none, or it was not written by Fairlead.
         there = annotations.get(WORKDIR)
         return RevisionFiles() if not there else RevisionFiles(sent=(_sent("", there, annotations.get(REVISION)),))
+
+
+def _read_sent(value: object) -> SentFiles:
+    parts = items(value)
+    if len(parts) != 3 or not isinstance(parts[0], str) or not isinstance(parts[1], str):
+        raise ValueError("no files of an upload")
+    return SentFiles(code=parts[0], workdir=parts[1], commit=text(parts[2], MOST_BYTES))
 
 
 def revised(before: RevisionFiles, code: str, annotations: Mapping[str, str]) -> dict[str, str | None]:
@@ -113,9 +123,8 @@ def without_unneeded(given: RevisionFiles, codes: Collection[str], workdirs: Col
 
 def _sent(code: str, workdir: str, revision: str | None) -> SentFiles:
     try:
-        told = json.loads(revision or "")
-        commit = json.dumps({**told, "diff": None})
-    except (ValueError, TypeError):
+        commit = json.dumps({**parse_object(revision or "", max_bytes=MOST_BYTES), "diff": None})
+    except ValueError:
         commit = None
     return SentFiles(code=code, workdir=workdir, commit=commit)
 

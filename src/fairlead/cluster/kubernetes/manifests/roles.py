@@ -1,6 +1,8 @@
 """Roles and bindings: the operator's own, and the three roles for members of a team.
 
 The operator's rules cover exactly its requests: each verb is listed because some code makes that request.
+
+See decision 180.
 """
 
 from typing import Any
@@ -14,13 +16,14 @@ from fairlead.cluster.kubernetes.names import (
     LEASE,
     MANAGED_BY,
     MANAGER,
-    ROUTES,
 )
 
 OPERATOR = "fairlead-operator"
 TEAM_KEEPER = "fairlead-team-keeper"
 ENGINE_DRIVER = "fairlead-engine-driver"
 READ = ("get", "list", "watch")
+OVERLAY = "overlay"
+"""Verb on trainings: the pods of the person's runs may use any Secret and account of the namespace."""
 API_GROUP = "rbac.authorization.k8s.io"
 Rules = list[dict[str, Any]]
 
@@ -56,6 +59,7 @@ ROLES: dict[str, Rules] = {
     ],
     "admin": [
         rule(GROUP, WRITTEN, (*READ, "create", "update", "patch", "delete")),
+        rule(GROUP, (plural("Training"),), (OVERLAY,)),  # gives nothing beyond the rights on secrets and accounts below
         rule(GROUP, OTHERS, (*READ, "patch", "delete")),
         USAGE,
         rule("", ("pods", "pods/log", "events", "resourcequotas"), READ),
@@ -69,10 +73,23 @@ ROLES: dict[str, Rules] = {
     ],
 }
 
+CLUSTER_VIEWER = "fairlead-cluster-viewer"
+CLUSTER_VIEWER_RULES: Rules = [
+    # All that a decision depends on, with the names of all teams' runs; bound to nobody by the installation
+    rule(GROUP, (*WORKLOADS, "teams"), READ),
+    rule("", ("nodes", "pods"), READ),
+    rule("apps", ("daemonsets",), READ),
+    rule("resource.k8s.io", ("resourceslices", "resourceclaims"), READ),
+]
+AGGREGATED = {"viewer": ("view",), "user": ("edit", "admin"), "admin": ("admin",)}
+"""Roles of Kubernetes whose holders have those of Fairlead too, by role; theirs have the other rights already."""
+
 OPERATOR_RULES: Rules = [
     rule(GROUP, WORKLOADS, (*READ, "patch", "delete")),  # finalizers, and runs beyond their retention
-    rule(GROUP, tuple(f"{each}/status" for each in WORKLOADS), ("patch",)),
-    rule(GROUP, tuple(each for each in WORKLOADS if each not in NOBODYS), ("create",)),  # children of parents
+    rule(GROUP, tuple(f"{workload}/status" for workload in WORKLOADS), ("patch",)),
+    rule(
+        GROUP, tuple(workload for workload in WORKLOADS if workload not in NOBODYS), ("create",)
+    ),  # children of parents
     rule(GROUP, ("teams",), ("list", "watch")),  # for the queue, and for the team controller
     rule("", ("nodes",), ("list", "watch")),
     # GPUs of nodes without a device plugin, and their allocations
@@ -82,10 +99,16 @@ OPERATOR_RULES: Rules = [
     rule("", ("pods",), ("patch",)),  # of a pipeline's driver: the state of the runs that it requested
     rule("", ("pods/log",), ("get",)),
     rule("", ("services", "configmaps"), ("create",)),
+    rule("", ("secrets",), ("create",)),  # the key of each run with several ranks; none can be read or changed
+    # Of runs: which have any, and of those that are over
+    rule("", ("services",), ("list", "delete")),
+    rule("networking.k8s.io", ("networkpolicies",), ("list", "delete")),
+    rule("discovery.k8s.io", ("endpointslices",), ("delete",)),
     rule("", ("services",), ("get", "patch")),  # of an endpoint: the owner of an existing one, and to adopt it
     rule("", ("configmaps",), ("patch",)),  # the last lines of deleted pods
     rule("networking.k8s.io", ("networkpolicies",), ("create",)),  # of each run
     rule("discovery.k8s.io", ("endpointslices",), ("create", "patch")),  # the names of its pods, and ready replicas
+    rule("policy", ("poddisruptionbudgets",), ("list", "create", "patch", "delete")),  # of endpoints with replicas
     rule("autoscaling", ("horizontalpodautoscalers",), ("list",)),  # endpoints that the cluster's autoscaler scales
     rule("keda.sh", ("scaledobjects",), ("list",)),
     # Requests to autoscalers, with the pods that they stand for
@@ -97,6 +120,9 @@ OPERATOR_RULES: Rules = [
     rule("", ("configmaps",), ("get",), AUTOSCALER_STATUS),  # whether the Cluster Autoscaler is installed
     rule("", ("events",), ("list",)),  # an autoscaler's on placeholders, and kubelet's on pods
     rule("", ("events",), ("create", "patch")),  # for `kubectl describe`; a repeated event is counted
+    rule("coordination.k8s.io", ("leases",), ("list",), LEASE),  # whether another operator leads too
+    rule("authentication.k8s.io", ("tokenreviews",), ("create",)),  # who asks for its metrics
+    rule("authorization.k8s.io", ("subjectaccessreviews",), ("create",)),  # whether they may have them
 ]
 
 # Rights for managing teams. `bind` is limited to these roles, so no other role can be granted to users.
@@ -142,6 +168,9 @@ ENGINE_RULES: Rules = [
 NODE_PARTITIONER = "fairlead-node-partitioner"
 NODE_PARTITIONER_RULES: Rules = [rule("", ("nodes",), ("patch",))]
 
+METRICS_READER = "fairlead-metrics-reader"
+METRICS_READER_RULES: Rules = [{"nonResourceURLs": ["/metrics"], "verbs": ["get"]}]
+
 SEEN = "fairlead-operator-seen"
 SEEN_RULES: Rules = [  # whether an operator runs, and which one
     rule("coordination.k8s.io", ("leases",), ("get",), LEASE),
@@ -149,12 +178,12 @@ SEEN_RULES: Rules = [  # whether an operator runs, and which one
 ]
 
 GATEWAY_RULES: Rules = [
-    rule("", ("configmaps",), ("list", "watch"), ROUTES),
+    rule("", ("configmaps",), ("list", "watch")),  # routes, of which each team has one
     rule("", ("configmaps",), ("create", "patch")),  # the demand of endpoints, by the name of the gateway's pod
 ]
 OPERATOR_AT_GATEWAY = "fairlead-operator-at-gateway"
 OPERATOR_AT_GATEWAY_RULES: Rules = [
-    rule("", ("configmaps",), ("list", "watch", "create", "patch")),  # demand from gateways, and their routes
+    rule("", ("configmaps",), ("list", "watch", "create", "patch", "delete")),  # demand from gateways, and their routes
 ]
 GATEWAY_SEEN = "fairlead-gateway-seen"
 GATEWAY_SEEN_RULES: Rules = [rule("apps", ("deployments",), ("get",), GATEWAY)]  # whether it is installed
@@ -166,15 +195,22 @@ def render_roles() -> list[dict[str, Any]]:
     """Render the ClusterRoles: those of users, and the operator's three for runs, teams and engines."""
     return [
         *render_user_roles(),
+        _role("ClusterRole", CLUSTER_VIEWER, CLUSTER_VIEWER_RULES),
         _role("ClusterRole", OPERATOR, OPERATOR_RULES),
         _role("ClusterRole", TEAM_KEEPER, TEAM_RULES),
         _role("ClusterRole", ENGINE_DRIVER, ENGINE_RULES),
+        _role("ClusterRole", METRICS_READER, METRICS_READER_RULES),
     ]
 
 
 def render_user_roles() -> list[dict[str, Any]]:
     """Render the ClusterRoles of users."""
-    return [_role("ClusterRole", f"fairlead-{name}", rules) for name, rules in ROLES.items()]
+    found = []
+    for name, rules in ROLES.items():
+        role = _role("ClusterRole", f"fairlead-{name}", rules)
+        role["metadata"]["labels"] |= {f"{API_GROUP}/aggregate-to-{of}": "true" for of in AGGREGATED[name]}
+        found.append(role)
+    return found
 
 
 def render_operator_bindings(namespace: str) -> list[dict[str, Any]]:
@@ -201,6 +237,17 @@ def render_node_partitioner(namespace: str) -> list[dict[str, Any]]:
         _role("ClusterRole", NODE_PARTITIONER, NODE_PARTITIONER_RULES),
         _binding("ClusterRoleBinding", NODE_PARTITIONER, None, "ClusterRole", NODE_PARTITIONER, [subject]),
     ]
+
+
+def render_metrics_reader(account: str, *namespaces: str) -> dict[str, Any]:
+    """Render the binding by which the service accounts of a name may read metrics."""
+    subjects = [{"kind": "ServiceAccount", "name": account, "namespace": namespace} for namespace in namespaces]
+    return _binding("ClusterRoleBinding", METRICS_READER, None, "ClusterRole", METRICS_READER, subjects)
+
+
+def render_reviewer(account: dict[str, Any]) -> dict[str, Any]:
+    """Render the binding by which a service account may ask the API server who may do what."""
+    return _binding("ClusterRoleBinding", account["name"], None, "ClusterRole", "system:auth-delegator", [account])
 
 
 def render_role(name: str, namespace: str, rules: Rules) -> dict[str, Any]:

@@ -2,6 +2,8 @@
 
 The same sources give the same bytes, so the file's name can contain a hash of its content. See the decision note on how
 the runtime gets into a pod.
+
+See decision 6.
 """
 
 import base64
@@ -19,8 +21,10 @@ from fairlead.cluster.kubernetes import names
 FILE = "runtime.pyz"
 MOST_BYTES = 1024 * 1024  # the size limit of a ConfigMap
 _MAIN = "from fairlead.runtime.inpod import main\n\nmain()\n"
-# Modules of the package itself that programs import.
-_BESIDE = ("__init__.py", "errors.py", "huggingface.py", "lightgbm.py", "lightning.py", "xgboost.py")
+# Modules of the package itself that programs or the runtime import.
+_BESIDE = (
+    "__init__.py", "errors.py", "huggingface.py", "lightgbm.py", "lightning.py", "untrusted_json.py", "xgboost.py",
+)  # fmt: skip
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 
 

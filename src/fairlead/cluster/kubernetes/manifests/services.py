@@ -37,6 +37,11 @@ def render_service(workload: Workload) -> dict[str, Any]:
     }
 
 
+def slice_name(workload: Workload, number: int) -> str:
+    """Return the name of one of a run's EndpointSlices."""
+    return f"{names.service_name(workload)}-{number}"
+
+
 def render_slice(workload: Workload, number: int, addresses: Mapping[str, str]) -> dict[str, Any]:
     """Render one of a run's EndpointSlices.
 
@@ -49,7 +54,7 @@ def render_slice(workload: Workload, number: int, addresses: Mapping[str, str]) 
         "apiVersion": "discovery.k8s.io/v1",
         "kind": "EndpointSlice",
         "metadata": {
-            "name": f"{service}-{number}",
+            "name": slice_name(workload, number),
             "namespace": workload.spec.team,
             "labels": {**names.run_labels(workload), SERVICE_NAME: service, MANAGED_BY: names.MANAGER},
             "ownerReferences": [names.owner(workload)],

@@ -1,4 +1,7 @@
-"""Converts objects of the API server to specs and back, and lists of objects to YAML."""
+"""Converts objects of the API server to specs and back, and lists of objects to YAML.
+
+See decision 26.
+"""
 
 from collections.abc import Iterable, Mapping
 from typing import Any

@@ -35,8 +35,7 @@ def render_standby(
         cpu_milli=max(1, int(PART * hardware.cpu_milli)),
         memory_bytes=max(1, int(PART * hardware.memory_bytes)),
     )
-    name = f"pool-{pool.name}"[:50].rstrip("-")
-    spec = Training(name=name, team=namespace, run="true", ranks_per_node=1, resources=amounts)
+    spec = Training(name=names.standby_name(pool.name), team=namespace, run="true", ranks_per_node=1, resources=amounts)
     status = Status(phase=Phase.PENDING, reason=JUST_SUBMITTED, since=0.0)
     stands_for = Workload(uid=uid, spec=spec, intent=Intent.RUN, status=status, version=1, created_at=0.0)
     pod = render_placeholder(stands_for, index, replace(settings, workdir=(), archive=None), device=device)

@@ -4,24 +4,32 @@
 fields are derived from it, so that no reader has to parse it.
 """
 
+import math
+from collections import Counter
 from collections.abc import Iterable, Mapping
-from datetime import UTC, datetime
 from typing import Any, cast
 
 from fairlead.cluster.kubernetes.api.objects import seconds
 from fairlead.cluster.kubernetes.kinds import DESCRIBED, is_parent_kind
+from fairlead.cluster.kubernetes.manifests.conditions import (
+    CONDITION,
+    MESSAGE_MOST,
+    OF_PARENTS,
+    UNOBSERVED,
+    conditions_of,
+    moment,
+)
 from fairlead.cluster.kubernetes.names import SERVICE
 from fairlead.ledger.run_cost import RunCost
 from fairlead.policy.kinds.serving import detail_of
 from fairlead.policy.kinds.table import parent_of
+from fairlead.policy.queue.dominant_shares import Amounts, capacity
+from fairlead.policy.queue.quotas import Ledger
+from fairlead.specs.quantities import format_cpu, format_gpu_count, format_size
 from fairlead.specs.serving import Serving
-from fairlead.state.snapshot import AnyWorkload, Phase, Pod, PodPhase, Progress, Workload
+from fairlead.state.snapshot import AnyWorkload, Phase, Pod, PodPhase, Progress, Snapshot, Workload
 
-MESSAGE_MOST = 32_768  # the limit of a condition's message
 PHASE_MOST = 32
-CONDITIONS = ("Placed", "Running", "Suspended", "Complete", "Failed")
-PARENT_CONDITIONS = CONDITIONS[1:]
-"""A parent is never placed itself."""
 
 
 def status_schema(kind: str) -> dict[str, Any]:
@@ -36,7 +44,7 @@ def status_schema(kind: str) -> dict[str, Any]:
             "description": "Current conditions, in Kubernetes' conventional form.",
             "x-kubernetes-list-type": "map",
             "x-kubernetes-list-map-keys": ["type"],
-            "items": _CONDITION,
+            "items": CONDITION,
         },
     }
     if kind not in DESCRIBED:
@@ -77,12 +85,37 @@ def status_schema(kind: str) -> dict[str, Any]:
             "attempt": {"type": "integer", "description": "Number of earlier starts of the gang."},
             "cost": _COST,
         }
+    if kind == "Team":
+        properties["held"] = _HELD
     properties["state"] = {
         "type": "object",
         "description": "Internal state of the operator; its form may change with any version.",
         "x-kubernetes-preserve-unknown-fields": True,
     }
-    return {"type": "object", "description": "Observed state, written by the operator.", "properties": properties}
+    return {
+        "type": "object",
+        "description": "Observed state, written by the operator.",
+        "properties": properties,
+        "default": {"conditions": [UNOBSERVED]},
+    }
+
+
+def team_holdings(seen: Snapshot) -> dict[str, dict[str, Any]]:
+    """Return what the runs of each team hold, as its status has it, for all described teams."""
+    holding = {pod.workload_uid for pod in seen.pods if not pod.phase.is_final}
+    runs = [workload for workload in seen.workloads if workload.uid in holding]
+    ledger = Ledger.of(seen.teams, capacity(seen.nodes), runs)
+    counts = Counter(run.spec.team for run in runs)
+    return {team.name: _held(ledger.bound.get(team.name, Amounts()), counts[team.name]) for team in seen.teams}
+
+
+def _held(amounts: Amounts, runs: int) -> dict[str, Any]:
+    return {
+        "gpu": str(format_gpu_count(amounts.gpu_milli)),
+        "cpu": str(format_cpu(amounts.cpu_milli)),
+        "memory": str(format_size(amounts.memory_bytes)),
+        "runs": runs,
+    }
 
 
 def training_status(
@@ -108,7 +141,7 @@ def training_status(
         **_phase(workload, generation),
         "ranks": f"{running}/{workload.gang.world_size}",
         "attempt": status.attempt,
-        "conditions": _conditions(workload, generation, before),
+        "conditions": conditions_of(workload, generation, before),
     }
     if status.warning is not None:
         remedy = f". {status.warning.remedy}" if status.warning.remedy else ""
@@ -144,7 +177,7 @@ def parent_status(
     found = {
         **_phase(workload, generation),
         "progress": record.progress(workload),
-        "conditions": _conditions(workload, generation, before, PARENT_CONDITIONS),
+        "conditions": conditions_of(workload, generation, before, OF_PARENTS),
     }
     if record.best is not None:
         found["best"] = record.best(workload)
@@ -152,31 +185,6 @@ def parent_status(
         found["replicas"] = detail_of(cast("Workload[Serving]", workload)).wanted
         found["selector"] = f"{SERVICE}={workload.spec.name}"
     return found
-
-
-def condition(
-    type_: str, is_true: bool, *, reason: str, message: str, at: float, generation: int,
-    before: Iterable[Mapping[str, Any]] = (),
-) -> dict[str, Any]:  # fmt: skip
-    """Return one condition; its time is that of its last change."""
-    value = "True" if is_true else "False"
-    changed = moment(at)
-    for known in before:
-        if known.get("type") == type_ and known.get("status") == value:
-            changed = str(known.get("lastTransitionTime", changed))
-    return {
-        "type": type_,
-        "status": value,
-        "reason": reason,
-        "message": message[:MESSAGE_MOST],
-        "lastTransitionTime": changed,
-        "observedGeneration": generation,
-    }
-
-
-def moment(at: float) -> str:
-    """Return a time in Kubernetes' format, in whole seconds."""
-    return datetime.fromtimestamp(int(at), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def _phase(workload: AnyWorkload, generation: int) -> dict[str, Any]:
@@ -189,32 +197,6 @@ def _phase(workload: AnyWorkload, generation: int) -> dict[str, Any]:
         "message": status.reason.message[:MESSAGE_MOST],
     }
     return found if status.reason.remedy is None else {**found, "remedy": status.reason.remedy}
-
-
-def _conditions(
-    workload: AnyWorkload, generation: int, before: Iterable[Mapping[str, Any]], names: tuple[str, ...] = CONDITIONS
-) -> list[dict[str, Any]]:
-    phase, reason = workload.status.phase, workload.status.reason
-    known = tuple(before)
-    truths = {
-        "Placed": phase in (Phase.STARTING, Phase.RUNNING, Phase.STOPPING),
-        "Running": phase is Phase.RUNNING,
-        "Suspended": phase is Phase.SUSPENDED,
-        "Complete": phase is Phase.SUCCEEDED,
-        "Failed": phase is Phase.FAILED,
-    }
-    return [
-        condition(
-            name,
-            truths[name],
-            reason=reason.code.value,
-            message=reason.message,
-            at=workload.status.since,
-            generation=generation,
-            before=known,
-        )
-        for name in names
-    ]
 
 
 def _cost(cost: RunCost) -> dict[str, Any]:
@@ -240,12 +222,23 @@ def _progress(progress: Progress) -> dict[str, Any]:
         if progress.total_steps:
             share = 100 * progress.step // progress.total_steps
             found["progress"] = f"{progress.step}/{progress.total_steps} ({share}%)"
-    if progress.loss is not None:
+    if progress.loss is not None and math.isfinite(progress.loss):  # JSON has no NaN, and API servers take none
         found["loss"] = progress.loss
     if progress.checkpoint_step is not None:
         found["checkpointStep"] = progress.checkpoint_step
     return found
 
+
+_HELD: dict[str, Any] = {
+    "type": "object",
+    "description": "Amounts that the team's runs hold, counted as its quota counts them.",
+    "properties": {
+        "gpu": {"type": "string", "description": "GPUs."},
+        "cpu": {"type": "string", "description": "Cores."},
+        "memory": {"type": "string", "description": "Memory."},
+        "runs": {"type": "integer", "description": "Number of runs that have pods."},
+    },
+}
 
 _COST: dict[str, Any] = {
     "type": "object",
@@ -266,17 +259,5 @@ _COST: dict[str, Any] = {
             "additionalProperties": {"type": "number"},
         },
         "waitingSeconds": {"type": "number", "description": "Seconds in which it held nothing."},
-    },
-}
-_CONDITION: dict[str, Any] = {
-    "type": "object",
-    "required": ["type", "status", "lastTransitionTime", "reason", "message"],
-    "properties": {
-        "type": {"type": "string", "maxLength": 316},
-        "status": {"type": "string", "enum": ["True", "False", "Unknown"]},
-        "reason": {"type": "string", "maxLength": 1024},
-        "message": {"type": "string", "maxLength": MESSAGE_MOST},
-        "lastTransitionTime": {"type": "string", "format": "date-time"},
-        "observedGeneration": {"type": "integer", "format": "int64", "minimum": 0},
     },
 }

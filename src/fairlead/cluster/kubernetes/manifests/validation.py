@@ -3,6 +3,8 @@
 They are generated from the same tables as the parser. The language is CEL with Kubernetes' libraries for quantities,
 lists and regular expressions (Kubernetes 1.29 and newer). ``[x].all(v, ...)`` names a value that is used more than
 once.
+
+See decision 9.
 """
 
 import json
@@ -18,25 +20,34 @@ from fairlead.cluster.preflight import (
 )
 from fairlead.policy.kinds.spec_updates import CHANGEABLE, PLACE_STAYS
 from fairlead.specs import endpoint_engines, engines, serving, sweep_engines
+from fairlead.specs import field_types as kinds
 from fairlead.specs.constraints import MODEL, NAME, Constraints, Limit, Text
+from fairlead.specs.field_types import SectionKey, Single
 from fairlead.specs.formats.advice import advice, limits_of
+from fairlead.specs.key import rules_of
+from fairlead.specs.keys import OBJECTS
 from fairlead.specs.overlay import SET_BY_FAIRLEAD, SET_BY_US
-from fairlead.specs.pool import EITHER, LABEL_NAME, LABEL_VALUE, TaintEffect
+from fairlead.specs.pool import EITHER, LABEL_NAME, LABEL_VALUE, TAINT, TaintEffect
 from fairlead.specs.quantities import (
     CPU,
     DURATION,
     EVERY_AUTO,
-    GPU,
-    GPU_AUTO,
-    GPU_MEMORY,
     NUMBER,
     SIZE,
     SPAN,
     STEPS,
 )
-from fairlead.specs.resources import GPU_MOST, GPU_RULES, NOT_IN_PODS, ONLY_PARTS
-from fairlead.specs.tables import field_types as kinds
-from fairlead.specs.tables.field_types import Key, Single
+from fairlead.specs.resources import (
+    GPU,
+    GPU_AUTO,
+    GPU_MEMORY,
+    GPU_MOST,
+    GPU_NOTATION,
+    NOT_IN_PODS,
+    ONLY_PARTS,
+    GpuRequest,
+)
+from fairlead.specs.sweep import CHANGEABLE_KEYS
 from fairlead.specs.training import ENV_NAME, ENV_TOTAL
 
 Rule = dict[str, str]
@@ -68,13 +79,13 @@ def is_known(kind: Single) -> bool:
     """Return whether ``single_rules`` supports a kind of value."""
     if kind.choices is not None or kind.tags == kinds.NUMERIC or _is_number_or_word(kind):
         return True
-    return kind in (kinds.TEXT, kinds.FLAG, kinds.SPOT, kinds.TAINT, kinds.GPU, kinds.SPAN) or id(kind) in {
+    return kind in (kinds.TEXT, kinds.FLAG, kinds.SPOT, TAINT, GPU, kinds.SPAN) or id(kind) in {
         *_QUANTITIES,
         *_OR_AUTO,
     }
 
 
-def single_rules(kind: Single, key: Key, rules: Constraints) -> list[Rule]:
+def single_rules(kind: Single, key: SectionKey, rules: Constraints) -> list[Rule]:
     """Return the rules for one value, which is ``self``."""
     give = "; " + advice(kind, key, rules)
     limits = limits_of(key, rules)
@@ -83,7 +94,7 @@ def single_rules(kind: Single, key: Key, rules: Constraints) -> list[Rule]:
         return text_rules(wanted) if isinstance(wanted, Text) else []
     if kind in (kinds.FLAG, kinds.SPOT):
         return []
-    if kind is kinds.TAINT:
+    if kind is TAINT:
         return _taint_rules(give)
     if kind.choices is not None:
         words = ", ".join(json.dumps(word) for word in kind.choices.split(", "))
@@ -95,7 +106,7 @@ def single_rules(kind: Single, key: Key, rules: Constraints) -> list[Rule]:
             for limit in limits
             if limit is not None
         ]
-    if kind is kinds.GPU:
+    if kind is GPU:
         return _gpu_rules(give)
     if kind is kinds.SPAN:
         return _span_rules(limits, give)
@@ -146,6 +157,24 @@ def parent_update_rules(kind: str) -> list[Rule]:
     """Return the rules for updates of a workload with children; ``self`` is the object."""
     sentence = f"the spec of a {kind} stays as it is, since its runs follow from it; create another under a new name"
     return [rule("self.spec == oldSelf.spec", say(sentence))]
+
+
+def sweep_update_rules() -> list[Rule]:
+    """Return the rules for updates of a Sweep, as in ``fairlead.policy.kinds.spec_updates``; ``self`` is the object."""
+    fixed = (key for key in OBJECTS["Sweep"].keys if key.metadata is None and key.name not in CHANGEABLE_KEYS)
+    return [
+        rule(
+            f"self.spec.{key.name} == oldSelf.spec.{key.name}"
+            if key.required
+            else f"has(self.spec.{key.name}) ? has(oldSelf.spec.{key.name}) && self.spec.{key.name} == "
+            f"oldSelf.spec.{key.name} : !has(oldSelf.spec.{key.name})",
+            say(
+                f"`{key.name}` of a Sweep stays as it is, so that its trials can be compared; create another under a "
+                "new name"
+            ),
+        )
+        for key in fixed
+    ]
 
 
 def pipeline_update_rules() -> list[Rule]:
@@ -217,7 +246,7 @@ def retry_rules() -> list[Rule]:
     """Return the rule that the first wait is not longer than the longest; ``self`` is the section."""
     first, longest = (_seconds(f"string(self.{name})") for name in ("backoff", "max_backoff"))
     durations = [matches(f"string(self.{name})", f"{DURATION}|{NUMBER}") for name in ("backoff", "max_backoff")]
-    unread = " || ".join(f"!{each}" for each in durations)
+    unread = " || ".join(f"!{duration}" for duration in durations)
     wait, words = f"string({first}[0])", " s is less than backoff, the first wait, "
     return [
         rule(
@@ -482,14 +511,14 @@ def _span_rules(limits: list[Limit | None], give: str) -> list[Rule]:
 def _gpu_rules(give: str) -> list[Rule]:
     """Return the rules for GPUs: model, memory and count, joined by colons."""
     parts, count, memories = _gpu_parts(_WORD)
-    reads = matches(_WORD, f"{GPU}|{NUMBER}")
+    reads = matches(_WORD, f"{GPU_NOTATION}|{NUMBER}")
     shown = f"string({count}[0])"
-    memory_rule = GPU_RULES["min_memory_bytes"]
+    memory_rule = rules_of(GpuRequest)["min_memory_bytes"]
     assert isinstance(memory_rule, Limit)
     in_bounds = _between("v", memory_rule, point=True)
     bounds = f" is out of bounds; give {memory_rule.low:g} to {int(memory_rule.high)}"
     return [
-        rule(reads, SHOWN, say(f" is not {kinds.GPU.what}")),
+        rule(reads, SHOWN, say(f" is not {GPU.what}")),
         rule(
             f"!{reads} || {count}.all(n, {_is_whole('n * 1000.0')})",
             *(SHOWN, say(f" is finer than a thousandth of a GPU{give}")),

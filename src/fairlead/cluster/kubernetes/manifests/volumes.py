@@ -25,9 +25,9 @@ def mount_at(spec: Training, path: str, *, to_write: bool = True) -> tuple[Mappi
     """
     pod: dict[str, Any] = spec.kubernetes.pod.get("spec") or {}
     lasting = {
-        each["name"]: each
-        for each in pod.get("volumes") or ()
-        if not FLEETING & each.keys() and not (to_write and any(_is_read_only(kind) for kind in each.values()))
+        volume["name"]: volume
+        for volume in pod.get("volumes") or ()
+        if not FLEETING & volume.keys() and not (to_write and any(_is_read_only(kind) for kind in volume.values()))
     }
     mounts = [
         mount

@@ -11,7 +11,7 @@ import io
 import os
 import tarfile
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
@@ -154,6 +154,11 @@ def part_names(annotation: str) -> tuple[str, ...]:
     if not (digest.isalnum() and num.isdigit() and 0 < int(num) <= MOST_PARTS):
         return ()
     return tuple(f"{PART_PREFIX}{digest}-{place}" for place in range(int(num)))
+
+
+def parts_digest(names_of_parts: Sequence[str]) -> str | None:
+    """Return the digest of the archive whose parts are in ConfigMaps of these names; None for no parts."""
+    return names_of_parts[0].removeprefix(PART_PREFIX).rpartition("-")[0] if names_of_parts else None
 
 
 def archive_place(annotation: str) -> str | None:

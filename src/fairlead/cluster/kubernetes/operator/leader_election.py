@@ -11,12 +11,12 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 
 from fairlead.cluster.kubernetes.api.client import ApiError, Client, Object
+from fairlead.cluster.kubernetes.lease_contents import DURATION_S
 from fairlead.errors import ClusterError
 
 log = logging.getLogger(__name__)
 
 # client-go's defaults are 15, 10 and 2; a longer period spares an idle API server 720 requests an hour.
-DURATION_S = 15.0
 DEADLINE_S = 10.0
 BEAT_S = 5.0
 
@@ -26,7 +26,7 @@ class Election:
 
     Args:
         identity: The name of this process; no other process may have it.
-        told: Annotations of the Lease while it is ours, for anyone who reads it.
+        told: Returns annotations of the Lease while it is ours, for anyone who reads it; asked at each renewal.
         changed: Called when this process becomes the leader or ceases to be.
     """
 
@@ -37,7 +37,7 @@ class Election:
         namespace: str,
         name: str,
         identity: str,
-        told: Mapping[str, str] | None = None,
+        told: Callable[[], Mapping[str, str]] = dict,
         changed: Callable[[], None] = lambda: None,
         duration_s: float = DURATION_S,
         deadline_s: float = DEADLINE_S,
@@ -48,7 +48,7 @@ class Election:
         self._path = f"{self._list}/{name}"
         self._namespace, self._name = namespace, name
         self.identity = identity
-        self._told = dict(told or {})
+        self._told = told
         self._changed = changed
         self._duration_s, self._deadline_s, self._beat_s = duration_s, deadline_s, beat_s
         self._renewed_at: float | None = None
@@ -58,6 +58,8 @@ class Election:
         self._thread = threading.Thread(target=self._run, name="election", daemon=True)
         self.num_terms = 0
         self.holder = ""
+        # Of the Lease as this process wrote it last: with those of earlier leaders that it does not tell itself.
+        self.annotations: Mapping[str, str] = {}
 
     @property
     def is_leader(self) -> bool:
@@ -106,7 +108,7 @@ class Election:
         if self._held is not None:
             # The write is refused if anyone else changed the Lease, so it need not be read first.
             held, self._held = self._held, None
-            if self._write(lambda: self._client.replace(self._path, _renewed(held))):
+            if self._write(lambda: self._client.replace(self._path, self._renewed(held))):
                 return True
         patience_s = self._beat_s
         try:
@@ -126,7 +128,7 @@ class Election:
             return False
         taken = self.holder != self.identity
         now = _now()
-        metadata |= {"annotations": {**(metadata.get("annotations") or {}), **self._told}}
+        metadata |= {"annotations": {**(metadata.get("annotations") or {}), **self._told()}}
         spec |= {
             "holderIdentity": self.identity,
             "leaseDurationSeconds": max(1, round(self._duration_s)),
@@ -136,6 +138,11 @@ class Election:
         }
         return self._write(lambda: self._client.replace(self._path, {**lease, "metadata": metadata, "spec": spec}))
 
+    def _renewed(self, lease: Object) -> Object:
+        annotations = {**(lease["metadata"].get("annotations") or {}), **self._told()}
+        metadata = {**lease["metadata"], "annotations": annotations}
+        return {**lease, "metadata": metadata, "spec": {**lease["spec"], "renewTime": _now()}}
+
     def _write(self, write: Callable[[], Object]) -> bool:
         try:
             self._held = write()
@@ -143,6 +150,7 @@ class Election:
             if error.status == 409:
                 return False
             raise
+        self.annotations = self._held["metadata"].get("annotations") or {}
         self.holder = self.identity
         return True
 
@@ -151,7 +159,7 @@ class Election:
         return {
             "apiVersion": "coordination.k8s.io/v1",
             "kind": "Lease",
-            "metadata": {"name": self._name, "namespace": self._namespace, "annotations": self._told},
+            "metadata": {"name": self._name, "namespace": self._namespace, "annotations": dict(self._told())},
             "spec": {
                 "holderIdentity": self.identity,
                 "leaseDurationSeconds": max(1, round(self._duration_s)),
@@ -160,10 +168,6 @@ class Election:
                 "leaseTransitions": 0,
             },
         }
-
-
-def _renewed(lease: Object) -> Object:
-    return {**lease, "spec": {**lease["spec"], "renewTime": _now()}}
 
 
 def _now() -> str:

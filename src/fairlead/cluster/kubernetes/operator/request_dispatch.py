@@ -1,26 +1,23 @@
-"""Runs requests in several threads: round-robin over the runs, so that large runs delay no small ones, or at once."""
+"""Runs requests in several threads: round-robin over the runs, so that large runs delay no small ones.
+
+What failed before has half of the threads at most, so that requests which take long to fail delay no others.
+"""
 
 import logging
 import threading
 import time
-from collections import OrderedDict, deque
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
-from typing import TypeVar
+from collections import Counter, OrderedDict, deque
+from collections.abc import Callable
 
+from fairlead.cluster.kubernetes.operator.retry_delays import RetryDelays
 from fairlead.errors import ClusterError
 
 log = logging.getLogger(__name__)
 
 Job = Callable[[], None]
-T = TypeVar("T")
-R = TypeVar("R")
-# Work that follows from the first of many writes does not wait for the last of them.
-MEANWHILE_S = 0.05
-# A failed job is retried after this delay, which doubles up to the maximum: what each pass requests costs little
-# while it cannot be done, and is late by no longer than it has failed for.
-AGAIN_S = 0.2
-MOST_AGAIN_S = 5.0
+Refused = Callable[[str, str], None]
+# A refusal that stands this often in a row is told; a single one may be of an API server that restarts.
+TOLD_AT = 2
 
 
 class Dispatcher:
@@ -29,18 +26,29 @@ class Dispatcher:
     A pending or running job is not queued twice, and a failed one not before its delay has passed.
 
     Args:
+        most_of_team: The most jobs of one team that run at once; all threads if None.
         clock: Returns seconds; measures the delay of failed jobs.
+        refused: Called with the run of a job that the API server has refused twice, and what it said.
     """
 
-    def __init__(self, num_threads: int, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        num_threads: int,
+        *,
+        most_of_team: int | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        refused: Refused = lambda _run, _said: None,
+    ) -> None:
         self._lock = threading.Lock()
         self._given = threading.Condition(self._lock)
         self._empty = threading.Condition(self._lock)
-        self._queues: OrderedDict[str, deque[tuple[str, Job]]] = OrderedDict()
+        self._queues: _Queues = OrderedDict()
+        self._retries: _Queues = OrderedDict()
+        self._num_retrying, self._most_retrying = 0, max(1, num_threads // 2)
+        self._most_of_team, self._num_of_team = most_of_team or num_threads, Counter[str]()
         self._names: set[str] = set()
-        self._clock = clock
-        # By run and name, the oldest first: the delay, and its end.
-        self._failed: OrderedDict[tuple[str, str], tuple[float, float]] = OrderedDict()
+        self._delays = RetryDelays[tuple[str, str]](clock)
+        self._refused = refused
         self._stopping = False
         self._threads = [
             threading.Thread(target=self._work, name=f"requests {number}", daemon=True) for number in range(num_threads)
@@ -48,14 +56,18 @@ class Dispatcher:
         for thread in self._threads:
             thread.start()
 
-    def submit(self, run: str, name: str, job: Job) -> bool:
-        """Queue a job; return False if one of that name is queued or running, or is delayed after a failure."""
+    def submit(self, run: str, name: str, job: Job, *, team: str = "") -> bool:
+        """Queue a job; return False if one of that name is queued or running, or is delayed after a failure.
+
+        Args:
+            team: The team of the run, where jobs of a team are limited.
+        """
         with self._lock:
-            _, until = self._failed.get((run, name), (0.0, 0.0))
-            if name in self._names or self._stopping or self._clock() < until:
+            if name in self._names or self._stopping or self._delays.is_delayed((run, name)):
                 return False
             self._names.add(name)
-            self._queues.setdefault(run, deque()).append((name, job))
+            queues = self._retries if self._delays.has_failed((run, name)) else self._queues
+            queues.setdefault(run, deque()).append((name, job, team))
             self._given.notify()
             return True
 
@@ -68,7 +80,13 @@ class Dispatcher:
     def is_waiting(self, run: str) -> bool:
         """Return whether jobs of a run are queued that no thread has taken yet."""
         with self._lock:
-            return run in self._queues
+            return run in self._queues or run in self._retries
+
+    @property
+    def refused(self) -> set[str]:
+        """The runs of the jobs whose latest try failed."""
+        with self._lock:
+            return {run for run, _ in self._delays.failed()}
 
     def drain(self, timeout_s: float) -> bool:
         """Wait until nothing is queued or running; return False after the timeout."""
@@ -84,6 +102,7 @@ class Dispatcher:
         with self._lock:
             self._stopping = True
             self._queues.clear()
+            self._retries.clear()
             self._given.notify_all()
         for thread in self._threads:
             thread.join(timeout=wait_s)
@@ -91,49 +110,69 @@ class Dispatcher:
     def _work(self) -> None:
         while True:
             with self._lock:
-                self._given.wait_for(lambda: self._queues or self._stopping)
-                if self._stopping:
+                self._given.wait_for(lambda: self._stopping or self._next() is not None)
+                following = self._next()
+                if self._stopping or following is None:
                     return
-                # The first run gives one job and goes to the end of the queue.
-                run, queue = self._queues.popitem(last=False)
-                name, job = queue.popleft()
-                if queue:
-                    self._queues[run] = queue
-            is_done = False
+                queues, run = following
+                is_retry = queues is self._retries
+                name, job, team = _take(queues, run)
+                self._num_retrying += is_retry
+                self._num_of_team[team] += 1
+            error: Exception | None = None
             try:
                 job()
-                is_done = True
-            except ClusterError as error:
-                log.warning("%s: %s", name, error)
-            except Exception:
+            except Exception as failure:  # noqa: BLE001
                 # A worker thread can report to nobody; a later pass finds the work undone and retries it.
-                log.exception("%s: internal error", name)
-            finally:
-                with self._lock:
-                    self._note(run, name, is_done=is_done)
-                    self._names.discard(name)
-                    if not self._names:
-                        self._empty.notify_all()
+                error = failure
+            with self._lock:
+                num_failures = self._note(run, name, is_done=error is None)
+                self._num_retrying -= is_retry
+                self._num_of_team[team] -= 1
+                if not self._num_of_team[team]:
+                    del self._num_of_team[team]
+                self._given.notify()
+            if error is not None:
+                self._tell(run, name, error, num_failures)
+            with self._lock:
+                self._names.discard(name)
+                if not self._names:
+                    self._empty.notify_all()
 
-    def _note(self, run: str, name: str, *, is_done: bool) -> None:
-        left_alone_s, _ = self._failed.pop((run, name), (AGAIN_S / 2, 0.0))
+    def _next(self) -> "tuple[_Queues, str] | None":
+        """Return the run whose job is next, and its queues; None if no job may run. Call with the lock held."""
+        may_retry = self._num_retrying < self._most_retrying
+        for queues in (self._queues, self._retries) if may_retry else (self._queues,):
+            for run, queue in queues.items():
+                if self._num_of_team[queue[0][2]] < self._most_of_team:
+                    return queues, run
+        return None
+
+    def _note(self, run: str, name: str, *, is_done: bool) -> int:
+        """Record the end of a job; return its failures in a row. Call with the lock held."""
         if is_done:
-            return
-        now = self._clock()
-        left_alone_s = min(2 * left_alone_s, MOST_AGAIN_S)
-        self._failed[run, name] = (left_alone_s, now + left_alone_s)
-        # Delays of jobs that are no longer requested are forgotten.
-        while next(iter(self._failed.values()))[1] < now - MOST_AGAIN_S:
-            self._failed.popitem(last=False)
+            self._delays.succeed((run, name))
+            return 0
+        return self._delays.fail((run, name))
+
+    def _tell(self, run: str, name: str, error: Exception, num_failures: int) -> None:
+        """Log a failure once, and tell of a refusal that stands."""
+        if num_failures == 1:
+            if isinstance(error, ClusterError):
+                log.warning("%s: %s", name, error)
+            else:
+                log.error("%s: internal error", name, exc_info=error)
+        if num_failures == TOLD_AT and isinstance(error, ClusterError) and not error.concerns_all:
+            self._refused(run, f"{name}: {error}")
 
 
-def at_once(
-    work: Callable[[T], R], items: Sequence[T], *, num_threads: int, meanwhile: Callable[[], None]
-) -> tuple[R, ...]:
-    """Return the results of the work on all items, done by so many threads; ``meanwhile`` is called repeatedly until
-    they finish."""
-    with ThreadPoolExecutor(num_threads, thread_name_prefix="at once") as threads:
-        given = [threads.submit(work, item) for item in items]
-        while wait(given, timeout=MEANWHILE_S).not_done:
-            meanwhile()
-    return tuple(each.result() for each in given)
+_Queues = OrderedDict[str, deque[tuple[str, Job, str]]]
+
+
+def _take(queues: _Queues, run: str) -> tuple[str, Job, str]:
+    """Take a job of a run, which goes to the end of the queue; return its name and its team too."""
+    queue = queues.pop(run)
+    name, job, team = queue.popleft()
+    if queue:
+        queues[run] = queue
+    return name, job, team

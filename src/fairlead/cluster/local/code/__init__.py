@@ -1,1 +1,1 @@
-"""Stored code of local runs as of their submission, and the trees in which attempts run it if it was edited since."""
+"""Stored code of local runs as of their submission, and the trees in which attempts run it."""

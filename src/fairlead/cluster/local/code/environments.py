@@ -8,10 +8,12 @@ import hashlib
 import json
 import os
 import platform
+import re
 import shutil
 import socket
 import subprocess
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -46,15 +48,15 @@ class Environments:
         if str(attempt) in known:
             return
         python = interpreter_of(str(spec["command"]), str(spec["workdir"]), spec["env"])
-        told = {"at": at, "host": socket.gethostname(), "platform": platform.platform(), "python": None}
-        told |= {"gpus": [gpu.model for gpu in self._node.gpus], "gpu_driver": self._gpu_driver()}
-        self._write(uid, {**known, str(attempt): told})
+        record = {"at": at, "host": socket.gethostname(), "platform": platform.platform(), "python": None}
+        record |= {"gpus": [gpu.model for gpu in self._node.gpus], "gpu_driver": self._gpu_driver()}
+        self._write(uid, {**known, str(attempt): record})
         if python is None:
             return
         answer = self._answer(python, spec["env"])
-        kept = read_json(answer)
-        if kept is not None and all(_mtime(path) == mtime for path, mtime in kept["stamps"].items()):
-            self._keep(uid, attempt, kept["record"])
+        cached = read_json(answer)
+        if cached is not None and all(_mtime(path) == mtime for path, mtime in cached["stamps"].items()):
+            self._keep(uid, attempt, cached["record"])
             return
         answer.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         try:
@@ -73,14 +75,14 @@ class Environments:
 
     def collect(self) -> None:
         """Store the finished inspections."""
-        for each in list(self._asked):
-            child, uid, attempt, answer = each
+        for inspection in list(self._asked):
+            child, uid, attempt, answer = inspection
             if child.poll() is None:
                 continue
-            self._asked.remove(each)
-            kept = read_json(answer) if child.returncode == 0 else None
-            if kept is not None:
-                self._keep(uid, attempt, kept["record"])
+            self._asked.remove(inspection)
+            content = read_json(answer) if child.returncode == 0 else None
+            if content is not None:
+                self._keep(uid, attempt, content["record"])
 
     def close(self) -> None:
         """Stop running inspections; the next attempt starts them again."""
@@ -107,8 +109,8 @@ class Environments:
             write_json(self._home.environments(uid), {"attempts": newest}, durably=False)
 
     def _answer(self, python: str, env: Mapping[str, str]) -> Path:
-        asked = f"{python}\n{env.get('PYTHONPATH')}\n{env.get('PYTHONHOME')}\n{env.get('HOME')}"
-        return self._home.path / "code" / "interpreters" / hashlib.sha256(os.fsencode(asked)).hexdigest()[:32]
+        key = f"{python}\n{env.get('PYTHONPATH')}\n{env.get('PYTHONHOME')}\n{env.get('HOME')}"
+        return self._home.path / "code" / "interpreters" / hashlib.sha256(os.fsencode(key)).hexdigest()[:32]
 
     def _gpu_driver(self) -> str | None:
         if not self._has_driver:
@@ -118,19 +120,46 @@ class Environments:
         return self._driver
 
 
+def editable_directories(command: str, workdir: str, env: Mapping[str, str]) -> list[str]:
+    """Return the directories from which a command's Python imports projects that are installed as editable."""
+    python = interpreter_of(command, workdir, env)
+    prefixes = [None if python is None else os.path.dirname(os.path.dirname(os.path.abspath(python)))]
+    prefixes += [env.get("VIRTUAL_ENV"), env.get("CONDA_PREFIX"), os.path.join(workdir, ".venv")]
+    directories: dict[str, None] = {}
+    for prefix in dict.fromkeys(prefix for prefix in prefixes if prefix):
+        for place in Path(prefix).glob("lib/python3*/site-packages"):
+            for path in sorted((*place.glob("*.pth"), *place.glob("__editable__*finder.py"))):
+                with suppress(OSError, UnicodeDecodeError):  # Python itself reports it
+                    text = path.read_text()
+                    directories |= dict.fromkeys(_of_finder(text) if path.suffix == ".py" else _of_pth(text))
+    return list(directories)
+
+
+def _of_pth(text: str) -> list[str]:
+    return [line.strip() for line in text.splitlines() if os.path.isabs(line.strip())]
+
+
+def _of_finder(text: str) -> list[str]:
+    """Return the directories of the packages in the mapping of a setuptools finder."""
+    mapping = re.search(r"^MAPPING\b[^=]*= (\{.*\})$", text, re.MULTILINE)
+    return re.findall(r": '((?:/[^/']+)*)/[^/']+'", mapping[1]) if mapping else []
+
+
 def interpreter_of(command: str, workdir: str, env: Mapping[str, str]) -> str | None:
     """Return the Python of a command: its program, or that of its script's first line; for a shell, the PATH's."""
     # Imported here because it is a twentieth of a supervisor's imports before the first run starts.
     from fairlead.cluster.preflight import read_command
 
-    asked = read_command(command)
-    name = "python" if asked is None else asked.program
-    path = os.pathsep.join(os.path.join(workdir, each) for each in env.get("PATH", os.defpath).split(os.pathsep))
-    found = os.path.join(workdir, name) if "/" in name else shutil.which(name, path=path)
-    if found is None or os.path.basename(found).startswith("python"):
-        return found
+    invocation = read_command(command)
+    name = "python" if invocation is None else invocation.program
+    path = os.pathsep.join(
+        os.path.join(workdir, directory) for directory in env.get("PATH", os.defpath).split(os.pathsep)
+    )
+    program = os.path.join(workdir, name) if "/" in name else shutil.which(name, path=path)
+    if program is None or os.path.basename(program).startswith("python"):
+        return program
     try:
-        with open(found, "rb") as file:
+        with open(program, "rb") as file:
             first = file.readline(512)
     except OSError:
         return None

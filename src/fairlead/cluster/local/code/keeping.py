@@ -1,7 +1,7 @@
 """Stores the code of this machine's runs, and creates the directory in which an attempt runs it.
 
-A run's ``code.json`` lists what was stored at each submission or resumption; the newest counts. An attempt runs in the
-working directory itself unless a stored file was edited since: then in a tree of its own (``trees``).
+A run's ``code.json`` lists what was stored at each submission or resumption; the newest counts. All attempts of a run
+work in a tree with these files (``trees``), and so do the runs of one parent.
 """
 
 import hashlib
@@ -9,8 +9,9 @@ import json
 import os
 import re
 import shlex
+import shutil
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,22 +23,32 @@ from fairlead.cluster.local.code.snapshots import (
     Snapshot,
     Unfit,
     differing,
-    edited,
     is_named,
     read_snapshot,
+    scan,
     take,
 )
-from fairlead.cluster.local.code.trees import Damaged, Settled, build, settle
+from fairlead.cluster.local.code.trees import LEFT, SPARE, Damaged, Tree, Written, new_tree, place_for_trees
 from fairlead.cluster.local.disk_errors import NO_ROOM
 from fairlead.cluster.local.home import Home
 from fairlead.cluster.revisions import read_revision
 from fairlead.frozen import dataclass
+from fairlead.runtime.paths import below
 from fairlead.runtime.podfiles import read_json, write_json
 from fairlead.specs.gang import ProgramSpec
-from fairlead.state.snapshot import Pod, Workload
+from fairlead.state.snapshot import Pod
 
 MOST_SAID = 3
+MOST_READ = 20
 MOST_KEPT = 20  # submissions and resumptions of one run
+SETTINGS_BYTES = 256 * 1024  # a larger file beside sources, unless it is one, is data
+YAML = (".yaml", ".yml")
+SPEC = re.compile(
+    rb"^(?:kind\s*:\s*[\"']?(?:Training|Serving|Sweep|Pipeline|Team|Pool|Simulation|Fleet)\b|run\s*:)", re.MULTILINE
+)
+"""A line of a YAML file that makes it one of specs."""
+Source = tuple[str, str, bool]
+"""Path, digest, and whether it is executable."""
 NOT_WANTED = "the spec says `snapshot: false`"
 
 
@@ -46,33 +57,49 @@ class Place:
     """The directory in which an attempt runs.
 
     Attributes:
-        tree: The attempt's own tree; None for the working directory.
+        tree: The directory of its tree that stands for the working directory; None for the working directory itself.
+        root: The whole tree.
         paths: Paths of stored files and their directories; in the command, they refer to the tree.
         said: A message for the user; None for none.
     """
 
     tree: Path | None = None
+    root: Path | None = None
     paths: frozenset[str] = frozenset()
     said: str | None = None
 
-    def command(self, spec: ProgramSpec) -> str:
-        """Return the run's command, with the paths of stored files replaced by those in the tree."""
-        return spec.run if self.tree is None else self._moved(spec.run, spec)
+    def python_path(self, path: str, directory: str | None, command: str, env: Mapping[str, str]) -> str:
+        """Return a PYTHONPATH in which paths of stored files are those in the tree.
 
-    def python_path(self, path: str, spec: ProgramSpec) -> str:
-        """Return a PYTHONPATH with the same replacements."""
+        Projects in the working directory that are installed as editable are imported from the tree, too.
+        """
+        entries = [self.moved(entry, directory) for entry in path.split(os.pathsep)]
+        if self.tree is not None and self.root is not None:
+            # Imported here because a submission needs nothing of it.
+            from fairlead.cluster.local.code.environments import editable_directories
+
+            of_trees, real = f"{self.root.parent}/", os.path.realpath(directory or "/")
+            below = os.path.relpath(self.tree, self.root)
+            for editable in reversed(editable_directories(command, str(self.tree), env)):
+                # `uv run` installs the project from the directory in which it is called, which may be another tree.
+                inside = os.path.relpath(editable.removeprefix(of_trees).partition("/")[2], below)
+                if not editable.startswith(of_trees):
+                    inside = os.path.relpath(os.path.realpath(editable), real)
+                if inside in self.paths:
+                    entries.insert(0, os.path.normpath(self.tree / inside))
+        return os.pathsep.join(dict.fromkeys(entries))
+
+    def moved(self, text: str, directory: str | None) -> str:
+        """Return a text in which paths of stored files in the working directory are those in the tree."""
         if self.tree is None:
-            return path
-        return os.pathsep.join(self._moved(each, spec) for each in path.split(os.pathsep))
-
-    def _moved(self, text: str, spec: ProgramSpec) -> str:
-        workdir, tree = (spec.workdir or "/").rstrip("/"), str(self.tree)
-        if shlex.quote(tree) != tree:
+            return text
+        workdir, tree = (directory or "/").rstrip("/"), str(self.tree)
+        if workdir not in text or shlex.quote(str(self.root)) != str(self.root):
             return text  # a shell would split the path; the user was told that the command reads the live files
 
-        def instead(found: re.Match[str]) -> str:
-            below = os.path.normpath(found[1].strip("/") or ".")
-            return tree + found[1] if below == "." or below in self.paths else found[0]
+        def instead(match: re.Match[str]) -> str:
+            path = os.path.normpath(match[1].strip("/") or ".")
+            return tree + match[1] if path == "." or path in self.paths else match[0]
 
         return re.sub(rf"(?<![\w./-]){re.escape(workdir)}((?:/[^\s'\":=,;|&<>()]*)?)(?![\w.-])", instead, text)
 
@@ -87,6 +114,10 @@ class CodeStore:
         self._home = home
         self._path = home.path / "code"
         self.objects = Objects(self._path / "objects")
+        self._trees: dict[str, Tree] = {}
+        self._written: dict[str, Written] = {}
+        # By the digest that names each: they are read once.
+        self._snapshots: dict[str, Snapshot] = {}
 
     def keep(self, uid: str, spec: ProgramSpec, now: float) -> None:
         """Store the code of a run that is submitted or resumed."""
@@ -116,11 +147,11 @@ class CodeStore:
 
     def keep_again(self, uid: str, code: str) -> bool:
         """Make an earlier stored state of the code the newest; return False when it is gone."""
-        kept, found = self.kept(uid), self._kept_as(uid, code)
-        if found is None:
+        states, state = self.kept(uid), self._kept_as(uid, code)
+        if state is None:
             return False
-        if found != kept[-1]:
-            write_json(self._home.code(uid), {"kept": [*kept[1 - MOST_KEPT :], found]})
+        if state != states[-1]:
+            write_json(self._home.code(uid), {"kept": [*states[1 - MOST_KEPT :], state]})
         return True
 
     def keeps(self, uid: str, code: str) -> bool:
@@ -129,30 +160,62 @@ class CodeStore:
 
     def newest(self, uid: str) -> str:
         """Return the name of the newest code of a run; empty if none is stored."""
-        kept = self.kept(uid)
-        return self.name_of(kept[-1]) if kept else ""
+        states = self.kept(uid)
+        return self.name_of(states[-1]) if states else ""
 
-    def name_of(self, kept: dict[str, Any]) -> str:
+    def name_of(self, state: dict[str, Any]) -> str:
         """Return the name of a stored state: the same for the same sources, whatever else is in the directory."""
-        return _name(self.snapshot(kept))
+        return _name(self._sources(self.snapshot(state)))
 
     def name_now(self, spec: ProgramSpec) -> str:
         """Return the name that the code of a run would have if it were stored now; nothing is written."""
-        return _name(self._look(spec))
+        return _name(self._sources(self._look(spec), spec.workdir))
 
     def edited_sources(self, uid: str, code: str, spec: ProgramSpec) -> tuple[str, ...] | None:
         """Return the sources in which a stored state of the code differs from the current directory of a spec.
 
         None if the state is gone, or nothing of the directory would be stored.
         """
-        kept, now = self._kept_as(uid, code), self._look(spec)
-        before = None if kept is None else self.snapshot(kept)
+        state, now = self._kept_as(uid, code), self._look(spec)
+        before = None if state is None else self.snapshot(state)
         if before is None or now is None:
             return None
-        return tuple(sorted({path for path, *_ in {*_sources(before)} ^ {*_sources(now)}}))
+        sources, sources_now = self._sources(before), self._sources(now, spec.workdir)
+        return tuple(sorted({path for path, *_ in {*(sources or ())} ^ {*(sources_now or ())}}))
 
     def _kept_as(self, uid: str, code: str) -> dict[str, Any] | None:
-        return next((each for each in reversed(self.kept(uid)) if self.name_of(each) == code), None)
+        return next((state for state in reversed(self.kept(uid)) if self._is_named(state, code)), None)
+
+    def _is_named(self, state: dict[str, Any], code: str) -> bool:
+        """Return whether a stored state has a name, also as versions gave it that left out all YAML files."""
+        sources = self._sources(self.snapshot(state))
+        if _name(sources) == code:
+            return True
+        return sources is not None and code == _name([file for file in sources if not file[0].endswith(YAML)])
+
+    def _sources(self, snapshot: Snapshot | None, workdir: str | None = None) -> list[Source] | None:
+        """Return the files that determine the name of a snapshot's code; None without a snapshot.
+
+        Specs of Fairlead are not code: the edit of a spec changes the workload's own spec.
+
+        Args:
+            workdir: Where the files are that are not stored yet; None if all are.
+        """
+        if snapshot is None:
+            return None
+        sources = (file for file in snapshot.files if file.is_source and not self._is_spec(file, workdir))
+        return sorted((file.path, file.digest, file.executable) for file in sources)
+
+    def _is_spec(self, file: File, workdir: str | None) -> bool:
+        if not file.path.endswith(YAML):
+            return False
+        content = self.objects.get(file.digest)
+        if content is None and workdir is not None:
+            try:
+                content = Path(workdir, file.path).read_bytes()
+            except OSError:
+                content = None
+        return content is not None and SPEC.search(content) is not None
 
     def _look(self, spec: ProgramSpec) -> Snapshot | None:
         """Return the snapshot that ``keep`` would store now; None for none."""
@@ -164,18 +227,31 @@ class CodeStore:
         except (Unfit, FileNotFoundError, NotADirectoryError):
             return None
 
+    def problem(self, spec: ProgramSpec) -> str | None:
+        """Return why ``keep`` would not store the code of a run that wants it stored; None if it would."""
+        if spec.workdir is None or not spec.snapshot:
+            return None
+        workdir = Path(spec.workdir)
+        try:
+            scan(workdir, self._index(workdir), without=self._home.path)
+        except Unfit as error:
+            return str(error)
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        return None
+
     def inherit(self, uid: str, parent_uid: str, spec: ProgramSpec, now: float) -> None:
         """Store for a run its parent's code of the same directory, or the current code if the parent has none.
 
         For an endpoint it is the code of the replica's revision.
         """
         of_parent = self.kept(parent_uid)
-        same = [kept for kept in of_parent if kept["workdir"] == spec.workdir]
+        same = [state for state in of_parent if state["workdir"] == spec.workdir]
         if not spec.snapshot:
-            same = [kept for kept in same if kept["why"] == NOT_WANTED]
+            same = [state for state in same if state["why"] == NOT_WANTED]
         code = getattr(spec, "code", "")
         if code:
-            same = [kept for kept in same if self.name_of(kept) == code] or same
+            same = [state for state in same if self._is_named(state, code)] or same
         if not same:
             self.keep(uid, spec, now)
             return
@@ -184,10 +260,10 @@ class CodeStore:
         if own or of_parent != same[-1:] or not self._link(self._home.code(parent_uid), self._home.code(uid)):
             write_json(self._home.code(uid), {"kept": [*own[1 - MOST_KEPT :], same[-1]]})
 
-    def _link(self, there: Path, here: Path) -> bool:
+    def _link(self, source: Path, here: Path) -> bool:
         """Link a file, which is safe since neither is ever written in place; False where the file system refuses."""
         try:
-            os.link(there, here)
+            os.link(source, here)
         except OSError:
             return False
         return True
@@ -206,22 +282,29 @@ class CodeStore:
         """Return the stored states of a run's code, oldest first."""
         return list((read_json(self._home.code(uid)) or {}).get("kept") or ())
 
-    def snapshot(self, kept: dict[str, Any]) -> Snapshot | None:
+    def snapshot(self, state: dict[str, Any]) -> Snapshot | None:
         """Return the stored files; None when none were stored, or they cannot be read any more."""
-        content = None if kept["snapshot"] is None else self.objects.get(kept["snapshot"])
-        return None if content is None else read_snapshot(content)
+        digest = state["snapshot"]
+        if digest is None or digest in self._snapshots:
+            return self._snapshots.get(digest)
+        content = self.objects.get(digest)
+        if content is None:
+            return None
+        if len(self._snapshots) >= MOST_READ:
+            self._snapshots.clear()
+        return self._snapshots.setdefault(digest, read_snapshot(content))
 
     def shown(self, uid: str) -> KeptCode:
         """Return the newest stored code of a run, for display."""
-        kept = self.kept(uid)
+        states = self.kept(uid)
         ran = (read_json(self._home.environments(uid)) or {}).get("attempts") or {}
         environment = dict(ran[max(ran, key=int)]) if ran else None
         if environment is not None and environment["python"] is not None:
             record = self.objects.get(environment["python"])
             environment["python"] = None if record is None else json.loads(record)
-        if not kept:
+        if not states:
             return KeptCode(why="it was submitted before code was kept", environment=environment)
-        newest = kept[-1]
+        newest = states[-1]
         snapshot = self.snapshot(newest)
         why = newest["why"]
         if snapshot is None and why is None:
@@ -242,37 +325,105 @@ class CodeStore:
             ),
             why=why,
             left_out=() if snapshot is None else snapshot.left_out,
-            edited=None if snapshot is None else differing(snapshot, workdir, self._index(workdir)),
+            edited=None if snapshot is None else self._edited(snapshot.files, workdir),
             git=None if git is None else {name: git[name] for name in ("commit", "branch", "dirty")},
             diff=None if diff is None else diff.decode(errors="replace"),
             environment=environment,
             read=lambda path: self.objects.get(digests[path]) if path in digests else None,
         )
 
-    def place(self, run: Workload, pod: Pod, was_running: Callable[[float], bool]) -> Place:
-        """Return the directory in which an attempt runs; the same for all of its pods, also after a kill."""
-        decided = self._tree(run.uid, pod.attempt).with_suffix(".decided")
-        known = read_json(decided)
-        if known is not None:
-            tree = None if known["tree"] is None else Path(known["tree"])
-            return Place(tree=tree, paths=frozenset(known["paths"]))
-        place = self._decide(run, pod, was_running)
-        if place.tree is not None or run.gang.nodes > 1:
-            decided.parent.mkdir(mode=0o700, exist_ok=True)
-            tree_said = None if place.tree is None else str(place.tree)
-            write_json(decided, {"tree": tree_said, "paths": sorted(place.paths)})
-        return place
+    def place(self, uid: str, owner: str, pod: Pod, spec: ProgramSpec) -> Place:
+        """Return the directory in which an attempt runs, the same for all of its pods; build it if it is not there.
 
-    def settle(self, uid: str, attempt: int | None = None) -> tuple[tuple[Settled, Path], ...]:
-        """Settle the trees of a run's attempts, or of one, in which nothing runs; return each with its path."""
-        trees = self._home.run(uid) / "code"
-        paths = (trees / str(attempt),) if attempt is not None else tuple(_trees(trees))
-        return tuple((settled, tree) for tree in paths if (settled := settle(tree)) is not None)
+        Args:
+            owner: The outermost parent of the run, whose runs share a tree; the run itself without one.
+        """
+        newest = self._newest(uid, spec)
+        if newest is None:
+            return IN_WORKDIR
+        snapshot = self.snapshot(newest)
+        if snapshot is None:
+            return Place(
+                said=f"the code as submitted cannot be read any more; attempt {pod.attempt} runs what is there"
+            )
+        workdir = Path(newest["workdir"])
+        if not workdir.is_dir():
+            return IN_WORKDIR
+        command = f"{spec.setup or ''}\n{spec.run}"
+        key = self._key(self._owner(uid, owner), newest, snapshot, command)
+        tree = self._tree(key)
+        if tree is not None and uid != owner and pod.attempt == pod.index == 0 and tree.written_copies():
+            # Another run of the same parent has changed its sources; this one gets them as submitted.
+            self._own_mark(uid).touch()
+            key = self._key(uid, newest, snapshot, command)
+            tree = self._tree(key)
+        if tree is None or not tree.is_there:
+            # Those that work beside it first show what they have created.
+            self.sync([key for key, other in self._trees.items() if other.workdir == os.path.realpath(workdir)])
+            try:
+                tree = self._build(key, workdir, snapshot, command)
+            except Damaged as error:
+                return Place(
+                    said=f"{error} as submitted cannot be read any more; attempt {pod.attempt} runs what is there"
+                )
+        else:
+            tree.sync(self._written_in(tree))
+        message = self._said(tree, workdir, snapshot, f"attempt {pod.attempt}", spec.run) if pod.index == 0 else None
+        return self._place_in(tree, message)
 
-    def settle_in(self, directory: Path) -> None:
-        """Settle all trees of a run's attempts, in the directory in which its files are now."""
-        for tree in _trees(directory / "code"):
-            settle(tree)
+    def place_at(self, directory: Path) -> tuple[Place, Tree] | None:
+        """Return the place that a process with this current directory works in; None for no tree."""
+        for record in (self._home.path / "trees").glob("*.json"):
+            if record.stem in directory.parts:
+                tree = Tree.read(record)
+                if tree is not None and os.path.realpath(tree.cwd) == str(directory):
+                    return self._place_in(tree, None), tree
+        return None
+
+    def tree_of(self, uid: str, owner: str, spec: ProgramSpec) -> str | None:
+        """Return the key of the tree in which a run works; None for none."""
+        newest = self._newest(uid, spec)
+        snapshot = None if newest is None else self.snapshot(newest)
+        if newest is None or snapshot is None:
+            return None
+        return self._key(self._owner(uid, owner), newest, snapshot, f"{spec.setup or ''}\n{spec.run}")
+
+    def sync(self, keys: Iterable[str]) -> None:
+        """Link new entries of trees, and of their working directories, to the other side."""
+        for key in keys:
+            tree = self._tree(key)
+            if tree is not None and tree.is_there:
+                tree.sync(self._written_in(tree))
+
+    def settle(self, key: str) -> tuple[Tree, tuple[str, ...]] | None:
+        """Settle a tree in which nothing runs; return it with the paths that newly stay in it."""
+        tree = self._tree(key)
+        if tree is None or not tree.is_there:
+            return None
+        return tree, tree.settle(self._written_in(tree))
+
+    def close(self, active: Collection[str], in_use: Collection[str]) -> Iterator[tuple[str, Tree, tuple[str, ...]]]:
+        """Close the trees whose owners are not active; yield owner, tree, and the paths that newly stay in it.
+
+        Args:
+            in_use: Keys of trees in which processes run.
+        """
+        for key in self._keys("*.json"):
+            owner = key.rpartition("-")[0]
+            if owner in active or key in in_use:
+                continue
+            tree = self._tree(key)
+            if tree is not None:
+                yield owner, tree, tree.close(self._written_in(tree))
+            self._trees.pop(key, None)
+
+    def forget(self, uid: str) -> None:
+        """Close all trees of a run that is to be deleted, also those with files that stayed in them."""
+        for suffix in (".json", LEFT):
+            for key in self._keys(f"{uid}-*{suffix}"):
+                tree = Tree.read(self._record(key).with_suffix(suffix))
+                if tree is not None:
+                    tree.close(self._written_in(tree), is_forgotten=True)
 
     def prune(self) -> int:
         """Remove objects that no run needs any more; return their number."""
@@ -281,12 +432,12 @@ class CodeStore:
         snapshots: set[str] = set()
         workdirs: set[str] = set()
         for directory in runs.iterdir() if runs.is_dir() else ():
-            for kept in self.kept(directory.name):
-                workdirs.add(str(kept["workdir"]))
-                snapshots |= {kept["snapshot"]} - {None}
-                needed |= {(kept.get("git") or {}).get("diff"), kept["snapshot"]} - {None}
+            for state in self.kept(directory.name):
+                workdirs.add(str(state["workdir"]))
+                snapshots |= {state["snapshot"]} - {None}
+                needed |= {(state.get("git") or {}).get("diff"), state["snapshot"]} - {None}
             ran = (read_json(self._home.environments(directory.name)) or {}).get("attempts") or {}
-            needed |= {each.get("python") for each in ran.values()} - {None}
+            needed |= {environment.get("python") for environment in ran.values()} - {None}
         for digest in snapshots:
             content = self.objects.get(digest)
             needed |= set() if content is None else {file.digest for file in read_snapshot(content).files}
@@ -294,42 +445,105 @@ class CodeStore:
         for path in (self._path / "index").glob("*"):
             if path not in indexes and time.time() - path.stat().st_mtime > 60:
                 path.unlink(missing_ok=True)
+        for path in (self._home.path / "trees").glob("*"):
+            if path.is_symlink() and not path.exists():
+                path.unlink(missing_ok=True)
+        if not workdirs:
+            for path in (self._home.path / "trees").glob(f"{SPARE}*"):
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
         return self.objects.prune(needed)
 
-    def _decide(self, run: Workload, pod: Pod, was_running: Callable[[float], bool]) -> Place:
-        kept = self.kept(run.uid)
-        snapshot = self.snapshot(kept[-1]) if kept else None
+    def _newest(self, uid: str, spec: ProgramSpec) -> dict[str, Any] | None:
+        """Return the stored code with which a run works; None if it works with the files that are there."""
+        stored = self.kept(uid)
         # A spec that was just changed may have another directory than the stored code.
-        if snapshot is None and (not kept or kept[-1]["snapshot"] is None):
-            return Place()
-        if kept[-1]["workdir"] != run.spec.workdir or not run.spec.snapshot:
-            return Place()
-        if snapshot is None:
-            return Place(
-                said=f"the code as submitted cannot be read any more; attempt {pod.attempt} runs what is there"
-            )
-        workdir = Path(kept[-1]["workdir"])
-        command = f"{run.spec.setup or ''}\n{run.spec.run}"
-        changed = edited(snapshot, workdir, self._index(workdir), named=command, was_running=was_running)
-        if not changed or not workdir.is_dir():
-            return Place()
-        files = [
-            file for file in snapshot.files if file.is_source or file.path in changed or is_named(file.path, command)
-        ]
-        tree = self._tree(run.uid, pod.attempt)
-        try:
-            build(tree, workdir, files, self.objects)
-        except Damaged as error:
-            return Place(said=f"{error} as submitted cannot be read any more; attempt {pod.attempt} runs what is there")
-        which = ", ".join(changed[:MOST_SAID]) + (f" and {len(changed) - MOST_SAID} more" * (len(changed) > MOST_SAID))
-        verb = "was" if len(changed) == 1 else "were"
-        said = f"{which} {verb} edited since submission; attempt {pod.attempt} runs the code as submitted, in {tree}"
-        if shlex.quote(str(tree)) != str(tree) and str(workdir) in run.spec.run:
-            said += f"; but what the command calls by its full path is read from {workdir}"
-        return Place(tree=tree, paths=frozenset(_with_parents(files)), said=said)
+        if not stored or stored[-1]["snapshot"] is None or stored[-1]["workdir"] != spec.workdir or not spec.snapshot:
+            return None
+        return stored[-1]
 
-    def _tree(self, uid: str, attempt: int) -> Path:
-        return self._home.run(uid) / "code" / str(attempt)
+    def _build(self, key: str, workdir: Path, snapshot: Snapshot, command: str) -> Tree:
+        """Build a tree of the files whose content counts as submitted."""
+        written = self._written_at(os.path.realpath(workdir))
+        with_sources = {os.path.dirname(file.path) for file in snapshot.files if file.is_source}
+        files = [
+            file
+            for file in snapshot.files
+            if file.is_source
+            or is_named(file.path, command)
+            or (os.path.dirname(file.path) in with_sources and file.path not in written and self._is_settings(file))
+        ]
+        root = below(place_for_trees(self._home.path, workdir), key)
+        tree = self._trees[key] = new_tree(self._record(key), root, workdir, files, without=self._home.path)
+        tree.build(files, self.objects)
+        return tree
+
+    def _is_settings(self, file: File) -> bool:
+        """Return whether a file beside sources is a text that people may have written, such as one of settings."""
+        content = self.objects.get(file.digest) if file.size <= SETTINGS_BYTES else None
+        return content is not None and b"\0" not in content
+
+    def _said(self, tree: Tree, workdir: Path, snapshot: Snapshot, who: str, command: str) -> str | None:
+        """Return a message about files that were edited since submission; None if none was."""
+        sentences = []
+        changed = self._edited((file for file in snapshot.files if file.path in tree.copies), workdir)
+        if changed:
+            more = f" and {len(changed) - MOST_SAID} more" * (len(changed) > MOST_SAID)
+            verb = "was" if len(changed) == 1 else "were"
+            sentences.append(
+                f"{', '.join(changed[:MOST_SAID])}{more} {verb} edited since submission; "
+                f"{who} runs the code as submitted, in {tree.cwd}"
+            )
+        if shlex.quote(tree.root) != tree.root and str(workdir) in command:
+            sentences.append(f"what the command calls by its full path is read from {workdir}")
+        return "; but ".join(sentences) or None
+
+    def _edited(self, files: Iterable[File], workdir: Path) -> tuple[str, ...]:
+        """Return the stored files that people have changed or removed: not those whose content a run has written."""
+        index, written = self._index(workdir), self._written_at(os.path.realpath(workdir))
+        return tuple(path for path in differing(files, workdir, index) if not written.is_last(path, workdir / path))
+
+    def _place_in(self, tree: Tree, message: str | None) -> Place:
+        paths = frozenset(_with_parents(tree.copies))
+        return Place(tree=tree.cwd, root=Path(tree.root), paths=paths, said=message)
+
+    def _key(self, owner: str, state: dict[str, Any], snapshot: Snapshot, command: str) -> str:
+        """Return the name of a tree: one for an owner, its stored code, and the data files that a command names."""
+        named = [file.path for file in snapshot.files if not file.is_source and is_named(file.path, command)]
+        text = repr((state["at"], state["snapshot"], state["workdir"], named))
+        key = f"{owner}-{hashlib.sha256(os.fsencode(text)).hexdigest()[:8]}"
+        while self._record(key).with_suffix(LEFT).exists():
+            key += "x"  # files that stayed in an earlier tree of that name are not to be lost
+        return key
+
+    def _owner(self, uid: str, owner: str) -> str:
+        return uid if uid != owner and self._own_mark(uid).exists() else owner
+
+    def _own_mark(self, uid: str) -> Path:
+        """Return the path of the mark of a run that shares no tree."""
+        return self._home.run(uid) / "own-tree"
+
+    def _tree(self, key: str) -> Tree | None:
+        if key not in self._trees:
+            tree = Tree.read(self._record(key))
+            if tree is None:
+                return None
+            self._trees[key] = tree
+        return self._trees[key]
+
+    def _record(self, key: str) -> Path:
+        return below(self._home.path / "trees", f"{key}.json")
+
+    def _keys(self, pattern: str) -> list[str]:
+        return [record.stem for record in (self._home.path / "trees").glob(pattern)]
+
+    def _written_in(self, tree: Tree) -> Written:
+        return self._written_at(tree.workdir)
+
+    def _written_at(self, workdir: str) -> Written:
+        if workdir not in self._written:
+            name = hashlib.sha256(os.fsencode(workdir)).hexdigest()[:32]
+            self._written[workdir] = Written(self._path / "written" / f"{name}.json")
+        return self._written[workdir]
 
     def _index(self, workdir: Path) -> Index:
         return Index(self._index_path(workdir))
@@ -338,22 +552,11 @@ class CodeStore:
         return self._path / "index" / hashlib.sha256(os.fsencode(workdir)).hexdigest()[:32]
 
 
-def _sources(snapshot: Snapshot) -> list[tuple[str, str, bool]]:
-    """Return the files that determine the name of a snapshot's code."""
-    # Specs are not code: the edit of a spec changes the workload's own spec.
-    sources = (file for file in snapshot.files if file.is_source and not file.path.endswith((".yaml", ".yml")))
-    return sorted((file.path, file.digest, file.executable) for file in sources)
+def _name(sources: list[Source] | None) -> str:
+    return "" if sources is None else hashlib.sha256(repr(sources).encode()).hexdigest()[:16]
 
 
-def _name(snapshot: Snapshot | None) -> str:
-    return "" if snapshot is None else hashlib.sha256(repr(_sources(snapshot)).encode()).hexdigest()[:16]
-
-
-def _with_parents(files: Iterable[File]) -> Iterable[str]:
-    for file in files:
-        yield file.path
-        yield from (str(parent) for parent in Path(file.path).parents)
-
-
-def _trees(directory: Path) -> Iterable[Path]:
-    return (path for path in directory.iterdir() if path.name.isdigit()) if directory.is_dir() else ()
+def _with_parents(paths: Iterable[str]) -> Iterator[str]:
+    for path in paths:
+        yield path
+        yield from (str(parent) for parent in Path(path).parents)

@@ -6,6 +6,7 @@ that an unchanged file is read once and not with every run.
 
 import json
 import os
+import stat
 import time
 from collections.abc import Callable, Iterable
 from functools import partial
@@ -13,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from fairlead.cluster.local.code.objects import Objects, digest_of
-from fairlead.cluster.project_files import Ignored, TooMany, walk
+from fairlead.cluster.project_files import Found, Ignored, TooMany, Withheld, is_source, no_project, walk
 from fairlead.frozen import dataclass
 
 MOST_BYTES = 200 * 1024**2
@@ -22,17 +23,6 @@ MOST_LOOKED_AT = 20_000
 MOST_IN_ONE = 1_000  # a directory with more entries is data
 MOST_FILE_BYTES = 10 * 1024**2
 RACY_NS = 2_000_000_000  # a file may change twice within one tick of the file system's clock without a different status
-
-# fmt: off
-SOURCES = frozenset(
-    (
-        ".bash", ".c", ".cc", ".cfg", ".cmake", ".conf", ".cpp", ".cu", ".cuh", ".cxx", ".gin", ".go", ".h", ".hpp",
-        ".ini", ".ipynb", ".j2", ".java", ".jinja", ".jl", ".js", ".kt", ".lua", ".m", ".mjs", ".php", ".pl", ".proto",
-        ".py", ".pyi", ".pyx", ".r", ".rb", ".rs", ".scala", ".sh", ".sql", ".swift", ".toml", ".ts", ".yaml", ".yml",
-        ".zsh",
-    )
-)
-# fmt: on
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +37,7 @@ class File:
     @property
     def is_source(self) -> bool:
         """Return whether people rather than programs write the file: by its extension, or because it is executable."""
-        return self.executable or os.path.splitext(self.path)[1].lower() in SOURCES
+        return is_source(self.path, executable=self.executable)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,9 +59,9 @@ class Snapshot:
 
 def read_snapshot(content: bytes) -> Snapshot:
     """Deserialize a snapshot."""
-    told = json.loads(content)
-    files = tuple(File(path, digest, size, bool(executable)) for path, digest, size, executable in told["files"])
-    return Snapshot(files=files, left_out=tuple(told["left_out"]))
+    document = json.loads(content)
+    files = tuple(File(path, digest, size, bool(executable)) for path, digest, size, executable in document["files"])
+    return Snapshot(files=files, left_out=tuple(document["left_out"]))
 
 
 class Unfit(Exception):
@@ -87,9 +77,9 @@ class Index:
         self._is_changed = False
         self.ignored = Ignored()
         try:
-            told = json.loads(path.read_bytes())
-            self._known = told["files"]
-            self.ignored = Ignored(told["ignored"])
+            document = json.loads(path.read_bytes())
+            self._known = document["files"]
+            self.ignored = Ignored(document["ignored"])
         except (OSError, ValueError, KeyError, TypeError):
             self._is_changed = True  # no index yet, or one that a power cut truncated
 
@@ -133,34 +123,9 @@ def take(directory: Path, objects: Objects | None, index: Index, *, without: Pat
     Raises:
         Unfit: The directory is not a project, or too large.
     """
-    if (problem := no_project(directory)) is not None:
-        raise Unfit(problem)
-    if os.path.abspath(directory) == os.path.abspath(without):
-        # Opening and closing the database's files would also release the supervisor's locks on them.
-        raise Unfit(f"{directory} is the state directory of Fairlead")
-    found: list[tuple[str, os.stat_result]] = []
-    left_out: list[str] = []
-    num_bytes = 0
-    try:
-        for each in walk(
-            directory, most=MOST_LOOKED_AT, most_in_one=MOST_IN_ONE, without=str(without), ignored=index.ignored
-        ):
-            if isinstance(each, TooMany):
-                left_out.append(f"{each}/")
-            elif each.status.st_size > MOST_FILE_BYTES:
-                left_out.append(each.path)
-            else:
-                found.append(each)
-                num_bytes += each.status.st_size
-    except TooMany:
-        raise Unfit(f"{directory} holds more than {MOST_LOOKED_AT} files; put its data into .gitignore") from None
-    if len(found) > MOST_FILES or num_bytes > MOST_BYTES:
-        raise Unfit(
-            f"{directory} holds {len(found)} files with {num_bytes // 1024**2} MiB, more than {MOST_FILES} or "
-            f"{MOST_BYTES // 1024**2} MiB; put its data into .gitignore"
-        )
+    entries, left_out = scan(directory, index, without=without)
     files = []
-    for path, status in found:
+    for path, status in entries:
         try:
             digest = index.digest(path, status, partial(_read, f"{directory}/{path}"))
             if objects is not None and not objects.has(digest, status.st_size):
@@ -170,63 +135,54 @@ def take(directory: Path, objects: Objects | None, index: Index, *, without: Pat
             continue
         files.append(File(path, digest, status.st_size, bool(status.st_mode & 0o100)))
     if objects is not None:
-        index.keep([path for path, _ in found])
+        index.keep([path for path, _ in entries])
     return Snapshot(files=tuple(files), left_out=tuple(sorted(left_out)))
 
 
-def no_project(directory: Path) -> str | None:
-    """Return the reason why the files of a directory are never stored; None when they may be."""
-    home = Path(os.path.expanduser("~"))
-    if directory == home or directory in home.parents:
-        return f"{directory} is or holds a home directory; give the run a directory of its own"
-    return None
+def scan(directory: Path, index: Index, *, without: Path) -> tuple[list[Found], list[str]]:
+    """Return the files of a directory that would be stored, and the paths that are left out.
 
-
-def edited(
-    snapshot: Snapshot,
-    directory: Path,
-    index: Index,
-    *,
-    named: str = "",
-    was_running: Callable[[float], bool] = lambda _: False,
-) -> tuple[str, ...]:
-    """Return the stored files that people have changed or removed since.
-
-    A file that a program may have written itself, such as a table of results, counts only if it lies beside sources and
-    changed while nothing ran there.
-
-    Args:
-        named: The command; a file that it names is a source, whatever its extension.
-        was_running: Returns whether a run was active in the directory at a Unix time.
+    Raises:
+        Unfit: The directory is not a project, or too large.
     """
-    with_sources = {os.path.dirname(file.path) for file in snapshot.files if file.is_source}
+    if (problem := no_project(directory)) is not None:
+        raise Unfit(problem)
+    if os.path.abspath(directory) == os.path.abspath(without):
+        # Opening and closing the database's files would also release the supervisor's locks on them.
+        raise Unfit(f"{directory} is the state directory of Fairlead")
+    files: list[Found] = []
+    left_out: list[str] = []
+    num_bytes = 0
+    try:
+        for entry in walk(
+            directory, most=MOST_LOOKED_AT, most_in_one=MOST_IN_ONE, without=str(without), ignored=index.ignored
+        ):
+            if isinstance(entry, TooMany):
+                left_out.append(f"{entry}/")
+            elif isinstance(entry, Withheld) or entry.status.st_size > MOST_FILE_BYTES:
+                left_out.append(entry.path)
+            else:
+                files.append(entry)
+                num_bytes += entry.status.st_size
+    except TooMany:
+        raise Unfit(f"{directory} holds more than {MOST_LOOKED_AT} files; put its data into .gitignore") from None
+    if len(files) > MOST_FILES or num_bytes > MOST_BYTES:
+        raise Unfit(
+            f"{directory} holds {len(files)} files with {num_bytes // 1024**2} MiB, more than {MOST_FILES} or "
+            f"{MOST_BYTES // 1024**2} MiB; put its data into .gitignore"
+        )
+    return files, left_out
+
+
+def differing(files: Iterable[File], directory: Path, index: Index) -> tuple[str, ...]:
+    """Return the stored files that have changed or are gone, whatever changed them."""
     changed = []
-    for file in snapshot.files:
-        is_source = file.is_source or is_named(file.path, named)
-        if not is_source and os.path.dirname(file.path) not in with_sources:
-            continue
+    for file in files:
         path = f"{directory}/{file.path}"
         try:
             status = os.lstat(path)
-            now = index.digest(file.path, status, partial(_read, path))
-            if now == file.digest and bool(status.st_mode & 0o100) == file.executable:
-                continue
-            if is_source or not was_running(status.st_mtime):
-                changed.append(file.path)
-        except OSError:
-            if is_source:
-                changed.append(file.path)
-    return tuple(changed)
-
-
-def differing(snapshot: Snapshot, directory: Path, index: Index) -> tuple[str, ...]:
-    """Return all stored files that have changed or are gone, whatever changed them."""
-    changed = []
-    for file in snapshot.files:
-        path = f"{directory}/{file.path}"
-        try:
-            status = os.lstat(path)
-            if index.digest(file.path, status, partial(_read, path)) != file.digest:
+            is_regular = stat.S_ISREG(status.st_mode)
+            if not is_regular or index.digest(file.path, status, partial(_read, path)) != file.digest:
                 changed.append(file.path)
         except OSError:
             changed.append(file.path)

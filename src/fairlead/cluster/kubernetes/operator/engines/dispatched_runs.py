@@ -5,21 +5,27 @@ which ranks meet and the policy that lets them are written here, owned by the Jo
 """
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from functools import partial
 from typing import Any
 
 from fairlead.cluster.kubernetes.api.client import ApiError, Client
 from fairlead.cluster.kubernetes.api.objects import PodObject
 from fairlead.cluster.kubernetes.engines.kueue import ORIGIN
+from fairlead.cluster.kubernetes.engines.pod_template import QUEUE_NAME
 from fairlead.cluster.kubernetes.engines.port import Object
+from fairlead.cluster.kubernetes.informers.informers import Informers
+from fairlead.cluster.kubernetes.informers.pod_index import RunKey
 from fairlead.cluster.kubernetes.manifests.network_policies import render_run_policy
+from fairlead.cluster.kubernetes.manifests.run_keys import render_key
 from fairlead.cluster.kubernetes.manifests.runtime_bundle import bundle_name, render_bundle
 from fairlead.cluster.kubernetes.manifests.services import render_service, render_slice
 from fairlead.cluster.kubernetes.names import RUN, host_name
+from fairlead.cluster.kubernetes.operator.controller import Controller, PassStage, Turn
 from fairlead.cluster.kubernetes.operator.pods.pod_agent import Agent
-from fairlead.cluster.kubernetes.operator.runs.informers import Informers
 from fairlead.frozen import dataclass
+from fairlead.runtime.run_key import new_key
+from fairlead.specs.constraints import BrokenRules
 from fairlead.specs.engines import Engine
 from fairlead.specs.training import Training
 from fairlead.state.reasons import Code, Reason
@@ -27,6 +33,8 @@ from fairlead.state.snapshot import Intent, Phase, Status, Workload
 
 log = logging.getLogger(__name__)
 
+_Claim = tuple[str, RunKey]
+"""The uid of a run of another cluster, and kind, namespace and name that pods here give it."""
 RUNTIME = "fairlead-runtime"
 """The volume of a pod that holds the runtime."""
 
@@ -45,92 +53,118 @@ class _Guest:
     owner: Object
 
 
-class DispatchedRuns:
+class DispatchedRuns(Controller):
     """The hands of the operator for pods whose run another cluster keeps.
 
     Args:
         may_act: Whether we still lead; asked before each request.
     """
 
+    name = "dispatched runs"
+    stage = PassStage.FOLLOWING
+
     def __init__(self, client: Client, view: Informers, *, may_act: Callable[[], bool]) -> None:
         self._client = client
         self._view = view
         self._may_act = may_act
         self._marks = view.marks()
-        self._guests: dict[str, _Guest] = {}
-        self._others: set[str] = set()
+        self._guests: dict[_Claim, _Guest] = {}
+        self._others: set[_Claim] = set()
         self._unsettled: set[str] = set()
-        self._written: dict[str, Mapping[int, str]] = {}
+        self._written: dict[_Claim, Mapping[int, str]] = {}
 
-    def act(self, agent: Agent) -> None:
+    def act(self, turn: Turn) -> None:
         """Give out what runs need whose pods have changed."""
+        agent = turn.agent
         changed, _ = self._marks.take()
         for uid in changed | self._unsettled:
             self._unsettled.discard(uid)
-            pods = [pod for pod in self._view.pods_of(uid).values() if pod.engine == Engine.KUEUE]
-            if not pods or self._view.find_any(uid) is not None:
-                self._forget(uid)
-                continue
+            with self._view.isolation.of(f"dispatched run {uid}"):
+                self._look_after(uid, agent)
+
+    def _look_after(self, uid: str, agent: Agent) -> None:
+        # Pods of several namespaces may name one run; each namespace has what its own pods need.
+        guests = {} if self._view.find_any(uid) is not None else self._view.guests_of(uid)
+        by_claim = {
+            (uid, key): own
+            for key, pods in guests.items()
+            if (own := [pod for pod in pods if pod.engine == Engine.KUEUE])
+        }
+        self._forget(uid, by_claim)
+        for claim, pods in by_claim.items():
             attempt = max(pod.attempt for pod in pods)
             live = [pod for pod in pods if pod.attempt == attempt and not pod.is_over and pod.told_at is None]
-            if live and uid not in self._others and not self._is_equipped(uid, live):
+            if live and claim not in self._others and not self._is_equipped(claim, live):
                 # What was given out may fail, so it is looked for again.
                 self._unsettled.add(uid)
-                agent.submit(uid, f"equip {live[0].key}", partial(self._equip, uid, live))
+                agent.submit(uid, f"equip {live[0].key}", partial(self._equip, claim, live))
 
-    def _forget(self, uid: str) -> None:
-        for known in (self._guests, self._written):
-            known.pop(uid, None)
-        self._others.discard(uid)
+    def _forget(self, uid: str, but: Container[_Claim]) -> None:
+        over = [each for each in {*self._guests, *self._others} if each[0] == uid and each not in but]
+        for claim in over:
+            self._guests.pop(claim, None)
+            self._written.pop(claim, None)
+        self._others.difference_update(over)
 
-    def _is_equipped(self, uid: str, pods: list[PodObject]) -> bool:
+    def _is_equipped(self, claim: _Claim, pods: list[PodObject]) -> bool:
         """Return whether a start has what it needs, as far as its pods have addresses."""
-        guest = self._guests.get(uid)
-        return guest is not None and guest.attempt == pods[0].attempt and self._written.get(uid) == _addresses(pods)
+        guest = self._guests.get(claim)
+        return guest is not None and guest.attempt == pods[0].attempt and self._written.get(claim) == _addresses(pods)
 
-    def _equip(self, uid: str, pods: list[PodObject]) -> None:
+    def _equip(self, claim: _Claim, pods: list[PodObject]) -> None:
         """Write what is missing for a start."""
         if not self._may_act():
             return
-        guest = self._guests.get(uid)
+        guest = self._guests.get(claim)
         if guest is None or guest.attempt != pods[0].attempt:
-            guest = self._admit(uid, pods[0])
+            guest = self._admit(claim[0], pods[0])
             if guest is None:
-                self._others.add(uid)
+                self._others.add(claim)
                 return
             self._provide(guest)
-            self._written[uid] = {}
-            self._guests[uid] = guest
+            self._written[claim] = {}
+            self._guests[claim] = guest
         addresses = _addresses(pods)
-        if self._written[uid] != addresses:
+        if self._written[claim] != addresses:
             names = {host_name(guest.run.spec, guest.attempt, index): place for index, place in addresses.items()}
             place = f"/apis/discovery.k8s.io/v1/namespaces/{guest.run.spec.team}/endpointslices"
             self._apply(place, guest, render_slice(guest.run, 0, names))
-            self._written[uid] = addresses
+            self._written[claim] = addresses
 
     def _admit(self, uid: str, pod: PodObject) -> _Guest | None:
         """Return the start that a pod is of, by its Job; None where MultiKueue did not bring it."""
         namespace, _, name = pod.key.partition("/")
         try:
             found = self._client.get(f"/api/v1/namespaces/{namespace}/pods/{name}")
-            owner = next(each for each in found["metadata"].get("ownerReferences") or () if each.get("controller"))
+            owner = next(
+                owner_reference
+                for owner_reference in found["metadata"].get("ownerReferences") or ()
+                if owner_reference.get("controller")
+            )
             job = self._client.get(f"/apis/batch/v1/namespaces/{namespace}/jobs/{owner['name']}")
         except (ApiError, StopIteration) as error:
             if isinstance(error, ApiError) and error.status != 404:
                 raise
             return None
         labels = job["metadata"].get("labels") or {}
-        if ORIGIN not in labels or RUN not in labels:
+        if ORIGIN not in labels or RUN not in labels or QUEUE_NAME not in labels:
             return None
         volumes = found["spec"].get("volumes") or ()
-        wanted = next((each["configMap"]["name"] for each in volumes if each["name"] == RUNTIME), "")
+        wanted = next((volume["configMap"]["name"] for volume in volumes if volume["name"] == RUNTIME), "")
         if wanted != bundle_name():
             log.warning(
                 "the pods of %s from cluster %s begin with %s, and this operator has %s: install the same version of "
                 "Fairlead in both clusters",
                 job["metadata"]["name"], labels[ORIGIN], wanted, bundle_name(),
             )  # fmt: skip
-        spec = Training(name=labels[RUN], team=namespace, run="elsewhere", nodes=job["spec"].get("completions") or 1)
+        try:
+            spec = Training(
+                name=labels[RUN], team=namespace, run="elsewhere", nodes=job["spec"].get("completions") or 1,
+                engine=Engine.KUEUE, queue=labels[QUEUE_NAME],
+            )  # fmt: skip
+        except BrokenRules as error:
+            log.warning("Job %s/%s is not of a run of another cluster: %s", namespace, owner["name"], error)
+            return None
         return _Guest(
             run=_stand_in(uid, spec),
             attempt=pod.attempt,
@@ -141,6 +175,13 @@ class DispatchedRuns:
         place = f"namespaces/{guest.run.spec.team}"
         try:
             self._client.create(f"/api/v1/{place}/configmaps", render_bundle(guest.run.spec.team))
+        except ApiError as error:
+            if error.reason != "AlreadyExists":
+                raise
+        key = render_key(guest.run, guest.attempt, new_key())
+        key["metadata"]["ownerReferences"] = [guest.owner]
+        try:
+            self._client.create(f"/api/v1/{place}/secrets", key)
         except ApiError as error:
             if error.reason != "AlreadyExists":
                 raise

@@ -16,11 +16,13 @@ from fairlead.cluster.kubernetes.api.watching import IDLE_S, Cache
 from fairlead.cluster.kubernetes.engines.endpoint_port import GIVEN, EndpointDriver, Handover, Version, rendered
 from fairlead.cluster.kubernetes.engines.port import Object
 from fairlead.cluster.kubernetes.engines.table import endpoint_driver_of, missing
+from fairlead.cluster.kubernetes.informers.informers import Informers
+from fairlead.cluster.kubernetes.manifests.endpoints import endpoint_name
+from fairlead.cluster.kubernetes.operator.controller import Controller, PassStage, Turn
 from fairlead.cluster.kubernetes.operator.engines.engine_controller import device_of, models_of
 from fairlead.cluster.kubernetes.operator.engines.engine_problems import EngineProblems
 from fairlead.cluster.kubernetes.operator.pods import pod_rejections as refusals
 from fairlead.cluster.kubernetes.operator.pods.pod_agent import Agent
-from fairlead.cluster.kubernetes.operator.runs.informers import Informers
 from fairlead.frozen import dataclass
 from fairlead.policy.kinds.serving import detail_of, is_to_be_tried, share_of_canary, spec_of
 from fairlead.specs.endpoint_engines import EndpointEngine
@@ -34,12 +36,19 @@ KEPT = ("apiVersion", "kind", "status")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Kept:
-    """An object of an engine, or one that the engine created for it, without its spec."""
+    """An object of an engine, or one that the engine created for it, without its spec.
+
+    Attributes:
+        endpoint_uid: The uid of the endpoint by its label, which says nothing of whose the object is.
+        owner_uid: The uid of its controller; empty for none.
+    """
 
     key: str
     version: int
     uid: str
     endpoint_uid: str
+    owner_uid: str
+    owner_name: str
     content: Mapping[str, Any] = field(compare=False)
     is_leaving: bool
 
@@ -56,16 +65,32 @@ class _Caches:
     def is_synced(self) -> bool:
         return self.objects.is_synced and self.made.is_synced
 
-    def of(self, uid: str) -> _Kept | None:
-        return next((each for each in self.objects.all() if each.endpoint_uid == uid), None)
+    def of(self, endpoint: Workload[Serving]) -> _Kept | None:
+        """The object of an endpoint, which has its name and its namespace, and is owned by it."""
+        found = self.objects.get(f"{endpoint.spec.team}/{endpoint_name(endpoint.spec)}")
+        return None if found is None or found.owner_uid != endpoint.uid else found
+
+    def made_from(self, there: _Kept) -> list[_Kept]:
+        """The objects that the engine created from an endpoint's; one between them has the same name."""
+        namespace, _, name = there.key.partition("/")
+        return [
+            each
+            for each in self.made.all()
+            if each.endpoint_uid == there.endpoint_uid
+            and each.key.startswith(f"{namespace}/")
+            and (each.owner_uid == there.uid or each.owner_name == name)
+        ]
 
 
-class EndpointController:
+class EndpointController(Controller):
     """Manages the engine objects of endpoints for the operator.
 
     Args:
         may_act: Returns whether this process still leads; asked before each request.
     """
+
+    name = "the engines of endpoints"
+    stage = PassStage.CHANGES
 
     def __init__(
         self, client: Client, view: Informers, *, may_act: Callable[[], bool] = lambda: True, idle_s: float = IDLE_S
@@ -85,18 +110,27 @@ class EndpointController:
         """Return whether anything is still to be written or read."""
         return self._is_behind
 
+    @property
+    def caches(self) -> list[Cache[_Kept]]:
+        """The caches of the engines that are used."""
+        return [cache for each in list(self._caches.values()) for cache in (each.objects, each.made)]
+
     def stop(self) -> None:
         """End all watches."""
-        for each in self._caches.values():
-            each.objects.stop()
-            each.made.stop()
+        for cache in self.caches:
+            cache.stop()
+
+    def extend(self, snapshot: Snapshot, now: float) -> Snapshot:
+        reports = self.look(snapshot)
+        return replace(snapshot, engine_endpoints=reports) if reports else snapshot
 
     def look(self, seen: Snapshot) -> Mapping[str, EngineEndpoint]:
         """Return what engines report of the endpoints of a snapshot, by uid."""
         found = {}
         for endpoint in _endpoints(seen):
             assert endpoint.spec.engine is not None
-            found[endpoint.uid] = self._look(endpoint, self._watch(endpoint.spec.engine))
+            with self._view.isolation.of(f"{endpoint.spec.engine} of {endpoint.spec.team}/{endpoint.spec.name}"):
+                found[endpoint.uid] = self._look(endpoint, self._watch(endpoint.spec.engine))
         return found
 
     def _look(self, endpoint: Workload[Serving], caches: _Caches) -> EngineEndpoint:
@@ -105,53 +139,57 @@ class EndpointController:
             problem = self._problem(caches)
             # Until the objects are listed it may exist.
             return EngineEndpoint(kind=kind, is_there=problem is None, message=problem or "")
-        there = caches.of(endpoint.uid)
+        there = caches.of(endpoint)
         refusal = self._problems.refusal(endpoint.uid)
         if there is None:
             return EngineEndpoint(kind=kind, message="" if refusal is None else refusal.problem)
-        made = [each.content for each in caches.made.all() if each.endpoint_uid == endpoint.uid]
+        made = [each.content for each in caches.made_from(there)]
         told = caches.driver.observe(there.content, made)
         if refusal is not None and refusal.content != _given(there):
             return replace(told, ready=False, message=refusal.problem)
         finding = self._problems.finding(endpoint.uid, _target(endpoint))
         return told if told.ready or not finding else replace(told, message=finding)
 
-    def act(self, agent: Agent, seen: Snapshot) -> None:
+    def act(self, turn: Turn) -> None:
         """Queue the work that follows from a snapshot."""
-        is_behind = False
+        agent, seen = turn.agent, turn.snapshot
+        self._is_behind = False
         wanted = {each.uid: each for each in _endpoints(seen)}
         with self._lock:
             self._wanted = wanted
         self._problems.keep(wanted.keys())
-        for uid, endpoint in wanted.items():
-            assert endpoint.spec.engine is not None
-            caches = self._watch(endpoint.spec.engine)
-            if not caches.is_synced:
-                is_behind = True
-                continue
-            there = caches.of(uid)
+        for endpoint in wanted.values():
             name = f"{endpoint.spec.engine} {endpoint.spec.team}/{endpoint.spec.name}"
-            if not _is_to_run(endpoint):
-                if there is not None and not there.is_leaving:
-                    agent.submit(uid, f"delete {name}", partial(self._delete, caches, there))
-                continue
-            content = self._content(endpoint)
-            if content is None:
-                continue
-            given = content["metadata"]["annotations"][GIVEN]
-            if there is None or (_given(there) != given and not there.is_leaving):
-                is_behind = True
-                if not self._problems.is_paused(uid, given):
-                    agent.submit(uid, f"give {name}", partial(self._write, uid))
-            elif there.is_leaving:
-                is_behind = True
-            elif self._look(endpoint, caches).ready:
-                self._problems.clear(uid)
-            else:
-                is_behind = True
-                if self._problems.is_due(uid):
-                    agent.submit(uid, f"ask why {name} is not ready", partial(self._ask, endpoint))
-        self._is_behind = is_behind
+            with self._view.isolation.of(name):
+                self._is_behind = self._act_on(endpoint, name, agent) or self._is_behind
+
+    def _act_on(self, endpoint: Workload[Serving], name: str, agent: Agent) -> bool:
+        """Queue the work that one endpoint needs; return whether more is to come."""
+        assert endpoint.spec.engine is not None
+        uid, caches = endpoint.uid, self._watch(endpoint.spec.engine)
+        if not caches.is_synced:
+            return True
+        there = caches.of(endpoint)
+        if not _is_to_run(endpoint):
+            if there is not None and not there.is_leaving:
+                agent.submit(uid, f"delete {name}", partial(self._delete, caches, there))
+            return False
+        content = self._content(endpoint)
+        if content is None:
+            return False
+        given = content["metadata"]["annotations"][GIVEN]
+        if there is None or (_given(there) != given and not there.is_leaving):
+            if not self._problems.is_paused(uid, given):
+                agent.submit(uid, f"give {name}", partial(self._write, uid))
+            return True
+        if there.is_leaving:
+            return True
+        if self._look(endpoint, caches).ready:
+            self._problems.clear(uid)
+            return False
+        if self._problems.is_due(uid):
+            agent.submit(uid, f"ask why {name} is not ready", partial(self._ask, endpoint))
+        return True
 
     def _content(self, endpoint: Workload[Serving]) -> Object | None:
         """Return an endpoint's wanted object; None if no decision was made yet."""
@@ -199,11 +237,11 @@ class EndpointController:
             if error.status != 404:
                 raise
             return None
-        owner = (there["metadata"].get("labels") or {}).get(names.ENDPOINT_UID)
-        if owner == endpoint.uid:
+        owner = names.controller_of(there["metadata"])
+        if owner.get("uid") == endpoint.uid:
             return None
         kind, name = there["kind"], there["metadata"]["name"]
-        if owner is not None:
+        if names.group_of(owner) == names.DOMAIN:
             return f"the {kind} {name} of an endpoint that had the name before is on its way out"
         return f"a {kind} named {name} exists that Fairlead did not create; delete it, or give another name"
 
@@ -296,22 +334,22 @@ def handover_of(endpoint: Workload[Serving]) -> Handover | None:
 def trouble_of(pod: Mapping[str, Any]) -> str:
     """Return why a pod is not ready, as a clause; empty if it is, or no reason is reported."""
     name, status = pod["metadata"]["name"], pod.get("status") or {}
-    for each in status.get("conditions") or ():
-        if each.get("type") == "PodScheduled" and each.get("status") == "False":
-            return f"kube-scheduler finds no place for {name}: {_clause(each.get('message'))}"
+    for condition in status.get("conditions") or ():
+        if condition.get("type") == "PodScheduled" and condition.get("status") == "False":
+            return f"kube-scheduler finds no place for {name}: {_clause(condition.get('message'))}"
     containers = (*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ()))
-    for each in containers:
-        state = each.get("state") or {}
+    for container in containers:
+        state = container.get("state") or {}
         waiting = state.get("waiting") or {}
-        ended = (each.get("lastState") or {}).get("terminated") or state.get("terminated") or {}
+        ended = (container.get("lastState") or {}).get("terminated") or state.get("terminated") or {}
         if ended.get("exitCode"):
-            return f"{each['name']} of {name} ended with exit code {ended['exitCode']}"
+            return f"{container['name']} of {name} ended with exit code {ended['exitCode']}"
         if waiting.get("reason") not in (None, "ContainerCreating", "PodInitializing"):
-            return f"{each['name']} of {name} waits: {_clause(waiting.get('message') or waiting['reason'])}"
-    for each in containers:
+            return f"{container['name']} of {name} waits: {_clause(waiting.get('message') or waiting['reason'])}"
+    for container in containers:
         # Last, as a sidecar that probes the server is not ready either.
-        if not each.get("ready") and "running" in (each.get("state") or {}):
-            return f"{each['name']} of {name} runs and does not answer its probe yet"
+        if not container.get("ready") and "running" in (container.get("state") or {}):
+            return f"{container['name']} of {name} runs and does not answer its probe yet"
     return ""
 
 
@@ -320,7 +358,7 @@ def _clause(text: object) -> str:
 
 
 def _endpoints(seen: Snapshot) -> list[Workload[Serving]]:
-    found = [each for each in seen.parents if isinstance(each.spec, Serving) and each.spec.engine is not None]
+    found = [parent for parent in seen.parents if isinstance(parent.spec, Serving) and parent.spec.engine is not None]
     return cast("list[Workload[Serving]]", found)
 
 
@@ -346,7 +384,7 @@ def _path(driver: EndpointDriver, namespace: str, name: str) -> str:
 
 def _read(content: dict[str, Any]) -> _Kept | None:
     metadata = content["metadata"]
-    uid = (metadata.get("labels") or {}).get(names.ENDPOINT_UID)
+    uid, owner = (metadata.get("labels") or {}).get(names.ENDPOINT_UID), names.controller_of(metadata)
     if uid is None:
         return None
     about = {name: metadata.get(name) for name in ("name", "namespace", "generation", "labels", "annotations")}
@@ -355,6 +393,8 @@ def _read(content: dict[str, Any]) -> _Kept | None:
         version=int(metadata["resourceVersion"]),
         uid=str(metadata["uid"]),
         endpoint_uid=str(uid),
+        owner_uid=str(owner.get("uid") or ""),
+        owner_name=str(owner.get("name") or ""),
         content={"metadata": about, **{name: content.get(name) for name in KEPT}},
         is_leaving="deletionTimestamp" in metadata,
     )

@@ -15,14 +15,15 @@ from fairlead.cluster.kubernetes.api.objects import MODEL_LABELS, NodeObject
 from fairlead.cluster.kubernetes.devices import DeviceResource, whole_resource
 from fairlead.cluster.kubernetes.engines.port import Object, Stage, Submission, words
 from fairlead.cluster.kubernetes.engines.table import driver_of, path_of
+from fairlead.cluster.kubernetes.informers.engine_objects import EngineObject
 from fairlead.cluster.kubernetes.manifests.pods import PodSettings
 from fairlead.cluster.kubernetes.manifests.workdir import archive_place, part_names
-from fairlead.cluster.kubernetes.names import RUN_UID
+from fairlead.cluster.kubernetes.names import controller_of
 from fairlead.cluster.kubernetes.operator.cluster import KubernetesCluster
-from fairlead.cluster.kubernetes.operator.engines.engine_objects import EngineObject
+from fairlead.cluster.kubernetes.operator.controller import Controller, PassStage, Turn
 from fairlead.cluster.kubernetes.operator.pods import pod_rejections as refusals
 from fairlead.cluster.kubernetes.operator.pods.pod_agent import Agent
-from fairlead.cluster.kubernetes.operator.runs.run_record import Gang, TrainingObject
+from fairlead.cluster.kubernetes.workloads.run_record import Gang, TrainingObject
 from fairlead.policy.placement.device_matching import matches
 from fairlead.specs.engines import Engine
 from fairlead.specs.training import Training
@@ -36,7 +37,7 @@ PATIENCE_S = 5.0
 ASK_AFTER_S, ASK_EVERY_S = 5.0, 10.0
 
 
-class EngineController:
+class EngineController(Controller):
     """Manages the engine objects of runs for the operator.
 
     Args:
@@ -44,6 +45,9 @@ class EngineController:
         may_act: Returns whether this process still leads; asked before each request.
         create_s: Seconds after which a creation is no longer attempted, as for pods.
     """
+
+    name = "engines"
+    stage = PassStage.FOLLOWING
 
     def __init__(
         self,
@@ -71,13 +75,18 @@ class EngineController:
         """Return whether anything is still to be done or checked again."""
         return bool(self._unsettled)
 
-    def act(self, now: float) -> None:
+    def act(self, turn: Turn) -> None:
         """Queue the work that changed runs need."""
+        now = turn.now
         changed, _ = self._marks.take()
         for uid in changed | self._unsettled:
             found = self._view.find(uid)
             engine = None if found is None or found.workload is None else found.workload.spec.engine
-            if found is None or engine is None or self._look_after(found, engine, now):
+            is_settled = found is None or engine is None
+            if found is not None and engine is not None:
+                with self._view.isolation.of(f"{engine} of {found.kind} {found.key}"):
+                    is_settled = self._look_after(found, engine, now)
+            if is_settled:
                 self._unsettled.discard(uid)
             else:
                 self._unsettled.add(uid)
@@ -115,7 +124,7 @@ class EngineController:
         """Read why an engine does not create all pods if no reason is known; return whether nothing is left to read."""
         is_late = found.state.status.phase is Phase.STARTING and there.observed.stage is Stage.WAITING
         num_pods = sum(pod.attempt == gang.attempt for pod in self._view.pods_of(found.uid).values())
-        if not is_late or num_pods >= len(gang.nodes) or self._view.engines.is_explained(there.uid):
+        if not is_late or num_pods >= len(gang.nodes) or self._view.engines.is_explained(there):
             self._asked.pop(found.uid, None)
             return True
         asked_at = self._asked.setdefault(found.uid, now - ASK_EVERY_S + ASK_AFTER_S)
@@ -209,7 +218,7 @@ class EngineController:
                     self._bury(found, gang, phase, message)
                     return
                 answer = self._client.get(f"{path}/{content['metadata']['name']}")
-                if (answer["metadata"].get("labels") or {}).get(RUN_UID) != found.uid:
+                if controller_of(answer["metadata"]).get("uid") != found.uid:
                     self._bury(found, gang, PodPhase.FAILED, _taken(content))
                     return
         self._view.engines.put(run.spec.engine, answer)

@@ -16,10 +16,11 @@ from fairlead.cluster.kubernetes.api.watching import IDLE_S, Cache
 from fairlead.cluster.kubernetes.engines import katib
 from fairlead.cluster.kubernetes.engines.katib import KatibTrial
 from fairlead.cluster.kubernetes.engines.table import missing
+from fairlead.cluster.kubernetes.informers.informers import Informers
+from fairlead.cluster.kubernetes.operator.controller import Controller, PassStage, Turn
 from fairlead.cluster.kubernetes.operator.engines.engine_problems import EngineProblems
 from fairlead.cluster.kubernetes.operator.pods import pod_rejections as refusals
 from fairlead.cluster.kubernetes.operator.pods.pod_agent import Agent
-from fairlead.cluster.kubernetes.operator.runs.informers import Informers
 from fairlead.frozen import dataclass
 from fairlead.policy.kinds.record import Family
 from fairlead.policy.kinds.sweep import detail_of, num_wanted, trials_of
@@ -36,12 +37,17 @@ _FAILED = "the failure of {}"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Experiment:
-    """An Experiment without its template."""
+    """An Experiment without its template.
+
+    Attributes:
+        sweep: Namespace and name of the sweep that it names as its owner.
+    """
 
     key: str
     version: int
     uid: str
     sweep_uid: str
+    sweep: str
     attempt: int
     content: Mapping[str, Any]
     is_leaving: bool
@@ -57,12 +63,12 @@ class _Experiment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Trial:
-    """A Trial with whose it is."""
+    """A Trial, with uid and name of the Experiment that Katib made it for."""
 
     key: str
     version: int
     uid: str
-    sweep_uid: str
+    experiment_uid: str
     experiment: str
     trial: KatibTrial
 
@@ -80,21 +86,39 @@ class _Caches:
 
     def experiment(self, sweep: Workload[Sweep]) -> _Experiment | None:
         """The Experiment that still proposes, as one does through a suspension; else that of the sweep's start."""
-        own = [each for each in self.experiments.all() if each.sweep_uid == sweep.uid]
+        own = self._experiments_of(sweep)
         open_ = [each for each in own if not each.is_over and not each.is_leaving]
         of_start = [each for each in own if each.attempt == sweep.status.attempt]
         return max(open_ or of_start, key=lambda each: each.attempt, default=None)
 
-    def trials_of(self, sweep_uid: str) -> list[_Trial]:
-        return [each for each in self.trials.all() if each.sweep_uid == sweep_uid]
+    def _experiments_of(self, sweep: Workload[Sweep]) -> list[_Experiment]:
+        key = f"{sweep.spec.team}/{sweep.spec.name}"
+        return [
+            experiment
+            for experiment in self.experiments.all()
+            if (experiment.sweep_uid, experiment.sweep) == (sweep.uid, key)
+        ]
+
+    def trials_of(self, sweep: Workload[Sweep]) -> list[_Trial]:
+        """The Trials of the Experiments of a sweep, of which each is in the namespace of its Experiment."""
+        own = {(each.uid, each.key) for each in self._experiments_of(sweep)}
+        team = sweep.spec.team
+        return [
+            trial
+            for trial in self.trials.all()
+            if (trial.experiment_uid, f"{team}/{trial.experiment}") in own and trial.key.startswith(f"{team}/")
+        ]
 
 
-class SearchController:
+class SearchController(Controller):
     """Creates, answers and ends the Experiments of sweeps whose trials an engine proposes.
 
     Args:
         may_act: Whether we still lead; asked before each request.
     """
+
+    name = "searches"
+    stage = PassStage.CHANGES
 
     def __init__(
         self, client: Client, view: Informers, *, may_act: Callable[[], bool] = lambda: True, idle_s: float = IDLE_S
@@ -112,15 +136,27 @@ class SearchController:
         """Return whether something is still to be done, or asked."""
         return self._is_behind
 
+    @property
+    def caches(self) -> list[Cache[Any]]:
+        """The caches, once a sweep uses the engine."""
+        return [] if self._caches is None else [self._caches.experiments, self._caches.trials]
+
     def stop(self) -> None:
         """End all watches."""
-        if self._caches is not None:
-            self._caches.experiments.stop()
-            self._caches.trials.stop()
+        for cache in self.caches:
+            cache.stop()
+
+    def extend(self, snapshot: Snapshot, now: float) -> Snapshot:
+        searches = self.look(snapshot)
+        return replace(snapshot, engine_searches=searches) if searches else snapshot
 
     def look(self, seen: Snapshot) -> Mapping[str, EngineSearch]:
         """Return what the engine proposes for the sweeps of a snapshot, by uid."""
-        return {sweep.uid: self._look(sweep, self._watch()) for sweep in _sweeps(seen)}
+        found = {}
+        for sweep in _sweeps(seen):
+            with self._view.isolation.of(f"search of {sweep.spec.team}/{sweep.spec.name}"):
+                found[sweep.uid] = self._look(sweep, self._watch())
+        return found
 
     def _look(self, sweep: Workload[Sweep], caches: _Caches) -> EngineSearch:
         if not caches.is_synced:
@@ -129,7 +165,7 @@ class SearchController:
         there = caches.experiment(sweep)
         if there is None:
             return EngineSearch(message="" if refusal is None else refusal.problem)
-        own = (each.trial for each in caches.trials_of(sweep.uid) if each.experiment == there.name)
+        own = (each.trial for each in caches.trials_of(sweep) if each.experiment == there.name)
         found = katib.observe(there.content, own)
         if found.has_failed:
             # The sweep ends with the first words of a failure, so that it waits for those that say why.
@@ -137,31 +173,35 @@ class SearchController:
             return replace(found, is_over=bool(why), has_failed=bool(why), message=why)
         return replace(found, message=found.message or self._problems.finding(sweep.uid))
 
-    def act(self, agent: Agent, seen: Snapshot) -> None:
+    def act(self, turn: Turn) -> None:
         """Give out what is to be done by a snapshot, and for sweeps that are over, which it does not show."""
-        is_behind, sweeps = False, self._all_sweeps()
+        agent, seen = turn.agent, turn.snapshot
+        self._is_behind, sweeps = False, self._all_sweeps()
         self._problems.keep({each.uid for each in sweeps})
         for sweep in sweeps:
-            caches = self._watch()
-            if not caches.is_synced:
-                is_behind = True
-                continue
-            children = self._children(seen, sweep)
-            is_behind = self._tell_ends(agent, sweep, children, caches) or is_behind
-            there = caches.experiment(sweep)
-            if sweep.status.phase is Phase.RUNNING and there is None:
-                is_behind = True
-                self._give(agent, sweep)
-            if there is None or there.is_leaving:
-                continue
-            if there.is_over:
-                is_behind = self._explain(agent, sweep, there) or is_behind
-            elif (end := _end_of(sweep)) is not None:
-                is_behind = True
-                agent.submit(sweep.uid, f"end experiment {there.key}", partial(self._end, there, *end))
-            elif sweep.status.phase is Phase.RUNNING:
-                is_behind = self._ask_why(agent, sweep, there, caches) or is_behind
-        self._is_behind = is_behind
+            with self._view.isolation.of(f"experiment of {sweep.spec.team}/{sweep.spec.name}"):
+                self._is_behind = self._act_on(sweep, agent, seen) or self._is_behind
+
+    def _act_on(self, sweep: Workload[Sweep], agent: Agent, seen: Snapshot) -> bool:
+        """Queue the work that one sweep needs; return whether more is to come."""
+        caches = self._watch()
+        if not caches.is_synced:
+            return True
+        is_behind = self._tell_ends(agent, sweep, self._children(seen, sweep), caches)
+        there = caches.experiment(sweep)
+        if sweep.status.phase is Phase.RUNNING and there is None:
+            is_behind = True
+            self._give(agent, sweep)
+        if there is None or there.is_leaving:
+            return is_behind
+        if there.is_over:
+            return self._explain(agent, sweep, there) or is_behind
+        if (end := _end_of(sweep)) is not None:
+            agent.submit(sweep.uid, f"end experiment {there.key}", partial(self._end, there, *end))
+            return True
+        if sweep.status.phase is Phase.RUNNING:
+            return self._ask_why(agent, sweep, there, caches) or is_behind
+        return is_behind
 
     def _all_sweeps(self) -> list[Workload[Sweep]]:
         found = (each.workload for each in self._view.cache_of(Sweep.__name__).all())
@@ -216,7 +256,7 @@ class SearchController:
         numbers = {name: number for number, name in enumerate(detail.proposed)}
         records: dict[int, TrialRecord] | None = None
         has_told = False
-        for each in caches.trials_of(sweep.uid):
+        for each in caches.trials_of(sweep):
             if each.trial.is_completed:
                 continue
             number = numbers.get(each.trial.name)
@@ -259,12 +299,12 @@ class SearchController:
 
     def _ask_why(self, agent: Agent, sweep: Workload[Sweep], there: _Experiment, caches: _Caches) -> bool:
         """Ask why nothing is proposed while no trial runs; return whether to come again."""
-        trials = caches.trials_of(sweep.uid)
-        if any(not each.trial.is_completed for each in trials):
+        trials = caches.trials_of(sweep)
+        if any(not trial.trial.is_completed for trial in trials):
             self._problems.clear(sweep.uid)
             return False
         if self._problems.is_due(sweep.uid):
-            since = max((each.trial.created for each in trials), default="")
+            since = max((trial.trial.created for trial in trials), default="")
             ask = partial(self._ask, sweep, there.name, since)
             agent.submit(sweep.uid, f"ask why {there.key} proposes nothing", ask)
         return True
@@ -335,7 +375,7 @@ def trouble_of(deployment: Mapping[str, Any]) -> str:
     status, name = deployment.get("status") or {}, deployment["metadata"]["name"]
     if status.get("readyReplicas"):
         return ""
-    conditions = {each.get("type"): each for each in status.get("conditions") or ()}
+    conditions = {condition.get("type"): condition for condition in status.get("conditions") or ()}
     failure = conditions.get("ReplicaFailure") or {}
     if failure.get("status") == "True":
         said = " ".join(str(failure.get("message") or "").split()).rstrip(".")[:400]
@@ -354,7 +394,7 @@ def _end_of(sweep: Workload[Sweep]) -> tuple[Phase, Reason] | None:
 
 
 def _sweeps(seen: Snapshot) -> list[Workload[Sweep]]:
-    found = [each for each in seen.parents if isinstance(each.spec, Sweep) and each.spec.engine is not None]
+    found = [parent for parent in seen.parents if isinstance(parent.spec, Sweep) and parent.spec.engine is not None]
     return cast("list[Workload[Sweep]]", found)
 
 
@@ -365,15 +405,19 @@ def _path(plural: str, namespace: str, name: str | None = None) -> str:
 
 def _read_experiment(content: dict[str, Any]) -> _Experiment | None:
     metadata = content["metadata"]
-    found = metadata.get("labels") or {}
-    if names.SWEEP_UID not in found:
+    found, owner = metadata.get("labels") or {}, names.controller_of(metadata)
+    if names.SWEEP_UID not in found or found[names.SWEEP_UID] != owner.get("uid"):
+        return None
+    attempt = str(found.get(names.ATTEMPT) or "0")
+    if not attempt.isdigit() or metadata["name"] != names.engine_object_name_of(str(owner.get("name")), int(attempt)):
         return None
     return _Experiment(
         key=f"{metadata['namespace']}/{metadata['name']}",
         version=int(metadata["resourceVersion"]),
         uid=str(metadata["uid"]),
         sweep_uid=str(found[names.SWEEP_UID]),
-        attempt=int(found.get(names.ATTEMPT) or 0),
+        sweep=f"{metadata['namespace']}/{owner['name']}",
+        attempt=int(attempt),
         content={"status": content.get("status")},
         is_leaving="deletionTimestamp" in metadata,
     )
@@ -381,14 +425,14 @@ def _read_experiment(content: dict[str, Any]) -> _Experiment | None:
 
 def _read_trial(content: dict[str, Any]) -> _Trial | None:
     metadata = content["metadata"]
-    found = metadata.get("labels") or {}
-    if names.SWEEP_UID not in found:
+    owner = names.controller_of(metadata)
+    if names.SWEEP_UID not in (metadata.get("labels") or {}) or owner.get("kind") != katib.KIND:
         return None
     return _Trial(
         key=f"{metadata['namespace']}/{metadata['name']}",
         version=int(metadata["resourceVersion"]),
         uid=str(metadata["uid"]),
-        sweep_uid=str(found[names.SWEEP_UID]),
-        experiment=str(found.get(katib.LABEL) or ""),
+        experiment_uid=str(owner.get("uid") or ""),
+        experiment=str(owner.get("name") or ""),
         trial=katib.read_trial(content),
     )

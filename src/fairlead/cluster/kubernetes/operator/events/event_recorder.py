@@ -12,11 +12,12 @@ from functools import partial
 from typing import Any
 
 from fairlead.cluster.kubernetes.api.client import ApiError, Client
-from fairlead.cluster.kubernetes.manifests.statuses import moment
+from fairlead.cluster.kubernetes.informers.informers import Informers
+from fairlead.cluster.kubernetes.manifests.conditions import moment
 from fairlead.cluster.kubernetes.operator.cluster import Refusal
+from fairlead.cluster.kubernetes.operator.controller import Controller, PassStage, Turn
 from fairlead.cluster.kubernetes.operator.pods.pod_agent import Agent
-from fairlead.cluster.kubernetes.operator.runs.informers import Informers
-from fairlead.cluster.kubernetes.operator.runs.run_record import AnyObject, KeptEvent
+from fairlead.cluster.kubernetes.workloads.run_record import AnyObject, KeptEvent
 from fairlead.frozen import dataclass
 from fairlead.specs.keys import API_VERSION
 from fairlead.state.reasons import Code
@@ -40,6 +41,7 @@ WARNING_CODES = frozenset(
         Code.END_UNCONFIRMED,
         Code.DEADLINE_EXCEEDED,
         Code.CHECKPOINT_LATE,
+        Code.NODE_SILENT,
         Code.INTENT_UNKNOWN,
     }
 )
@@ -65,41 +67,44 @@ class EventRecord:
     is_warning: bool = False
 
 
-def telling_of(found: AnyObject, kept: KeptEvent) -> EventRecord:
+def telling_of(workload_object: AnyObject, event: KeptEvent) -> EventRecord:
     """Return the Event for an event of a workload."""
-    reason = kept.reason
+    reason = event.reason
     note = f"{reason.message}. {reason.remedy}" if reason.remedy else reason.message
     return EventRecord(
-        regarding=_regarding(found),
-        name=f"{found.name}.{kept.id:x}",
+        regarding=regarding(workload_object),
+        name=f"{workload_object.name}.{event.id:x}",
         reason=reason.code.value,
-        note=f"{kept.type}: {note}" if kept.type != reason.code.value else note,
-        at=kept.at,
-        is_warning=kept.type in WARNINGS or reason.code in WARNING_CODES,
+        note=f"{event.type}: {note}" if event.type != reason.code.value else note,
+        at=event.at,
+        is_warning=event.type in WARNINGS or reason.code in WARNING_CODES,
     )
 
 
-def refusal_of(found: AnyObject, now: float) -> EventRecord:
+def refusal_of(workload_object: AnyObject, now: float) -> EventRecord:
     """Return the Event for a spec that cannot be read."""
-    name, regarding = f"{found.name}.{found.uid[:8]}.invalid", _regarding(found)
+    name, note = f"{workload_object.name}.{workload_object.uid[:8]}.invalid", workload_object.problem
     return EventRecord(
-        regarding=regarding, name=name, reason="InvalidSpec", note=found.problem, at=now, is_warning=True
+        regarding=regarding(workload_object), name=name, reason="InvalidSpec", note=note, at=now, is_warning=True
     )
 
 
-def api_refusal_of(found: AnyObject, what: Refusal, said: str, now: float) -> EventRecord:
+def api_refusal_of(workload_object: AnyObject, what: Refusal, message: str, now: float) -> EventRecord:
     """Return the Event for the API server's refusal of a workload's child, or of its own status."""
-    name, regarding = f"{found.name}.{found.uid[:8]}.{what.lower()}", _regarding(found)
-    return EventRecord(regarding=regarding, name=name, reason=what, note=said, at=now, is_warning=True)
+    name = f"{workload_object.name}.{workload_object.uid[:8]}.{what.lower()}"
+    return EventRecord(
+        regarding=regarding(workload_object), name=name, reason=what, note=message, at=now, is_warning=True
+    )
 
 
-def _regarding(found: AnyObject) -> Regarding:
+def regarding(workload_object: AnyObject) -> dict[str, str]:
+    """Return the reference to a workload in its Events."""
     return {
         "apiVersion": API_VERSION,
-        "kind": found.kind,
-        "name": found.name,
-        "namespace": found.namespace,
-        "uid": found.uid,
+        "kind": workload_object.kind,
+        "name": workload_object.name,
+        "namespace": workload_object.namespace,
+        "uid": workload_object.uid,
     }
 
 
@@ -122,12 +127,15 @@ def render_event(telling: EventRecord) -> dict[str, Any]:
     }
 
 
-class EventRecorder:
+class EventRecorder(Controller):
     """Records Events of runs as they change, and of other objects on request.
 
     Args:
         may_act: Returns whether this process still leads; asked before each request.
     """
+
+    name = "events"
+    stage = PassStage.CHANGES
 
     def __init__(self, view: Informers, *, may_act: Callable[[], bool] = lambda: True) -> None:
         self._view = view
@@ -143,51 +151,64 @@ class EventRecorder:
         for cache in view.parents.values():
             cache.listen(self._workload_changed)
 
-    def act(self, agent: Agent, now: float) -> None:
+    def act(self, turn: Turn) -> None:
         """Queue the Events of the runs that changed."""
+        agent, now = turn.agent, turn.now
         with self._lock:
             changed, self._changed = self._changed, set()
         for uid in changed:
-            found = self._view.find_any(uid)
-            if found is None:
+            workload_object = self._view.find_any(uid)
+            if workload_object is None:
                 self._told.pop(uid, None)
                 self._allowance.pop(uid, None)
                 continue
             last = self._told.get(uid, int((now - RECENT_S) * 1e6))
-            # Its age already shows when it was submitted.
-            fresh = [kept for kept in found.state.events if kept.id > last]
-            for kept in fresh:
-                self.tell(agent, telling_of(found, kept), now)
-                self._told[uid] = max(kept.id, self._told.get(uid, 0))
+            with self._view.isolation.of(f"events of {workload_object.kind} {workload_object.key}"):
+                # Its age already shows when it was submitted.
+                fresh = [event for event in workload_object.state.events if event.id > last]
+                for event in fresh:
+                    self.tell(agent, telling_of(workload_object, event), now)
+                    self._told[uid] = max(event.id, self._told.get(uid, 0))
 
     def tell(self, agent: Agent, telling: EventRecord, now: float) -> None:
-        """Queue an Event, unless the object has used up its allowance."""
+        """Queue an Event, unless the object has used up its allowance. Safe from any thread."""
         uid = str(telling.regarding["uid"])
-        if not self._is_allowed(uid, now):
-            return
         key = (uid, telling.reason, telling.note)
-        name, count, at = self._same.get(key, (telling.name, 0, now))
-        if name != telling.name and now - at < SAME_S:
+        with self._lock:
+            if not self._is_allowed(uid, now):
+                return
+            name, count, at = self._same.get(key, (telling.name, 0, now))
+            is_again = name != telling.name and now - at < SAME_S
+            if not is_again:
+                name, count = telling.name, 0
+            self._same[key] = (name, count + 1, now)
+            self._same.move_to_end(key)
+            while len(self._same) > MOST_REMEMBERED:
+                self._same.popitem(last=False)
+        if is_again:
             agent.submit(QUEUE, f"count up {name} {count + 1}", partial(self._count, telling, name, count + 1))
         else:
-            name, count = telling.name, 0
             agent.submit(QUEUE, f"tell {name}", partial(self._create, telling))
-        self._same[key] = (name, count + 1, now)
-        self._same.move_to_end(key)
-        while len(self._same) > MOST_REMEMBERED:
-            self._same.popitem(last=False)
+
+    def tell_once(self, agent: Agent, telling: EventRecord) -> None:
+        """Queue an Event that its object gets once, so that nothing is remembered of it."""
+        agent.submit(QUEUE, f"tell {telling.name}", partial(self._create, telling))
 
     def _is_allowed(self, uid: str, now: float) -> bool:
         tokens, at = self._allowance.get(uid, (float(BURST), now))
         tokens = min(float(BURST), tokens + (now - at) / EVERY_S)
         self._allowance[uid] = (tokens - 1 if tokens >= 1 else tokens, now)
+        while len(self._allowance) > MOST_REMEMBERED:
+            del self._allowance[next(iter(self._allowance))]
         return tokens >= 1
 
     def _workload_changed(self, before: AnyObject | None, after: AnyObject | None) -> None:
-        found = after or before
-        if found is not None and (before is None or after is None or before.state.events != after.state.events):
+        workload_object = after or before
+        if workload_object is not None and (
+            before is None or after is None or before.state.events != after.state.events
+        ):
             with self._lock:
-                self._changed.add(found.uid)
+                self._changed.add(workload_object.uid)
 
     def _create(self, telling: EventRecord) -> None:
         if not self._may_act():

@@ -2,10 +2,11 @@
 
 from hashlib import blake2s
 
+from fairlead.cluster.kubernetes.informers.informers import Informers, TeamObject
+from fairlead.cluster.kubernetes.operator.controller import Controller, Turn
 from fairlead.cluster.kubernetes.operator.events.event_recorder import EventRecord, EventRecorder
 from fairlead.cluster.kubernetes.operator.ledger.ledger_keeper import LedgerKeeper
 from fairlead.cluster.kubernetes.operator.pods.pod_agent import Agent
-from fairlead.cluster.kubernetes.operator.runs.informers import Informers, TeamObject
 from fairlead.policy.queue.budgets import NOTICES, accounts_of, reached_notice
 from fairlead.specs.keys import API_VERSION
 from fairlead.state.reasons import Reason
@@ -13,13 +14,15 @@ from fairlead.state.reasons import Reason
 EVERY_S = 30.0
 
 
-class BudgetNotices:
+class BudgetNotices(Controller):
     """Checks budgets periodically.
 
     Args:
         teller: Records the Events.
         ledger: Knows what was spent, and which notices were recorded.
     """
+
+    name = "notices of budgets"
 
     def __init__(
         self, view: Informers, teller: EventRecorder, ledger: LedgerKeeper, *, every_s: float = EVERY_S
@@ -30,8 +33,9 @@ class BudgetNotices:
         self._every_s = every_s
         self._next_at = 0.0
 
-    def act(self, agent: Agent, now: float) -> None:
+    def act(self, turn: Turn) -> None:
         """Queue the notices that are due."""
+        agent, now = turn.agent, turn.now
         teams = [team for team in self._view.teams.all() if team.spec is not None and team.spec.has_budgets]
         if now < self._next_at or not teams:
             return

@@ -19,6 +19,7 @@ from fairlead.cluster.kubernetes.manifests.cost_objects import (
     of_team,
     render_costs,
 )
+from fairlead.cluster.kubernetes.operator.controller import Controller, Turn
 from fairlead.cluster.kubernetes.operator.ledger.ledger_keeper import DayBills, LedgerKeeper
 from fairlead.cluster.kubernetes.operator.pods.pod_agent import Agent
 from fairlead.errors import ClusterError
@@ -34,7 +35,7 @@ GONE = frozenset({403, 404})
 REFUSED = GONE | {400, 413, 422}
 
 
-class CostPublisher:
+class CostPublisher(Controller):
     """Updates the objects of days that have changed.
 
     Args:
@@ -42,6 +43,8 @@ class CostPublisher:
         may_act: Returns whether this process still leads; asked before each request.
         every_s: Seconds between two checks.
     """
+
+    name = "costs"
 
     def __init__(
         self,
@@ -61,8 +64,9 @@ class CostPublisher:
         self._days: set[int] = set()
         self._written: dict[tuple[str, str], bytes] = {}
 
-    def act(self, agent: Agent, now: float) -> None:
+    def act(self, turn: Turn) -> None:
         """Queue the objects that are to be written now."""
+        agent, now = turn.agent, turn.now
         if now < self._next_at:
             return
         self._next_at = now + self._every_s

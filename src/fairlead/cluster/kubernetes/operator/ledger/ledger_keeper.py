@@ -13,13 +13,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import field, replace
 
 from fairlead.cluster.kubernetes.api.objects import NodeObject, PodObject
+from fairlead.cluster.kubernetes.informers.informers import Informers
+from fairlead.cluster.kubernetes.informers.node_capacity import node_of
+from fairlead.cluster.kubernetes.informers.pod_status import observe_pod
+from fairlead.cluster.kubernetes.informers.snapshot_cache import everyone
+from fairlead.cluster.kubernetes.operator.controller import Controller
 from fairlead.cluster.kubernetes.operator.ledger.node_prices import catalogue, price_of
 from fairlead.cluster.kubernetes.operator.ledger.usage_ledger import Ended, HeldPod, UsageLedger, day_of
-from fairlead.cluster.kubernetes.operator.pods.pod_status import observe_pod
-from fairlead.cluster.kubernetes.operator.runs.informers import Informers
-from fairlead.cluster.kubernetes.operator.runs.node_capacity import node_of
-from fairlead.cluster.kubernetes.operator.runs.run_record import TrainingObject
-from fairlead.cluster.kubernetes.operator.runs.snapshot_cache import everyone
+from fairlead.cluster.kubernetes.workloads.run_record import TrainingObject
 from fairlead.cluster.ledger_tables import Price, holder_of, month_of
 from fairlead.errors import ClusterError
 from fairlead.frozen import dataclass
@@ -86,7 +87,7 @@ class DayBills:
     held: tuple[Interval, ...]
 
 
-class LedgerKeeper:
+class LedgerKeeper(Controller):
     """The operator's ledger. Thread-safe.
 
     Args:
@@ -95,6 +96,8 @@ class LedgerKeeper:
         progress_of: Returns the latest report of a run, if it is newer than its object.
         pools: Returns the current Pool objects.
     """
+
+    name = "the ledger"
 
     def __init__(
         self,
@@ -141,7 +144,7 @@ class LedgerKeeper:
         self._known: _Known | None = None
         self.trouble: str | None = None
 
-    def act(self, now: float) -> None:
+    def prepare(self, now: float) -> None:
         """Write what has changed. An error is logged, and what it delayed is retried."""
         if now < self._retry_at and not self._is_following:
             return
@@ -193,6 +196,13 @@ class LedgerKeeper:
         if self._ledger is not None:
             self._ledger.close()
             self._ledger = None
+
+    def stop(self) -> None:
+        self.rest()
+
+    def extend(self, snapshot: Snapshot, now: float) -> Snapshot:
+        spending = self.spending(snapshot, now)
+        return snapshot if spending is None else replace(snapshot, spending=spending)
 
     def price_per_hour(self, node: NodeObject) -> float | None:
         """Return the price of a node in dollars an hour; None if it is unknown."""
@@ -339,13 +349,13 @@ class LedgerKeeper:
         self._inherited_ms = milliseconds(now) if seen_ms is None else min(seen_ms, milliseconds(now))
         self._summaries, self._spent, self._present = {}, None, set()
         self._touched_days = set(range(day_of(self._inherited_ms), day_of(milliseconds(now)) + 1))
-        self._runs = ({each.uid for each in self._view.runs()} | set(self._open)) - {NO_RUN}
+        self._runs = ({run.uid for run in self._view.runs()} | set(self._open)) - {NO_RUN}
         others = self._open.get(NO_RUN, {}).values()
-        self._nodes = {each.key for each in self._view.nodes.all()} | set(self._prices)
-        self._nodes |= {each.pod.node for each in others}
+        self._nodes = {node.key for node in self._view.nodes.all()} | set(self._prices)
+        self._nodes |= {other.pod.node for other in others}
         self._others = defaultdict(set)
-        for each in others:
-            self._others[each.pod.node].add(each.pod.uid)
+        for other in others:
+            self._others[other.pod.node].add(other.pod.uid)
         self._is_following = True
         log.info("the ledger has %d pods that hold something", len(held))
 
@@ -403,6 +413,7 @@ class LedgerKeeper:
         for name in self._nodes:
             node = self._view.nodes.get(name)
             bound = (*self._view.pods_on(name), *self._view.placeholders_on(name))
+            # What the view shows on a node has a run only if that has it.
             there = {pod.uid: pod for pod in bound if not pod.run_uid}
             for uid in self._others[name] - there.keys():
                 one = self._vanished(pods.pop(uid), None, now)
@@ -574,7 +585,7 @@ class LedgerKeeper:
         if held.pod.uid in self._inherited:
             at_ms = self._inherited_ms
             if found is not None:
-                told = [round(each.at * 1000) for each in found.state.events]
+                told = [round(event.at * 1000) for event in found.state.events]
                 at_ms = next((each for each in sorted(told) if each >= at_ms), at_ms)
         return Ended(held=held, progress=progress, end_ms=max(at_ms, milliseconds(held.pod.created_at)))
 
@@ -584,9 +595,9 @@ class LedgerKeeper:
         return [
             interval
             for run, pods in runs.items()
-            for each in pods.values()
-            if milliseconds(each.pod.created_at) < until_ms
-            for interval in each.intervals(self._progress_of(run), until_ms, self._idle.get(each.pod.uid))
+            for pod in pods.values()
+            if milliseconds(pod.pod.created_at) < until_ms
+            for interval in pod.intervals(self._progress_of(run), until_ms, self._idle.get(pod.pod.uid))
         ]
 
     def _spent_this_month(self, now: float) -> Spending:

@@ -92,9 +92,7 @@ def _listed(labels: Mapping[str, str], rows: Sequence[Instance]) -> tuple[int, s
     if type_ is None:
         return None
     same = [
-        (rate, each)
-        for each in rows
-        if each.type == type_ and (rate := each.spot_price if spot else each.price) is not None
+        (rate, row) for row in rows if row.type == type_ and (rate := row.spot_price if spot else row.price) is not None
     ]
     near = [found for found in same if found[1].region == region] or same
     if not near:

@@ -333,14 +333,19 @@ def _held(pod: str, payer: str, share: int) -> HeldPod:
 def _by_month(intervals: Iterable[Interval]) -> dict[str, list[Interval]]:
     """Return the intervals cut at the beginning of each month, UTC."""
     found: defaultdict[str, list[Interval]] = defaultdict(list)
-    for each in intervals:
-        start = each.start_ms
-        while start < each.end_ms:
+    for interval in intervals:
+        start = interval.start_ms
+        while start < interval.end_ms:
             at = datetime.fromtimestamp(start / 1000, UTC)
             following = datetime(at.year + at.month // 12, at.month % 12 + 1, 1, tzinfo=UTC)
-            end = min(each.end_ms, round(following.timestamp() * 1000))
+            end = min(interval.end_ms, round(following.timestamp() * 1000))
             part = Interval(
-                node=each.node, holder=each.holder, use=each.use, start_ms=start, end_ms=end, share=each.share
+                node=interval.node,
+                holder=interval.holder,
+                use=interval.use,
+                start_ms=start,
+                end_ms=end,
+                share=interval.share,
             )
             found[at.strftime("%Y-%m")].append(part)
             start = end

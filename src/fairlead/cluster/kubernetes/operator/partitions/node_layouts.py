@@ -21,9 +21,11 @@ from fairlead.state.partitions import (
     PartitionStep,
 )
 from fairlead.state.snapshot import Node
+from fairlead.untrusted_json import moment, parse_object, text
 
 MIG_CONFIG, MIG_STATE = "nvidia.com/mig.config", "nvidia.com/mig.config.state"
 PLUGIN_CONFIG = "nvidia.com/device-plugin.config"
+MOST_BYTES = 256 << 10
 
 
 def partitioned_node(pool: Pool, seen: NodeObject, node: Node) -> PartitionedNode:
@@ -45,13 +47,14 @@ def partitioned_node(pool: Pool, seen: NodeObject, node: Node) -> PartitionedNod
     )
 
 
-def read_change(text: str) -> PartitionChange | None:
+def read_change(annotation: str) -> PartitionChange | None:
     """Return the change that a node is in; None if there is none, or its annotation cannot be read."""
     try:
-        content = json.loads(text or "null")
-        return PartitionChange(to=str(content["to"]), back=str(content["back"]), since=float(content["since"]))
-    except (ValueError, TypeError, KeyError):
+        content = parse_object(annotation, max_bytes=MOST_BYTES)
+    except ValueError:
         return None
+    to, back, since = text(content.get("to")), text(content.get("back")), moment(content.get("since"))
+    return None if to is None or back is None or since is None else PartitionChange(to=to, back=back, since=since)
 
 
 def render_step(step: PartitionStep, each: PartitionedNode, seen: NodeObject, now: float) -> dict[str, Any]:
@@ -93,9 +96,9 @@ def _said(labels: Mapping[str, str]) -> ManagerState:
         return ManagerState.PENDING
 
 
-def _times(text: str) -> Mapping[str, float]:
+def _times(annotation: str) -> Mapping[str, float]:
     try:
-        content = json.loads(text or "{}")
-        return {str(name): float(at) for name, at in content.items()}
-    except (ValueError, TypeError, AttributeError):
+        content = parse_object(annotation, max_bytes=MOST_BYTES)
+    except ValueError:
         return {}
+    return {name: at for name, value in content.items() if (at := moment(value)) is not None}

@@ -13,15 +13,16 @@ from functools import partial
 
 from fairlead.cluster.kubernetes.api.client import ApiError
 from fairlead.cluster.kubernetes.api.objects import NodeObject
+from fairlead.cluster.kubernetes.informers.informers import Informers
+from fairlead.cluster.kubernetes.informers.node_cache import NODES
+from fairlead.cluster.kubernetes.operator.controller import Controller, Turn
 from fairlead.cluster.kubernetes.operator.events.event_recorder import EventRecord, render_event
 from fairlead.cluster.kubernetes.operator.partitions.node_layouts import partitioned_node, render_step
-from fairlead.cluster.kubernetes.operator.pods.pod_agent import Agent
-from fairlead.cluster.kubernetes.operator.runs.informers import Informers
-from fairlead.cluster.kubernetes.operator.runs.node_cache import NODES
-from fairlead.cluster.kubernetes.operator.teams.plain_objects import KindObject
+from fairlead.cluster.kubernetes.workloads.plain_objects import KindObject
 from fairlead.errors import InvalidSpec
 from fairlead.specs.pool import Pool
 from fairlead.state.partitions import PartitionAction, PartitionedNode, PartitionStep
+from fairlead.state.plan import Plan
 from fairlead.state.snapshot import Snapshot
 from fairlead.text.quantities import plural
 
@@ -39,13 +40,15 @@ _REASONS = {
 _WARNINGS = frozenset({PartitionAction.REVERT, PartitionAction.GIVE_UP})
 
 
-class PartitionController:
+class PartitionController(Controller):
     """The nodes of pools with ``partitions``.
 
     Args:
         pools: Returns the existing Pool objects; None while they are unknown.
         may_act: Returns whether this process still leads; asked before each request.
     """
+
+    name = "the layouts of nodes"
 
     def __init__(
         self,
@@ -62,7 +65,7 @@ class PartitionController:
         self._is_refused = False
         self._steps: tuple[PartitionStep, ...] = ()
 
-    def look(self, snapshot: Snapshot) -> Snapshot:
+    def extend(self, snapshot: Snapshot, now: float) -> Snapshot:
         """Return the snapshot with the nodes whose GPUs may be repartitioned."""
         found = self._pools() or ()
         pools = [each.spec for each in found if each.spec is not None and each.spec.partitions and each.spec.labels]
@@ -82,12 +85,13 @@ class PartitionController:
         self._shown = shown
         return replace(snapshot, partitioned=tuple(each for each, _ in shown.values()))
 
-    def decided(self, steps: tuple[PartitionStep, ...]) -> None:
+    def take(self, plan: Plan) -> None:
         """Take the decided steps; ``act`` carries them out."""
-        self._steps = steps
+        self._steps = plan.partitioning
 
-    def act(self, agent: Agent) -> None:
+    def act(self, turn: Turn) -> None:
         """Queue the decided steps."""
+        agent = turn.agent
         steps, self._steps = self._steps, ()
         for step in steps:
             each, seen = self._shown[step.node]

@@ -11,8 +11,10 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
+from fairlead.cluster.isolation import Isolation
 from fairlead.cluster.kubernetes.api.client import ApiError, Client, Object
 from fairlead.cluster.kubernetes.api.objects import seconds
+from fairlead.cluster.kubernetes.informers.autoscalers import serves
 from fairlead.cluster.kubernetes.manifests.capacity_objects import GROUP
 from fairlead.cluster.kubernetes.names import MANAGED_BY, MANAGER
 from fairlead.cluster.kubernetes.operator.pods.pod_agent import Agent
@@ -63,6 +65,8 @@ class CapacityObjects:
         namespace: Where they are; None for all namespaces.
         wake: Called when an object has changed.
         may_act: Returns whether this process still leads; asked before each request that creates something.
+        is_ours: Returns whether an object is of what its label names; takes the label's value and the metadata.
+        isolation: Keeps an object that cannot be read from the others.
     """
 
     def __init__(
@@ -74,6 +78,8 @@ class CapacityObjects:
         *,
         wake: Callable[[], None],
         may_act: Callable[[], bool],
+        is_ours: Callable[[str, Mapping[str, Any]], bool],
+        isolation: Isolation,
         namespace: str | None = None,
         silent_s: float = SILENT_S,
     ) -> None:
@@ -83,6 +89,8 @@ class CapacityObjects:
         self._key = key
         self._wake = wake
         self._may_act = may_act
+        self._is_ours = is_ours
+        self._isolation = isolation
         self._namespace = namespace
         self._silent_s = silent_s
         self._lock = threading.Lock()
@@ -171,19 +179,21 @@ class CapacityObjects:
             if error.status not in (403, 404):
                 raise
             items = []
-        found = {
-            str(labels[self._key]): _read(item)
-            for item in items
-            if self._key in (labels := item["metadata"].get("labels") or {})
-        }
+        objects: dict[str, CapacityObject] = {}
+        for item in items:
+            metadata = item["metadata"]
+            labels = metadata.get("labels") or {}
+            if self._key in labels and self._is_ours(str(labels[self._key]), metadata):
+                with self._isolation.of(f"{self._resource} {metadata.get('namespace')}/{metadata['name']}"):
+                    objects[str(labels[self._key])] = _read(item)
         with self._lock:
-            is_news = found != self.known or not self._is_listed
-            self.known, self._is_listed = found, True
+            is_news = objects != self.known or not self._is_listed
+            self.known, self._is_listed = objects, True
         if is_news:
             self._wake()
 
-    def _delete(self, each: CapacityObject) -> None:
-        self._remove(each.namespace, each.name, {"preconditions": {"uid": each.uid}})
+    def _delete(self, capacity_object: CapacityObject) -> None:
+        self._remove(capacity_object.namespace, capacity_object.name, {"preconditions": {"uid": capacity_object.uid}})
         self._list()
 
     def _remove(self, namespace: str, name: str, body: Object) -> None:
@@ -198,24 +208,9 @@ class CapacityObjects:
                     raise
 
 
-def serves(client: Client, base: str, resource: str) -> bool:
-    """Return whether the API server has a resource in a version of a group.
-
-    Raises:
-        ClusterError: It does not answer.
-    """
-    try:
-        found = client.get(base)
-    except ApiError as error:
-        if error.status in (403, 404):
-            return False
-        raise
-    return any(each.get("name") == resource for each in found.get("resources") or ())
-
-
 def _read(item: Object) -> CapacityObject:
     metadata, status = item["metadata"], item.get("status") or {}
-    conditions = {str(each["type"]): _condition(each) for each in status.get("conditions") or ()}
+    conditions = {str(condition["type"]): _condition(condition) for condition in status.get("conditions") or ()}
     return CapacityObject(
         namespace=metadata["namespace"],
         name=metadata["name"],
@@ -227,8 +222,8 @@ def _read(item: Object) -> CapacityObject:
     )
 
 
-def _condition(each: Mapping[str, Any]) -> Condition:
-    message = " ".join(str(each.get("message") or each.get("reason") or "").split()).rstrip(".")
+def _condition(condition: Mapping[str, Any]) -> Condition:
+    message = " ".join(str(condition.get("message") or condition.get("reason") or "").split()).rstrip(".")
     return Condition(
-        is_true=each.get("status") == "True", message=message[:400], since=seconds(each["lastTransitionTime"])
+        is_true=condition.get("status") == "True", message=message[:400], since=seconds(condition["lastTransitionTime"])
     )

@@ -17,6 +17,13 @@ from typing import Any
 from fairlead.cluster.kubernetes.api.client import ApiError, Client
 from fairlead.cluster.kubernetes.api.objects import PodObject
 from fairlead.cluster.kubernetes.devices import SHARED, WHOLE, DeviceResource, whole_resource
+from fairlead.cluster.kubernetes.informers.autoscalers import (
+    Autoscalers,
+    gpu_labels,
+    prices_within,
+    spot_labels,
+)
+from fairlead.cluster.kubernetes.informers.informers import Informers
 from fairlead.cluster.kubernetes.manifests.capacity_objects import (
     REQUESTS,
     REQUESTS_VERSION,
@@ -27,12 +34,7 @@ from fairlead.cluster.kubernetes.manifests.capacity_objects import (
 from fairlead.cluster.kubernetes.manifests.placeholders import render_placeholder
 from fairlead.cluster.kubernetes.manifests.pods import PodSettings
 from fairlead.cluster.kubernetes.names import ROOM_FOR
-from fairlead.cluster.kubernetes.operator.placeholders.autoscalers import (
-    Autoscalers,
-    gpu_labels,
-    prices_within,
-    spot_labels,
-)
+from fairlead.cluster.kubernetes.operator.controller import Controller, PassStage, Turn
 from fairlead.cluster.kubernetes.operator.placeholders.capacity_objects import (
     SILENT_S,
     CapacityObject,
@@ -42,13 +44,12 @@ from fairlead.cluster.kubernetes.operator.placeholders.placeholder_pods import d
 from fairlead.cluster.kubernetes.operator.pods import pod_rejections as refusals
 from fairlead.cluster.kubernetes.operator.pods.pod_agent import Agent
 from fairlead.cluster.kubernetes.operator.pods.pod_events import newest
-from fairlead.cluster.kubernetes.operator.runs.informers import Informers
 from fairlead.errors import ClusterError
 from fairlead.policy.placement.device_matching import matches
 from fairlead.policy.scaling.scale_up import requested_pods
 from fairlead.specs.resources import GpuRequest
 from fairlead.state.capacity_requests import PATIENCE_S, CapacityRequest, Growth
-from fairlead.state.snapshot import WHOLE_MILLI, Phase, Workload
+from fairlead.state.snapshot import WHOLE_MILLI, Phase, Snapshot, Workload
 
 log = logging.getLogger(__name__)
 
@@ -62,13 +63,16 @@ AUTOSCALERS = ("karpenter", "cluster-autoscaler")
 ENDED = ("Failed", "CapacityRevoked", "BookingExpired")
 
 
-class PlaceholderController:
+class PlaceholderController(Controller):
     """Manages the placeholders of all runs; those of Pools belong to another controller.
 
     Args:
         may_act: Returns whether this process still leads; asked before each request that creates something.
         silent_s: Time after which a ProvisioningRequest without a condition counts as unanswered.
     """
+
+    name = "placeholders"
+    stage = PassStage.FOLLOWING
 
     def __init__(
         self,
@@ -83,7 +87,15 @@ class PlaceholderController:
         self._client: Client = view.client
         self._autoscalers = autoscalers
         self._requests = CapacityObjects(
-            view.client, REQUESTS, REQUESTS_VERSION, ROOM_FOR, wake=view.wake, may_act=may_act, silent_s=silent_s
+            view.client,
+            REQUESTS,
+            REQUESTS_VERSION,
+            ROOM_FOR,
+            wake=view.wake,
+            may_act=may_act,
+            isolation=view.isolation,
+            is_ours=view.owns,
+            silent_s=silent_s,
         )
         self._may_request = False
         self._settings = settings
@@ -111,15 +123,26 @@ class PlaceholderController:
         if growth is not None and growth.by_request and not self._requests.is_used(now):
             growth = replace(growth, by_request=False)
         with self._lock:
-            known = {*self._held, *self._refused, *self._requests.known}
+            known = {*self._refused, *self._requests.known, *(uid for uid in self._held if self._held_of(uid))}
             return growth, tuple(self._asked(uid) for uid in sorted(known))
+
+    def extend(self, snapshot: Snapshot, now: float) -> Snapshot:
+        growth, requests = self.outlook(snapshot.workloads)
+        return snapshot if growth is None and not requests else replace(snapshot, growth=growth, asked=requests)
+
+    @property
+    def is_behind(self) -> bool:
+        return self.is_watching
 
     def is_making_way(self, uid: str) -> bool:
         """Return whether placeholders of a run are about to free enough of a quota for its pods."""
         return time.monotonic() - self._gave_way.get(uid, -MAKING_WAY_S) < MAKING_WAY_S
 
-    def act(self, agent: Agent, now: float) -> None:
+    def act(self, turn: Turn) -> None:
         """Queue the work that is due."""
+        agent, now = turn.agent, turn.now
+        if not turn.is_news:
+            return
         runs = [found.workload for found in self._view.runs() if found.workload is not None]
         try:
             if self._autoscalers.look(runs, now):
@@ -130,7 +153,7 @@ class PlaceholderController:
         wanted = {run.uid: run for run in runs if run.uid in requested}
         self.is_watching = bool(wanted) or not self._requests.is_clear
         with self._lock:
-            held = {uid: dict(pods) for uid, pods in self._held.items()}
+            held = {uid: pods for uid in self._held if (pods := self._held_of(uid))}
             self._refused = {
                 uid: (why, at) for uid, (why, at) in self._refused.items() if uid in wanted or now - at < REFUSAL_KEPT_S
             }
@@ -185,17 +208,18 @@ class PlaceholderController:
         taken: set[str] = set()
         starting = {run.uid: run.status.attempt for run in runs if run.status.phase is Phase.STARTING}
         for uid, attempt in starting.items():
-            found = self._view.find(uid)
-            if found is not None and found.state.gang is not None and self._cleared.get(uid) != attempt:
-                taken.update(found.state.gang.nodes)
+            run_object = self._view.find(uid)
+            if run_object is not None and run_object.state.gang is not None and self._cleared.get(uid) != attempt:
+                taken.update(run_object.state.gang.nodes)
         self._cleared = starting
         return frozenset(taken)
 
     def _asked(self, uid: str) -> CapacityRequest:
         request = self._requests.known.get(uid)
-        if request is not None and uid not in self._held:
+        held = self._held_of(uid)
+        if request is not None and not held:
             return read_request(uid, request)
-        bound = [pod.bound_at for pod in self._held.get(uid, {}).values() if pod.bound_at is not None]
+        bound = [pod.bound_at for pod in held.values() if pod.bound_at is not None]
         refused = self._refused.get(uid)
         return CapacityRequest(
             workload_uid=uid,
@@ -203,6 +227,11 @@ class PlaceholderController:
             refused=refused[0] if refused is not None else None,
             said=self._said.get(uid),
         )
+
+    def _held_of(self, uid: str) -> dict[str, PodObject]:
+        """Return the placeholders of a run, without those that only say so; call with the lock held."""
+        key = self._view.key_of(uid)
+        return {name: pod for name, pod in self._held.get(uid, {}).items() if key is None or pod.run_key == key}
 
     def _pod_changed(self, before: PodObject | None, after: PodObject | None) -> None:
         for pod, is_there in ((before, False), (after, True)):
@@ -217,14 +246,14 @@ class PlaceholderController:
                         del self._held[pod.room_for]
 
     def _create(self, run: Workload, index: int) -> None:
-        found = self._view.find(run.uid)
-        if found is None or found.workload is None or not self._may_act():
+        run_object = self._view.find(run.uid)
+        if run_object is None or run_object.workload is None or not self._may_act():
             return
-        if index not in requested_pods(found.workload):
+        if index not in requested_pods(run_object.workload):
             return
-        pod = self._placeholder(found.workload, index)
+        pod = self._placeholder(run_object.workload, index)
         try:
-            self._view.pods.put(self._client.create(f"/api/v1/namespaces/{found.namespace}/pods", pod))
+            self._view.pods.put(self._client.create(f"/api/v1/namespaces/{run_object.namespace}/pods", pod))
         except ApiError as error:
             if error.reason == "AlreadyExists":
                 return  # being deleted, or of a previous run of that name: the next pass finds it gone
@@ -300,19 +329,21 @@ class PlaceholderController:
         words = str(event.get("message") or "").partition(", requirements=")[0]
         self._note(uid, " ".join(words.split()).rstrip(".")[:400])
 
-    def _note(self, uid: str, said: str | None) -> None:
+    def _note(self, uid: str, message: str | None) -> None:
         with self._lock:
-            is_news = self._said.get(uid) != said
+            is_news = self._said.get(uid) != message
             self._said.pop(uid, None)
-            if said is not None:
-                self._said[uid] = said
+            if message is not None:
+                self._said[uid] = message
         if is_news:
             self._view.wake()
 
 
 def read_request(uid: str, request: CapacityObject) -> CapacityRequest:
     """Return how far a ProvisioningRequest is, by the conditions that the Cluster Autoscaler writes."""
-    ended = next((found for name in ENDED if (found := request.conditions.get(name)) and found.is_true), None)
+    ended = next(
+        (condition for name in ENDED if (condition := request.conditions.get(name)) and condition.is_true), None
+    )
     provisioned = request.conditions.get("Provisioned")
     if ended is None and provisioned is not None and provisioned.is_true:
         return CapacityRequest(workload_uid=uid, bound_at=provisioned.since)

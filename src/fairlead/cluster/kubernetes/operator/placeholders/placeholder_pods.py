@@ -2,7 +2,7 @@
 
 from fairlead.cluster.kubernetes.api.client import ApiError
 from fairlead.cluster.kubernetes.api.objects import PodObject
-from fairlead.cluster.kubernetes.operator.runs.informers import Informers
+from fairlead.cluster.kubernetes.informers.informers import Informers
 
 
 def delete_placeholder(view: Informers, pod: PodObject) -> None:

@@ -19,6 +19,7 @@ from typing import Any
 from fairlead.cluster.kubernetes.api.client import ApiError
 from fairlead.cluster.kubernetes.api.objects import PodObject
 from fairlead.cluster.kubernetes.devices import DeviceResource, whole_resource
+from fairlead.cluster.kubernetes.informers.informers import Informers
 from fairlead.cluster.kubernetes.manifests.capacity_objects import (
     BUFFERS,
     BUFFERS_VERSION,
@@ -28,16 +29,17 @@ from fairlead.cluster.kubernetes.manifests.capacity_objects import (
 )
 from fairlead.cluster.kubernetes.manifests.pods import PodSettings
 from fairlead.cluster.kubernetes.manifests.standby import render_standby
-from fairlead.cluster.kubernetes.names import POOL
+from fairlead.cluster.kubernetes.names import POOL, controller_of
+from fairlead.cluster.kubernetes.operator.controller import Controller, Turn
 from fairlead.cluster.kubernetes.operator.placeholders.capacity_objects import SILENT_S, CapacityObjects
 from fairlead.cluster.kubernetes.operator.placeholders.placeholder_pods import delete_placeholder
 from fairlead.cluster.kubernetes.operator.pods.pod_agent import Agent
-from fairlead.cluster.kubernetes.operator.runs.informers import Informers
-from fairlead.cluster.kubernetes.operator.teams.plain_objects import KindObject
+from fairlead.cluster.kubernetes.workloads.plain_objects import KindObject
 from fairlead.errors import ClusterError
 from fairlead.policy.capacity.demand_history import DemandHistory
 from fairlead.policy.capacity.prewarming import needed_nodes
 from fairlead.specs.pool import Pool
+from fairlead.state.plan import Plan
 from fairlead.state.pool_demand import PoolDemand, Standby
 from fairlead.state.snapshot import Snapshot
 
@@ -47,7 +49,7 @@ log = logging.getLogger(__name__)
 LEAST_LEAD_S = 15.0
 
 
-class StandbyController:
+class StandbyController(Controller):
     """Manages the placeholders of all pools.
 
     Args:
@@ -56,6 +58,8 @@ class StandbyController:
         may_act: Returns whether this process still leads; asked before each request that creates something.
         silent_s: Time after which a CapacityBuffer without a condition counts as unanswered.
     """
+
+    name = "nodes ahead of demand"
 
     def __init__(
         self,
@@ -70,6 +74,8 @@ class StandbyController:
         self._view = view
         self._buffers = CapacityObjects(
             view.client, BUFFERS, BUFFERS_VERSION, POOL, wake=view.wake, may_act=may_act, namespace=namespace,
+            isolation=view.isolation,
+            is_ours=lambda pool, about: controller_of(about).get("name") == pool,
             silent_s=silent_s,
         )  # fmt: skip
         self._raised: dict[str, float] = {}  # since when a pool with a buffer has too few free nodes
@@ -87,26 +93,34 @@ class StandbyController:
         """The latest decision."""
         view.pods.listen(self._pod_changed)
 
-    def look(self, snapshot: Snapshot, now: float) -> Snapshot:
+    def extend(self, snapshot: Snapshot, now: float) -> Snapshot:
         """Return the snapshot with the demand for pools that keep nodes ready in advance."""
         wanted = self._known = self._ahead()
         if wanted is None or (not wanted and not self.standby):
             return snapshot
         for name in set(self._histories) - set(wanted):
             del self._histories[name]
-        pools = [each.spec for each in wanted.values() if each.spec is not None]
+        pools = [pool_object.spec for pool_object in wanted.values() if pool_object.spec is not None]
         demand = tuple(PoolDemand(pool=pool, nodes=self._nodes_of(pool)) for pool in pools)
-        for each, needed in zip(demand, needed_nodes(demand, snapshot), strict=True):
-            known = self._histories.get(each.pool.name)
+        for pool_demand, needed in zip(demand, needed_nodes(demand, snapshot), strict=True):
+            known = self._histories.get(pool_demand.pool.name)
             if known is None:
-                known = read_history(wanted[each.pool.name].state)
-            self._histories[each.pool.name] = self._learn(each.pool.name, known).noted(needed, now)
-        told = tuple(
-            replace(each, needed=history.needed, lead_s=history.lead_s)
-            for each in demand
-            for history in (self._histories[each.pool.name],)
+                known = read_history(wanted[pool_demand.pool.name].state)
+            self._histories[pool_demand.pool.name] = self._learn(pool_demand.pool.name, known).noted(needed, now)
+        demands = tuple(
+            replace(pool_demand, needed=history.needed, lead_s=history.lead_s)
+            for pool_demand in demand
+            for history in (self._histories[pool_demand.pool.name],)
         )
-        return replace(snapshot, pools=told, standby=self.standby)
+        return replace(snapshot, pools=demands, standby=self.standby)
+
+    def take(self, plan: Plan) -> None:
+        if plan.standby is None:
+            return
+        for standby in plan.standby:
+            if standby not in self.standby:
+                log.info("pool %s is to have %d nodes: %s", standby.pool, standby.nodes, standby.why)
+        self.standby = plan.standby
 
     def status(self, pool: str) -> tuple[str, Mapping[str, Any]] | None:
         """Return what a pool's status shows and keeps of nodes ready in advance; None for a pool without any."""
@@ -116,12 +130,13 @@ class StandbyController:
         why = next((each.why for each in self.standby if each.pool == pool), "no node is held ahead of time now")
         buffer = self._buffers.known.get(pool)
         if buffer is not None:
-            lack = next((each.message for each in buffer.conditions.values() if not each.is_true), None)
+            lack = next((condition.message for condition in buffer.conditions.values() if not condition.is_true), None)
             why += f"; CapacityBuffer {buffer.name} asks for them" + (f": {lack}" if lack else "")
         return why, write_history(history)
 
-    def act(self, agent: Agent, snapshot: Snapshot) -> None:
+    def act(self, turn: Turn) -> None:
         """Queue the work that is due."""
+        agent, snapshot = turn.agent, turn.snapshot
         with self._lock:
             held = dict(self._held)
         ahead = self._known
@@ -183,8 +198,8 @@ class StandbyController:
         pools = self._pools()
         if pools is None:
             return None
-        found = (each for each in pools if each.spec is not None and not each.is_leaving)
-        return {each.name: each for each in found if each.spec and each.spec.is_ahead and each.spec.labels}
+        present = (pool for pool in pools if pool.spec is not None and not pool.is_leaving)
+        return {pool.name: pool for pool in present if pool.spec and pool.spec.is_ahead and pool.spec.labels}
 
     def _nodes_of(self, pool: Pool) -> frozenset[str]:
         wanted = dict(pool.labels).items()
@@ -225,7 +240,8 @@ class StandbyController:
 
     def _pod_changed(self, before: PodObject | None, after: PodObject | None) -> None:
         for pod, is_there in ((before, False), (after, True)):
-            if pod is not None and pod.pool:
+            # Placeholders of pools are in the operator's namespace alone.
+            if pod is not None and pod.pool and pod.key.startswith(f"{self._namespace}/"):
                 with self._lock:
                     if is_there:
                         self._held[pod.key] = pod

@@ -12,10 +12,10 @@ from functools import partial
 
 from fairlead.cluster.kubernetes import names
 from fairlead.cluster.kubernetes.api.client import ApiError, Client
+from fairlead.cluster.kubernetes.informers.informers import Informers
 from fairlead.cluster.kubernetes.kinds import objects_path
 from fairlead.cluster.kubernetes.manifests.autoscalers import APIS, Object, complaint, render_autoscaler
-from fairlead.cluster.kubernetes.operator.pods.pod_agent import Agent
-from fairlead.cluster.kubernetes.operator.runs.informers import Informers
+from fairlead.cluster.kubernetes.operator.controller import Controller, PassStage, Turn
 from fairlead.frozen import dataclass
 from fairlead.policy.serving.routes import endpoints
 from fairlead.specs.serving import AUTOSCALERS, Autoscaler, Serving
@@ -37,21 +37,32 @@ class _Written:
     at: float
 
 
-class AutoscalerController:
+class AutoscalerController(Controller):
     """Manages the autoscaler objects of endpoints for the operator.
 
     Args:
         namespace: Consider only endpoints of this namespace; None for all.
         may_act: Returns whether this process still leads; asked before each request.
+        query_problem: Returns why no Prometheus at a URL may be asked; None if it may.
     """
 
+    name = "autoscalers"
+    stage = PassStage.CHANGES
+
     def __init__(
-        self, client: Client, view: Informers, *, namespace: str | None = None, may_act: Callable[[], bool]
+        self,
+        client: Client,
+        view: Informers,
+        *,
+        namespace: str | None = None,
+        may_act: Callable[[], bool],
+        query_problem: Callable[[str], str | None] = lambda _: None,
     ) -> None:
         self._client = client
         self._view = view
         self._namespace = namespace
         self._may_act = may_act
+        self._query_problem = query_problem
         self._lock = threading.Lock()
         self._there: dict[str, _Written] | None = None
         self._wanted: dict[str, Workload[Serving]] = {}
@@ -64,39 +75,46 @@ class AutoscalerController:
         """Return whether anything is still to be written or read."""
         return self._is_due or (bool(self._wanted) and time.monotonic() >= self._check_at)
 
+    def extend(self, snapshot: Snapshot, now: float) -> Snapshot:
+        problems = self.look(snapshot) if self._may_act() else {}
+        return replace(snapshot, measurements={**snapshot.measurements, **problems}) if problems else snapshot
+
     def look(self, seen: Snapshot) -> Mapping[str, Measurement]:
         """Return why autoscalers cannot scale, by the uids of endpoints, as queries without an answer."""
         with self._lock:
-            problems = {uid: said for uid, (said, _) in self._problems.items()}
+            problems = {uid: problem for uid, (problem, _) in self._problems.items()}
         return {
-            each.uid: Measurement(since=each.created_at, problem=problems.get(each.uid))
-            for each in endpoints(seen)
-            if each.spec.scale.by is not None
+            endpoint.uid: Measurement(since=endpoint.created_at, problem=problems.get(endpoint.uid))
+            for endpoint in endpoints(seen)
+            if endpoint.spec.scale.by is not None
         }
 
-    def act(self, agent: Agent, seen: Snapshot) -> None:
+    def act(self, turn: Turn) -> None:
         """Queue the work that follows from a snapshot."""
+        agent, seen = turn.agent, turn.snapshot
         wanted = {
-            each.uid: each for each in endpoints(seen) if each.spec.scale.by is not None and each.intent is Intent.RUN
+            endpoint.uid: endpoint
+            for endpoint in endpoints(seen)
+            if endpoint.spec.scale.by is not None and endpoint.intent is Intent.RUN
         }
         now = time.monotonic()
         with self._lock:
             self._wanted = wanted
-            self._problems = {uid: each for uid, each in self._problems.items() if uid in wanted}
-            there = self._there
+            self._problems = {uid: problem for uid, problem in self._problems.items() if uid in wanted}
+            written = self._there
             waiting = {uid for uid, (_, at) in self._problems.items() if now < at}
-        if there is None:
-            if wanted or any(isinstance(each.spec, Serving) for each in seen.parents):
+        if written is None:
+            if wanted or any(isinstance(parent.spec, Serving) for parent in seen.parents):
                 self._is_due = True
                 agent.submit(SURVEY, "look which endpoints autoscalers have", self._survey)
             return
-        behind = [uid for uid, each in wanted.items() if not _is_like(there.get(uid), each)]
-        again = [uid for uid in wanted if uid in there and now - there[uid].at >= CHECK_S]
-        gone = [uid for uid in there if uid not in wanted or there[uid].by is not wanted[uid].spec.scale.by]
+        behind = [uid for uid, endpoint in wanted.items() if not _is_like(written.get(uid), endpoint)]
+        again = [uid for uid in wanted if uid in written and now - written[uid].at >= CHECK_S]
+        gone = [uid for uid in written if uid not in wanted or written[uid].by is not wanted[uid].spec.scale.by]
         self._is_due = bool(behind or gone)
-        self._check_at = min((each.at + CHECK_S for each in there.values()), default=now + CHECK_S)
+        self._check_at = min((autoscaler.at + CHECK_S for autoscaler in written.values()), default=now + CHECK_S)
         for uid in gone:
-            agent.submit(uid, f"take away the autoscaler of {there[uid].path}", partial(self._delete, uid))
+            agent.submit(uid, f"take away the autoscaler of {written[uid].path}", partial(self._delete, uid))
         for uid in dict.fromkeys((*behind, *again)):
             if uid not in waiting and uid not in gone:
                 spec = wanted[uid].spec
@@ -104,7 +122,7 @@ class AutoscalerController:
 
     def _survey(self) -> None:
         """Read the existing autoscaler objects of Fairlead."""
-        found: dict[str, _Written] = {}
+        written: dict[str, _Written] = {}
         for by, (api, plural) in APIS.items():
             place = f"/apis/{api}/{plural}"
             if self._namespace is not None:
@@ -116,12 +134,13 @@ class AutoscalerController:
                 if error.status not in (403, 404):
                     raise
                 continue
-            for each in items:
-                about = each["metadata"]
-                path = f"/apis/{api}/namespaces/{about['namespace']}/{plural}/{about['name']}"
-                found[about["labels"][names.ENDPOINT_UID]] = _Written(by=by, path=path, content={}, at=0.0)
+            for content in items:
+                about, uid = content["metadata"], content["metadata"]["labels"][names.ENDPOINT_UID]
+                if self._view.owns(uid, about):
+                    path = f"/apis/{api}/namespaces/{about['namespace']}/{plural}/{about['name']}"
+                    written[uid] = _Written(by=by, path=path, content={}, at=0.0)
         with self._lock:
-            self._there = found
+            self._there = written
         self._view.wake()
 
     def _write(self, uid: str) -> None:
@@ -137,6 +156,10 @@ class AutoscalerController:
             first = {"spec": {"scale": {"replicas": max(1, spec.replicas)}}}
             about = {"metadata": {"uid": uid}}
             self._client.merge(objects_path("Serving", spec.team, spec.name), {**about, **first})
+        query = spec.scale.prometheus
+        if query is not None and (refusal := self._query_problem(query.url)) is not None:
+            self._note(uid, refusal, time.monotonic() + PAUSE_S)
+            return
         content = render_autoscaler(endpoint)
         api, plural = APIS[by]
         path = f"/apis/{api}/namespaces/{spec.team}/{plural}/{content['metadata']['name']}"
@@ -146,9 +169,9 @@ class AutoscalerController:
         except ApiError as error:
             if error.status not in (400, 403, 404, 422):
                 raise
-            said = " ".join(error.said.split()).rstrip(".")
+            message = " ".join(error.said.split()).rstrip(".")
             lacks = f"this cluster has no {AUTOSCALERS[by]} ({api}), which `by: {by}` needs"
-            problem = lacks if error.status == 404 else f"the API server refuses its {AUTOSCALERS[by]}: {said}"
+            problem = lacks if error.status == 404 else f"the API server refuses its {AUTOSCALERS[by]}: {message}"
             self._note(uid, problem, time.monotonic() + PAUSE_S)
             return
         with self._lock:
@@ -166,11 +189,11 @@ class AutoscalerController:
 
     def _delete(self, uid: str) -> None:
         with self._lock:
-            there = None if self._there is None else self._there.get(uid)
-        if there is None or not self._may_act():
+            written = None if self._there is None else self._there.get(uid)
+        if written is None or not self._may_act():
             return
         try:
-            self._client.delete(there.path)
+            self._client.delete(written.path)
         except ApiError as error:
             if error.status != 404:
                 raise

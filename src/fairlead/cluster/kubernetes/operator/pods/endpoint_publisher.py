@@ -1,5 +1,6 @@
 """Maintains each endpoint's address, and behind it the serving replicas of the latest decision."""
 
+import logging
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -8,10 +9,17 @@ from typing import Any
 
 from fairlead.cluster.kubernetes import names
 from fairlead.cluster.kubernetes.api.client import ApiError
-from fairlead.cluster.kubernetes.manifests.endpoints import render_backends, render_endpoint, render_routes
+from fairlead.cluster.kubernetes.manifests.endpoints import (
+    render_backends,
+    render_endpoint,
+    render_routes,
+    render_team_routes,
+    routes_name,
+)
 from fairlead.cluster.kubernetes.manifests.gateway import GATEWAY_PORT
 from fairlead.cluster.kubernetes.manifests.pod_environment import MASTER_PORT
 from fairlead.cluster.kubernetes.operator.cluster import KubernetesCluster
+from fairlead.cluster.kubernetes.operator.controller import Controller, PassStage, Turn
 from fairlead.cluster.kubernetes.operator.pods.gateways import Gateways
 from fairlead.cluster.kubernetes.operator.pods.pod_agent import Agent
 from fairlead.cluster.preflight import gateway_problem
@@ -23,10 +31,13 @@ from fairlead.policy.serving.routes import (
     places_on_cluster,
     ready_pods,
     routes,
+    team_routes,
     that_serve,
 )
 from fairlead.specs.serving import Serving
 from fairlead.state.snapshot import Pod, Snapshot, Workload
+
+log = logging.getLogger(__name__)
 
 Addresses = dict[str, str]
 # How long to wait before checking again whether another Service has the name.
@@ -35,6 +46,7 @@ PAUSE_S = 10.0
 # written longest ago.
 CHECK_S, MOST_CHECKS = 30.0, 20
 IPV4, IPV6 = "IPv4", "IPv6"
+CONFIGMAPS = f"/api/v1/namespaces/{names.GATEWAY_NAMESPACE}/configmaps"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +62,7 @@ class Backends:
         return written is not None and (written.addresses, written.is_gateways) == (self.addresses, self.is_gateways)
 
 
-class EndpointPublisher:
+class EndpointPublisher(Controller):
     """Writes what has changed since it was written; what a previous operator wrote is unknown.
 
     Args:
@@ -58,12 +70,19 @@ class EndpointPublisher:
         may_act: Returns whether this process still leads; asked before each request.
     """
 
+    name = "the addresses of endpoints"
+    stage = PassStage.CHANGES
+
     def __init__(
         self, cluster: KubernetesCluster, gateways: Gateways, *, may_act: Callable[[], bool] = lambda: True
     ) -> None:
         self._gateways = gateways
-        self._routes: dict[str, Any] | None = None
-        self._told: dict[str, Any] | None = None
+        # By team. What an operator before has left of teams that have none any more is listed once.
+        self._routes: dict[str, dict[str, Any]] | None = None
+        self._told: dict[str, dict[str, Any] | None] = {}
+        self._listed: list[str] | None = None
+        self._misfits: dict[str, tuple[dict[str, Any], str]] = {}
+        self._unrouted: set[str] = set()
         self._cluster = cluster
         self._view = cluster.view
         self._client = cluster.client
@@ -79,40 +98,46 @@ class EndpointPublisher:
     def is_behind(self) -> bool:
         """Return whether anything is still to be written."""
         with self._lock:
-            return bool(self._due()) or self._routes != self._told
+            return bool(self._due()) or bool(self._untold()) or self._listed != self._teams()
 
-    def act(self, agent: Agent, snapshot: Snapshot) -> None:
+    def act(self, turn: Turn) -> None:
         """Queue the work that follows from a snapshot."""
-        there = endpoints(snapshot)
+        agent, snapshot = turn.agent, turn.snapshot
+        workloads = endpoints(snapshot)
         self._gateways.watch()
-        if not there and not self._wanted and not self._gateways.are_there:
+        if not workloads and not self._wanted and not self._gateways.are_there:
             return
         families, pods = families_of(snapshot), ready_pods(snapshot)
         through = self._gateways.ready()
         # Before the addresses, so that a gateway knows an endpoint before its first request.
         self._tell_gateways(agent, snapshot, pods, len(through))
         wanted = {}
-        for endpoint in there:
+        for endpoint in workloads:
             if (problem := gateway_problem(endpoint.spec)) is not None:
                 chosen = through[: gateways_for(endpoint.spec, len(through))]
-                addresses = {each.key.partition("/")[2]: each.address for each in chosen}
+                addresses = {gateway.key.partition("/")[2]: gateway.address for gateway in chosen}
                 wanted[endpoint.uid] = Backends(endpoint=endpoint, addresses=addresses, is_gateways=True)
                 if not self._gateways.are_there:
                     self._cluster.note_address(endpoint.uid, problem)
+                elif (misfit := self._misfit(endpoint)) is not None or endpoint.uid in self._unrouted:
+                    self._cluster.note_address(endpoint.uid, misfit)
+                    (self._unrouted.discard if misfit is None else self._unrouted.add)(endpoint.uid)
                 continue
-            addresses = {}
-            for _, pod in that_serve(endpoint, families[endpoint.uid], pods):
-                addresses |= self._address(pod)
-            wanted[endpoint.uid] = Backends(endpoint=endpoint, addresses=addresses)
+            with self._view.isolation.of(f"addresses of {endpoint.spec.team}/{endpoint.spec.name}"):
+                addresses = {}
+                for _, pod in that_serve(endpoint, families[endpoint.uid], pods):
+                    addresses |= self._address(pod)
+                wanted[endpoint.uid] = Backends(endpoint=endpoint, addresses=addresses)
         with self._lock:
             self._wanted = wanted
-            self._written = {uid: found for uid, found in self._written.items() if uid in wanted}
+            self._written = {uid: backends for uid, backends in self._written.items() if uid in wanted}
             self._again_at = {uid: at for uid, at in self._again_at.items() if uid in wanted}
             self._written_at = {uid: at for uid, at in self._written_at.items() if uid in wanted}
             due = self._due()
             if time.monotonic() >= self._check_at:
                 self._check_at = time.monotonic() + CHECK_S
         self._cluster.keep_addresses(wanted.keys())
+        self._unrouted &= wanted.keys()
         for uid in due:
             endpoint = wanted[uid].endpoint
             name = f"publish {endpoint.spec.team}/{endpoint.spec.name}"
@@ -127,45 +152,113 @@ class EndpointPublisher:
             for pod in pods.values()
             for address in self._address(pod).values()
         }
-        found = routes(snapshot, places_on_cluster(snapshot), urls, self._gateways.keys(), max(1, num_gateways))
+        all_routes = routes(snapshot, places_on_cluster(snapshot), urls, self._gateways.keys(), max(1, num_gateways))
         with self._lock:
-            is_new, self._routes = found != self._routes, found
-            is_due = is_new or self._told != found
-        if is_due:
-            agent.submit(names.ROUTES, "tell the gateways", self._write_routes)
+            self._routes = team_routes(all_routes)
+            untold, is_listed = self._untold(), self._listed == self._teams()
+        for team in untold:
+            agent.submit(routes_name(team), f"tell the gateways of team {team}", partial(self._write_routes, team))
+        if not is_listed:
+            agent.submit(names.ROUTES, "tell the gateways which teams have routes", self._write_teams)
 
-    def _write_routes(self) -> None:
-        """Write the wanted routes."""
+    def _untold(self) -> list[str]:
+        """Return the teams whose routes are to be written or removed; call with the lock held."""
+        if self._routes is None:
+            return []
+        return [team for team in {**self._routes, **self._told} if self._routes.get(team) != self._told.get(team)]
+
+    def _teams(self) -> list[str] | None:
+        """Return the teams that gateways have to know; call with the lock held."""
+        if self._routes is None:
+            return None
+        return sorted(team for team, share in self._routes.items() if self._misfits.get(team, (None, ""))[0] != share)
+
+    def _misfit(self, endpoint: Workload[Serving]) -> str | None:
+        """Return why gateways cannot have the routes of an endpoint's team; None if they can."""
         with self._lock:
-            found = self._routes
-            if found is None or found == self._told:
+            share, problem = self._misfits.get(endpoint.spec.team, (None, ""))
+            return problem if self._routes is not None and self._routes.get(endpoint.spec.team) == share else None
+
+    def _write_routes(self, team: str) -> None:
+        """Write the wanted routes of a team, or remove them.
+
+        What a team has too much of, or the API server refuses, is that team's loss alone.
+        """
+        with self._lock:
+            share = None if self._routes is None else self._routes.get(team)
+            if share == self._told.get(team):
                 return
         if not self._may_act():
             return
-        content = render_routes(found)
-        self._client.apply(f"/api/v1/namespaces/{names.GATEWAY_NAMESPACE}/configmaps/{names.ROUTES}", content)
+        path, problem = f"{CONFIGMAPS}/{routes_name(team)}", ""
+        try:
+            if share is None:
+                self._remove(path)
+            else:
+                self._client.apply(path, render_team_routes(team, share))
+        except ValueError as error:
+            problem = str(error)
+        except ApiError as error:
+            if error.concerns_all or error.status >= 500:
+                raise
+            problem = f"the API server refuses the routes of team {team}: {error.said}"
         with self._lock:
-            self._told = found
+            self._told[team] = share
+            self._misfits.pop(team, None)
+            if share is None:
+                del self._told[team]
+            elif problem:
+                self._misfits[team] = share, problem
+        if problem:
+            log.warning("%s", problem)
+        self._view.wake()
+
+    def _write_teams(self) -> None:
+        """Write which teams have routes; at first remove what is left of others."""
+        with self._lock:
+            teams, is_first = self._teams(), self._listed is None
+        if teams is None or not self._may_act():
+            return
+        if is_first:
+            query = {"labelSelector": f"{names.CONTENT}={names.TEAM_ROUTES}"}
+            wanted = {names.ROUTES, *map(routes_name, teams)}
+            for configmap in self._client.items(CONFIGMAPS, query):
+                name = str(configmap["metadata"]["name"])
+                if name not in wanted:
+                    with self._view.isolation.of(f"leftover routes {name}"):
+                        self._remove(f"{CONFIGMAPS}/{name}")
+        self._client.apply(f"{CONFIGMAPS}/{names.ROUTES}", render_routes(teams))
+        with self._lock:
+            self._listed = teams
+
+    def _remove(self, path: str) -> None:
+        try:
+            self._client.delete(path)
+        except ApiError as error:
+            if error.status != 404:
+                raise
 
     def _due(self) -> list[str]:
         """Return the uids of endpoints with something to write; call with the lock held."""
         now = time.monotonic()
-        found = [
+        uids = [
             uid
             for uid, backends in self._wanted.items()
             if not backends.is_like(self._written.get(uid)) and self._again_at.get(uid, 0.0) <= now
         ]
         if now >= self._check_at:
-            old = [uid for uid, at in self._written_at.items() if at <= now - CHECK_S and uid not in found]
-            found += sorted(old, key=self._written_at.__getitem__)[:MOST_CHECKS]
-        return found
+            old = [uid for uid, at in self._written_at.items() if at <= now - CHECK_S and uid not in uids]
+            uids += sorted(old, key=self._written_at.__getitem__)[:MOST_CHECKS]
+        return uids
 
     def _address(self, pod: Pod) -> Addresses:
-        found = self._view.pods_of(pod.workload_uid).values()
+        pod_objects = self._view.pods_of(pod.workload_uid).values()
         return {
-            each.key.partition("/")[2]: each.address
-            for each in found
-            if (each.attempt, each.index) == (pod.attempt, pod.index) and each.address
+            pod_object.key.partition("/")[2]: pod_object.address
+            for pod_object in pod_objects
+            if (pod_object.attempt, pod_object.index, pod_object.replacement)
+            == (pod.attempt, pod.index, pod.replacement)
+            and pod_object.address
         }
 
     def _write(self, uid: str) -> None:
@@ -180,7 +273,7 @@ class EndpointPublisher:
                 self._again_at[uid] = time.monotonic() + PAUSE_S
             return
         if self._gateways.are_there or not backends.is_gateways:
-            self._cluster.note_address(uid, None)
+            self._cluster.note_address(uid, self._misfit(backends.endpoint) if backends.is_gateways else None)
         with self._lock:
             # Until the write has succeeded the cluster's content is unknown.
             self._written.pop(uid, None)
@@ -204,13 +297,13 @@ class EndpointPublisher:
                 raise
         else:
             return True
-        there = self._client.get(path)["metadata"]
-        if (there.get("labels") or {}).get(names.MANAGED_BY) != names.MANAGER:
-            said = f"a Service named {metadata['name']} exists that Fairlead did not create; delete it"
-            self._cluster.note_address(endpoint.uid, said)
+        existing = self._client.get(path)["metadata"]
+        if (existing.get("labels") or {}).get(names.MANAGED_BY) != names.MANAGER:
+            problem = f"a Service named {metadata['name']} exists that Fairlead did not create; delete it"
+            self._cluster.note_address(endpoint.uid, problem)
             return False
-        if there.get("ownerReferences") != metadata["ownerReferences"]:
-            owned = {"uid": there["uid"], "ownerReferences": metadata["ownerReferences"]}
+        if existing.get("ownerReferences") != metadata["ownerReferences"]:
+            owned = {"uid": existing["uid"], "ownerReferences": metadata["ownerReferences"]}
             self._client.merge(path, {"metadata": owned})
         return True
 

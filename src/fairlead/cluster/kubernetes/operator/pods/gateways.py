@@ -6,22 +6,35 @@ Nothing is watched before a gateway exists: a cluster without one has no extra c
 import json
 import logging
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from fairlead.cluster.kubernetes import names
-from fairlead.cluster.kubernetes.api.client import Client, Object
+from fairlead.cluster.kubernetes.api.client import ApiError, Client, Object
 from fairlead.cluster.kubernetes.api.objects import PodObject
 from fairlead.cluster.kubernetes.api.watching import IDLE_S, Cache
-from fairlead.cluster.kubernetes.operator.runs.informers import Informers
+from fairlead.cluster.kubernetes.informers.informers import Informers
+from fairlead.cluster.kubernetes.operator.controller import Controller, Turn
+from fairlead.cluster.kubernetes.workloads.team_keys import TeamKeys, read_keys
 from fairlead.frozen import dataclass
 from fairlead.gateway.packing import DEMAND_KEY, unpacked
+from fairlead.policy.serving.routes import places_on_cluster
 from fairlead.state.access_keys import AccessKey
 from fairlead.state.demand import Demand, merge, read_demand
+from fairlead.state.snapshot import Snapshot
+from fairlead.untrusted_json import moment
+
+if TYPE_CHECKING:
+    pass
 
 log = logging.getLogger(__name__)
 
 REPORTS = f"/api/v1/namespaces/{names.GATEWAY_NAMESPACE}/configmaps"
 KEYS = "/api/v1/configmaps"
+USES_S = 600.0
+"""Seconds between two writes of when the keys of a team were last used."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,19 +47,17 @@ class Report:
     document: Object
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TeamKeys:
-    """The keys that a team has created."""
-
-    key: str
-    version: int
-    keys: tuple[AccessKey, ...]
-
-
-class Gateways:
+class Gateways(Controller):
     """The existing gateways. Thread-safe; created before the watches start."""
 
-    def __init__(self, client: Client, view: Informers, *, idle_s: float = IDLE_S) -> None:
+    name = "gateways"
+
+    def __init__(
+        self, client: Client, view: Informers, *, may_act: Callable[[], bool] = lambda: True, idle_s: float = IDLE_S
+    ) -> None:
+        self._client = client
+        self._may_act = may_act
+        self._uses_at = 0.0
         self._view = view
         self._lock = threading.Lock()
         self._pods: dict[str, PodObject] = {}
@@ -69,11 +80,15 @@ class Gateways:
             self._reports.start()
             self._keys.start()
 
+    @property
+    def caches(self) -> tuple[Cache[Any], ...]:
+        """The caches, once a gateway exists."""
+        return (self._reports, self._keys) if self._is_watched else ()
+
     def stop(self) -> None:
         """End the watches."""
-        if self._is_watched:
-            self._reports.stop()
-            self._keys.stop()
+        for cache in self.caches:
+            cache.stop()
 
     @property
     def are_there(self) -> bool:
@@ -89,29 +104,71 @@ class Gateways:
     def ready(self) -> list[PodObject]:
         """Return the ready gateways, by their names."""
         with self._lock:
-            found = [each for each in self._pods.values() if each.ready and each.told_at is None and each.address]
-        return sorted(found, key=lambda each: each.key)
+            gateways = [
+                gateway
+                for gateway in self._pods.values()
+                if gateway.ready and gateway.told_at is None and gateway.address
+            ]
+        return sorted(gateways, key=lambda gateway: gateway.key)
 
     def keys(self) -> tuple[AccessKey, ...]:
         """Return the keys of all teams."""
-        return tuple(key for each in sorted(self._keys.all(), key=lambda each: each.key) for key in each.keys)
+        return tuple(
+            key for team_keys in sorted(self._keys.all(), key=lambda team_keys: team_keys.key) for key in team_keys.keys
+        )
+
+    def extend(self, snapshot: Snapshot, now: float) -> Snapshot:
+        if not snapshot.parents or not self.are_there:
+            return snapshot
+        demand = self.demand({uid: place.name for uid, place in places_on_cluster(snapshot).items()})
+        return replace(snapshot, demand=demand) if demand else snapshot
+
+    def act(self, turn: Turn) -> None:
+        """Queue the annotations that show when the keys of a team were last used, each at most every ten minutes."""
+        agent, now = turn.agent, turn.now
+        if now < self._uses_at or not self.is_known:
+            return
+        self._uses_at = now + USES_S
+        uses: dict[str, float] = {}
+        for report in self._reports.all():
+            epochs = report.document.get("keys")
+            for digest, epoch in epochs.items() if isinstance(epochs, dict) else ():
+                uses[digest] = max(uses.get(digest, 0.0), moment(epoch) or 0.0)
+        for team in self._keys.all():
+            known = {key.sha256: key.last_used_at or 0.0 for key in team.keys}
+            latest = {digest: max(epoch, uses.get(digest, 0.0)) for digest, epoch in known.items()}
+            if latest != known:
+                name = f"tell when the keys of {team.key} were used {now}"
+                agent.submit(f"keys of {team.key}", name, partial(self._write_uses, team, latest))
+
+    def _write_uses(self, team: TeamKeys, uses: Mapping[str, float]) -> None:
+        if not self._may_act():
+            return
+        namespace, _, name = team.key.partition("/")
+        annotation = json.dumps({digest: round(epoch) for digest, epoch in uses.items() if epoch})
+        body = {"metadata": {"uid": team.uid, "annotations": {names.KEY_USES: annotation}}}
+        try:
+            self._client.merge(f"/api/v1/namespaces/{namespace}/configmaps/{name}", body)
+        except ApiError as error:
+            if error.status not in (404, 409):  # the keys were removed
+                raise
 
     def demand(self, places: Mapping[str, str]) -> dict[str, Demand]:
         """Return the demand on endpoints, by the keys of the names that gateways use for them."""
         with self._lock:
-            uids = {each.uid for each in self._pods.values()}
-        told: dict[str, list[Demand]] = {}
+            uids = {gateway.uid for gateway in self._pods.values()}
+        demands_by_endpoint: dict[str, list[Demand]] = {}
         for report in self._reports.all() if self._is_watched else ():
             if report.pod not in uids:
                 continue
             try:
-                found = read_demand(report.document, report.pod, places.values())
-            except (KeyError, TypeError, ValueError) as error:
+                demand_by_name = read_demand(report.document, report.pod, places.values())
+            except ValueError as error:
                 log.warning("what the gateway %s tells cannot be read: %s", report.key, error)
                 continue
             for uid, name in places.items():
-                told.setdefault(uid, []).append(found[name])
-        return {uid: merge(demands) for uid, demands in told.items()}
+                demands_by_endpoint.setdefault(uid, []).append(demand_by_name[name])
+        return {uid: merge(demands) for uid, demands in demands_by_endpoint.items()}
 
     def _changed(self, before: object, after: object) -> None:
         self._view.wake()
@@ -132,7 +189,7 @@ def read_report(content: Object) -> Report | None:
     """Read a gateway's report; None for any other content."""
     metadata = content["metadata"]
     owners = metadata.get("ownerReferences") or ()
-    pod = next((each["uid"] for each in owners if each.get("kind") == "Pod"), None)
+    pod = next((owner["uid"] for owner in owners if owner.get("kind") == "Pod"), None)
     try:
         document = unpacked((content.get("binaryData") or {})[DEMAND_KEY])
     except (KeyError, ValueError) as error:
@@ -146,30 +203,3 @@ def read_report(content: Object) -> Report | None:
         pod=pod,
         document=document,
     )
-
-
-def read_keys(content: Object) -> TeamKeys:
-    """Read the keys of a team; invalid ones are skipped."""
-    metadata = content["metadata"]
-    team = metadata["namespace"]
-    found = []
-    for name, text in (content.get("data") or {}).items():
-        try:
-            told = json.loads(text)
-            found.append(
-                AccessKey(
-                    team=team, name=name, sha256=str(told["sha256"]), created_at=float(told.get("created_at") or 0.0)
-                )
-            )
-        except (KeyError, TypeError, ValueError, AttributeError):
-            log.warning("%s of %s in %s is no key", name, metadata["name"], team)
-    return TeamKeys(
-        key=f"{team}/{metadata['name']}",
-        version=int(metadata["resourceVersion"]),
-        keys=tuple(each for each in found if is_hash(each.sha256)),
-    )
-
-
-def is_hash(text: str) -> bool:
-    """Return whether a text may be the hash of a key."""
-    return len(text) == 64 and set(text) <= set("0123456789abcdef")

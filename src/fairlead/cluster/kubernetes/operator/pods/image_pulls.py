@@ -12,9 +12,9 @@ from typing import Any
 
 from fairlead.cluster.kubernetes.api.objects import PodObject, seconds
 from fairlead.cluster.kubernetes.operator.cluster import KubernetesCluster
-from fairlead.cluster.kubernetes.operator.pods.pod_agent import Agent
+from fairlead.cluster.kubernetes.operator.controller import Controller, Turn
 from fairlead.cluster.kubernetes.operator.pods.pod_events import of_pod
-from fairlead.cluster.kubernetes.operator.runs.run_record import Gang
+from fairlead.cluster.kubernetes.workloads.run_record import Gang
 from fairlead.state.attempts import ImagePull
 
 # A pod's times are whole seconds.
@@ -27,14 +27,16 @@ PULLED = "Pulled"
 # Kubelet's sentence for an image that was not there; https://github.com/kubernetes/kubernetes, pkg/kubelet/images.
 _SENTENCE = re.compile(
     r'Successfully pulled image "(?P<image>[^"]*)" in \S+ \((?P<took>[^)\s]+) including waiting\)'
-    r"(?:\. Image size: (?P<size>\d+) bytes)?"
+    r"(?:\. Image size: (?P<size>\d{1,18}) bytes)?"
 )
 _PART = re.compile(r"([\d.]+)(h|ms|m|s|us|µs|ns)")
 _UNITS_S = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "ns": 1e-9}
 
 
-class ImagePulls:
+class ImagePulls(Controller):
     """Examines gangs that have started, one after the other."""
+
+    name = "pulls of images"
 
     def __init__(self, cluster: KubernetesCluster) -> None:
         self._cluster = cluster
@@ -44,11 +46,12 @@ class ImagePulls:
         self._asked: dict[str, int] = {}
         self._next_at = 0.0
 
-    def act(self, now: float, agent: Agent) -> None:
+    def act(self, turn: Turn) -> None:
         """Examine the next gang; one whose Events cannot be read comes last."""
+        agent, now = turn.agent, turn.now
         for uid in self._marks.take()[0]:
-            found = self._cluster.view.find(uid)
-            gang = None if found is None or found.state.status.phase.is_final else found.state.gang
+            run_object = self._cluster.view.find(uid)
+            gang = None if run_object is None or run_object.state.status.phase.is_final else run_object.state.gang
             if gang is None:
                 self._asked.pop(uid, None)
             if gang is None or gang.pull is not None or self._last_started(uid, gang, now) is None:
@@ -59,8 +62,8 @@ class ImagePulls:
             return
         uid, attempt = next(iter(self._due.items()))
         del self._due[uid]
-        found = self._cluster.view.find(uid)
-        gang = None if found is None else found.state.gang
+        run_object = self._cluster.view.find(uid)
+        gang = None if run_object is None else run_object.state.gang
         if gang is None or gang.attempt != attempt or self._asked.get(uid) == attempt:
             return
         pod = self._last_started(uid, gang, now)
@@ -81,27 +84,29 @@ class ImagePulls:
         pull = pull_in(of_pod(self._cluster.client, pod), pod.node)
         self._asked[uid] = pod.attempt
         if pull is not None:
-            self._cluster.note_pull(uid, pod.attempt, pull)
+            self._cluster.reports.note_pull(uid, pod.attempt, pull)
 
 
 def pull_in(events: Iterable[Mapping[str, Any]], node: str) -> ImagePull | None:
     """Return the pull of a pod's images, from its Events; None if they were all there, or nothing tells."""
     pulls = []
     for event in events:
-        found = _SENTENCE.match(str(event.get("message") or "")) if event.get("reason") == PULLED else None
+        match = _SENTENCE.match(str(event.get("message") or "")) if event.get("reason") == PULLED else None
         at = event.get("eventTime") or event.get("firstTimestamp")
-        took_s = None if found is None else duration_s(found["took"])
-        if found is None or not at or took_s is None:
+        took_s = None if match is None else duration_s(match["took"])
+        if match is None or not at or took_s is None:
             continue
-        size = int(found["size"]) if found["size"] else None
+        size = int(match["size"]) if match["size"] else None
         until = seconds(at)
-        pulls.append(ImagePull(since=until - took_s, until=until, image=found["image"], node=node, size_bytes=size))
+        if took_s > until:
+            continue  # an Event of the kubelet has no such time; members of a namespace may write others
+        pulls.append(ImagePull(since=until - took_s, until=until, image=match["image"], node=node, size_bytes=size))
     if not pulls:
         return None
-    longest = max(pulls, key=lambda each: each.until - each.since)
+    longest = max(pulls, key=lambda pull: pull.until - pull.since)
     return ImagePull(
-        since=min(each.since for each in pulls),
-        until=max(each.until for each in pulls),
+        since=min(pull.since for pull in pulls),
+        until=max(pull.until for pull in pulls),
         image=longest.image,
         node=node,
         size_bytes=longest.size_bytes,

@@ -5,9 +5,9 @@ import math
 from collections.abc import Container, Mapping
 
 from fairlead.cluster.kubernetes.api.objects import NodeObject, PodObject
+from fairlead.cluster.kubernetes.informers.pod_status import is_hopeless, is_on_lost_node
 from fairlead.cluster.kubernetes.manifests.pods import unlisted_s
-from fairlead.cluster.kubernetes.operator.pods.pod_status import is_hopeless, is_on_lost_node
-from fairlead.cluster.kubernetes.operator.runs.run_record import TrainingObject
+from fairlead.cluster.kubernetes.workloads.run_record import TrainingObject
 from fairlead.frozen import dataclass
 from fairlead.state.pod_uids import pod_uid
 from fairlead.state.snapshot import Phase, Pod, PodPhase
@@ -47,31 +47,31 @@ Order = Create | Delete | Verify
 
 
 def orders(
-    found: TrainingObject,
+    run_object: TrainingObject,
     members: tuple[Pod, ...],
     objects: Mapping[str, PodObject],
     nodes: Mapping[str, NodeObject | None],
     now: float,
     *,
     is_creating: bool = False,
-    handed: Container[int] = (),
+    engine_attempts: Container[int] = (),
 ) -> list[Order]:
     """Return the actions for one run.
 
     Args:
-        handed: Attempts with an engine object. The engine creates their pods, and replaces those that are deleted.
+        engine_attempts: Attempts with an engine object. The engine creates their pods, and replaces deleted ones.
         is_creating: Earlier creations are still queued, so none is queued again.
         members: Its latest gang, as the loop sees it.
         objects: Its pods, of any attempt.
         nodes: The nodes of its pods.
     """
-    gang, run = found.state.gang, found.workload
+    gang, run = run_object.state.gang, run_object.workload
     if run is None:
         return []
-    given: list[Order] = []
+    actions: list[Order] = []
     attempt = -1 if gang is None else gang.attempt
     at = {(pod.attempt, pod.index, pod.replacement) for pod in objects.values()}
-    notices = {notice.pod_uid: notice for notice in found.state.notices}
+    notices = {notice.pod_uid: notice for notice in run_object.state.notices}
     is_ours = run.spec.engine is None
     if gang is not None and is_ours:
         wanted = run.status.phase in (Phase.STARTING, Phase.RUNNING) and run.status.attempt == attempt
@@ -79,25 +79,25 @@ def orders(
             if (attempt, pod.index, pod.replacement) in at or pod.phase.is_final:
                 continue
             if gang.is_created(pod.index):
-                given.append(Verify(attempt=attempt, index=pod.index, replacement=pod.replacement))
+                actions.append(Verify(attempt=attempt, index=pod.index, replacement=pod.replacement))
             elif wanted and not is_creating and pod.uid not in notices:
-                given.append(Create(attempt=attempt, index=pod.index, replacement=pod.replacement))
-    for each in objects.values():
-        if each.attempt in handed and not each.is_over and not (each.node or is_ours):
+                actions.append(Create(attempt=attempt, index=pod.index, replacement=pod.replacement))
+    for pod_object in objects.values():
+        if pod_object.attempt in engine_attempts and not pod_object.is_over and not (pod_object.node or is_ours):
             continue  # its engine makes it wait for a node
-        notice = notices.get(pod_uid(each.run_uid, each.attempt, each.index, each.replacement))
+        notice = notices.get(pod_uid(pod_object.run_uid, pod_object.attempt, pod_object.index, pod_object.replacement))
         kill_at = None if notice is None else notice.kill_at
-        if each.attempt in handed and each.told_at is None:
+        if pod_object.attempt in engine_attempts and pod_object.told_at is None:
             kill_at = None  # its engine is told first, or it would replace the pod
-        if kill_at is not None and each.started_at is not None:
+        if kill_at is not None and pod_object.started_at is not None:
             kill_at += unlisted_s(run.spec)
-        num_later = attempt - each.attempt
-        if gang is not None and each.attempt == attempt and each.index < len(gang.nodes):
-            num_later = gang.number(each.index) - each.replacement
-        order = _deletion(each, num_later, kill_at, nodes.get(each.node), now)
+        num_later = attempt - pod_object.attempt
+        if gang is not None and pod_object.attempt == attempt and pod_object.index < len(gang.nodes):
+            num_later = gang.number(pod_object.index) - pod_object.replacement
+        order = _deletion(pod_object, num_later, kill_at, nodes.get(pod_object.node), now)
         if order is not None:
-            given.append(order)
-    return given
+            actions.append(order)
+    return actions
 
 
 def _deletion(
@@ -119,9 +119,9 @@ def _deletion(
     return None
 
 
-def is_settled(found: TrainingObject, members: tuple[Pod, ...]) -> bool:
+def is_settled(run_object: TrainingObject, members: tuple[Pod, ...]) -> bool:
     """Return whether only a change, not time, can bring actions for a run, or a write that only refreshes."""
-    status = found.state.status
+    status = run_object.state.status
     if status.phase.is_final:
         return True
     if status.phase in (Phase.PENDING, Phase.SUSPENDED) and all(pod.phase.is_final for pod in members):

@@ -14,25 +14,31 @@ from typing import Any
 
 from fairlead.cluster.kubernetes.api.client import ApiError
 from fairlead.cluster.kubernetes.devices import resource_of
+from fairlead.cluster.kubernetes.lease_contents import DURATION_S
 from fairlead.cluster.kubernetes.manifests import driver_bundle
+from fairlead.cluster.kubernetes.manifests.conditions import READY
 from fairlead.cluster.kubernetes.manifests.network_policies import render_run_policy
 from fairlead.cluster.kubernetes.manifests.pods import PodSettings, render_pod
+from fairlead.cluster.kubernetes.manifests.run_keys import render_key
 from fairlead.cluster.kubernetes.manifests.runtime_bundle import render_bundle
 from fairlead.cluster.kubernetes.manifests.services import render_service
 from fairlead.cluster.kubernetes.manifests.workdir import archive_place, part_names
-from fairlead.cluster.kubernetes.names import pod_name
-from fairlead.cluster.kubernetes.operator.cluster import KubernetesCluster
-from fairlead.cluster.kubernetes.operator.leader_election import DEADLINE_S, DURATION_S
+from fairlead.cluster.kubernetes.names import is_alone, pod_name
+from fairlead.cluster.kubernetes.operator.cluster import KubernetesCluster, Refusal
+from fairlead.cluster.kubernetes.operator.leader_election import DEADLINE_S
 from fairlead.cluster.kubernetes.operator.pods import pod_rejections as refusals
+from fairlead.cluster.kubernetes.operator.pods.network_leftovers import NetworkLeftovers, has_no_network
 from fairlead.cluster.kubernetes.operator.pods.pod_actions import Create, Delete, Order, Verify, is_settled, orders
 from fairlead.cluster.kubernetes.operator.pods.pod_dns import Addressing
 from fairlead.cluster.kubernetes.operator.request_dispatch import Dispatcher
-from fairlead.cluster.kubernetes.operator.runs.run_record import TrainingObject
+from fairlead.cluster.kubernetes.workloads.run_record import TrainingObject
 from fairlead.cluster.origins import is_run_name
 from fairlead.errors import ClusterError
+from fairlead.runtime.run_key import new_key
+from fairlead.specs.serving import Replica
 from fairlead.state.plan import CreatePod
 from fairlead.state.pod_uids import pod_uid
-from fairlead.state.snapshot import Grant, Phase, Pod, PodPhase
+from fairlead.state.snapshot import Grant, Phase, Pod, PodPhase, Workload
 
 log = logging.getLogger(__name__)
 
@@ -57,6 +63,10 @@ class _NotEquippedError(ClusterError):
         super().__init__(f"{kind}: {refusal}")
         self.kind = kind
         self.refusal = refusal
+
+    @property
+    def concerns_all(self) -> bool:
+        return self.refusal.concerns_all
 
 
 class Agent:
@@ -86,7 +96,8 @@ class Agent:
         self._settings = settings
         self._may_act = may_act
         self._is_making_way = is_making_way
-        self._work = Dispatcher(num_threads)
+        self._work = Dispatcher(num_threads, refused=self._note_refusal)
+        self._leftovers = NetworkLeftovers(cluster, may_act=may_act)
         self._addressing = Addressing(self._client, self._work.submit)
         self._create_s = create_s
         self._marks = self._view.marks()
@@ -104,27 +115,39 @@ class Agent:
         """
         changed, _ = self._marks.take()
         for uid in changed | self._unsettled:
-            found = self._view.find(uid)
-            if found is None:
+            run_object = self._view.find(uid)
+            if run_object is None:
                 self._forget(uid)
-            elif found.workload is not None and not self._look_after(found, now):
-                self._unsettled.add(uid)
-            else:
+                continue
+            is_settled = False
+            with self._view.isolation.of(f"pods of {run_object.kind} {run_object.key}"):
+                is_settled = run_object.workload is None or self._look_after(run_object, now)
+            if is_settled:
                 self._unsettled.discard(uid)
+            else:
+                self._unsettled.add(uid)
+        self._leftovers.act(self._work.submit, self.unequip)
+        for parent in self._view.parent_objects():
+            if parent.is_unobserved:
+                # Tools wait for the generation, also of an edit that changes no decision.
+                name = f"observe generation {parent.generation} of {parent.key}"
+                self._work.submit(parent.uid, name, partial(self._observe, parent.uid))
 
-    def _look_after(self, found: TrainingObject, now: float) -> bool:
+    def _look_after(self, run_object: TrainingObject, now: float) -> bool:
         """Queue the work that one run needs; return whether only a change can bring more."""
-        members = self._view.members(found)
-        objects = self._view.pods_of(found.uid)
+        members = self._view.members(run_object)
+        objects = self._view.pods_of(run_object.uid)
         nodes = self._view.nodes_of(objects.values())
-        is_creating = self._work.is_waiting(found.uid)
-        handed = self._view.engines.of_run(found.uid)
-        given = orders(found, members, objects, nodes, now, is_creating=is_creating, handed=handed)
-        for order in given:
-            self._give(found, order)
-        is_known = self._addressing.look(found, objects, now)
+        is_creating = self._work.is_waiting(run_object.uid)
+        engine_objects = self._view.engines.of_run(run_object.uid)
+        actions = orders(
+            run_object, members, objects, nodes, now, is_creating=is_creating, engine_attempts=engine_objects
+        )
+        for order in actions:
+            self._give(run_object, order)
+        is_known = self._addressing.look(run_object, objects, now)
         # Queued work may fail silently, so it is checked again.
-        return self._refresh(found, members, now) and is_known and not given and is_settled(found, members)
+        return self._refresh(run_object, members, now) and is_known and not actions and is_settled(run_object, members)
 
     def _forget(self, uid: str) -> None:
         self._unsettled.discard(uid)
@@ -136,6 +159,15 @@ class Agent:
     def submit(self, run: str, name: str, job: Callable[[], None]) -> None:
         """Queue other work for a run."""
         self._work.submit(run, name, job)
+
+    def _note_refusal(self, run: str, message: str) -> None:
+        if self._view.find_any(run) is not None:
+            self._cluster.note_refusal(run, Refusal.REQUEST, message)
+
+    @property
+    def refused(self) -> set[str]:
+        """The uids of the objects about which the latest request failed, or names of other work."""
+        return self._work.refused
 
     @property
     def is_busy(self) -> bool:
@@ -155,95 +187,116 @@ class Agent:
         """Accept no more work."""
         self._work.stop()
 
-    def _give(self, found: TrainingObject, order: Order) -> None:
+    def _give(self, run_object: TrainingObject, order: Order) -> None:
         if isinstance(order, Create):
-            name = f"create {pod_uid(found.key, order.attempt, order.index, order.replacement)}"
-            self._work.submit(found.uid, name, partial(self._create, found, order))
+            name = f"create {pod_uid(run_object.key, order.attempt, order.index, order.replacement)}"
+            self._work.submit(run_object.uid, name, partial(self._create, run_object, order))
         elif isinstance(order, Delete):
             name = f"delete {order.key} {order.uid} within {order.grace_s} s"
-            self._work.submit(found.uid, name, partial(self._delete, order))
+            self._work.submit(run_object.uid, name, partial(self._delete, order))
         else:
-            name = f"look for {pod_uid(found.key, order.attempt, order.index, order.replacement)}"
-            self._work.submit(found.uid, name, partial(self._verify, found, order))
+            name = f"look for {pod_uid(run_object.key, order.attempt, order.index, order.replacement)}"
+            self._work.submit(run_object.uid, name, partial(self._verify, run_object, order))
 
-    def _create(self, found: TrainingObject, order: Create) -> None:
-        current = self._view.find(found.uid)
-        flight = (found.uid, order.attempt, order.index)
+    def _create(self, run_object: TrainingObject, order: Create) -> None:
+        current = self._view.find(run_object.uid)
+        flight = (run_object.uid, order.attempt, order.index)
         if current is None or not self._view.begin(flight):
             return
         try:
             if self._is_wanted(current, order) and self._may_act() and not self._is_equipped(current, order):
                 return
-            latest = self._view.find(found.uid)
+            latest = self._view.find(run_object.uid)
             if latest is not None and self._is_wanted(latest, order) and self._may_act():
                 self._post(latest, order.index)
         finally:
             self._view.finish(flight)
 
-    def _is_wanted(self, found: TrainingObject, order: Create) -> bool:
+    def _is_wanted(self, run_object: TrainingObject, order: Create) -> bool:
         """Return whether the object still needs the pod when its request is about to be sent."""
-        gang, run = found.state.gang, found.workload
+        gang, run = run_object.state.gang, run_object.workload
         if gang is None or run is None:
             return False
-        uid = pod_uid(found.uid, order.attempt, order.index, order.replacement)
+        uid = pod_uid(run_object.uid, order.attempt, order.index, order.replacement)
         name = pod_name(run.spec, order.attempt, order.index, order.replacement)
-        there = self._view.pods.get(f"{found.namespace}/{name}")
+        pod = self._view.pods.get(f"{run_object.namespace}/{name}")
         return (
             gang.has(order.attempt, order.index, order.replacement)
             and gang.attempt == run.status.attempt
             # The request may have been queued while the same request was running.
-            and (there is None or there.run_uid != found.uid)
+            and (pod is None or self._view.run_of(pod) != run_object.uid)
             and run.status.phase in (Phase.STARTING, Phase.RUNNING)
-            and all(notice.pod_uid != uid for notice in found.state.notices)
+            and all(notice.pod_uid != uid for notice in run_object.state.notices)
         )
 
-    def equipping_refusal(self, found: TrainingObject, attempt: int) -> tuple[PodPhase, str] | None:
+    def equipping_refusal(self, run_object: TrainingObject, attempt: int) -> tuple[PodPhase, str] | None:
         """Create the objects that the pods of an attempt need; return how the pods ended if that is refused.
 
         Raises:
             ClusterError: It is not known whether they exist.
         """
         try:
-            self._equip(found, attempt)
+            self._equip(run_object, attempt)
         except _NotEquippedError as error:
-            phase, message = refusals.explain(error.refusal, found.namespace, kind=error.kind)
+            phase, message = refusals.explain(error.refusal, run_object.namespace, kind=error.kind)
             if phase is None:
                 raise
             return phase, message
         return None
 
-    def _is_equipped(self, found: TrainingObject, order: Create) -> bool:
+    def _is_equipped(self, run_object: TrainingObject, order: Create) -> bool:
         """Create the objects that the pod needs; return False if that is refused, as the pod might be."""
-        refused = self.equipping_refusal(found, order.attempt)
-        if refused is not None and found.state.gang is not None:
-            self._bury(found, found.state.gang.member(order.index), *refused)
+        refused = self.equipping_refusal(run_object, order.attempt)
+        if refused is not None and run_object.state.gang is not None:
+            self._bury(run_object, run_object.state.gang.member(order.index), *refused)
         return refused is None
 
-    def _equip(self, found: TrainingObject, attempt: int) -> None:
+    def _equip(self, run_object: TrainingObject, attempt: int) -> None:
         """Create the objects that the pods of an attempt need, once for each attempt, as they may have been deleted.
 
-        They are the runtime, the Service that gives the pods names, and the policy that lets them communicate.
+        They are the runtime, for several pods the Service that gives them names and the policy that lets them
+        communicate, and the key by which ranks know each other.
         """
-        if self._equipped.get(found.uid) == attempt or found.workload is None:
+        if self._equipped.get(run_object.uid) == attempt or run_object.workload is None:
             return
-        place = f"namespaces/{found.namespace}"
-        with self._equipping.setdefault(found.uid, threading.Lock()):
-            if self._equipped.get(found.uid) == attempt:
+        place = f"namespaces/{run_object.namespace}"
+        with self._equipping.setdefault(run_object.uid, threading.Lock()):
+            if self._equipped.get(run_object.uid) == attempt:
                 return
-            service, policy = render_service(found.workload), render_run_policy(found.workload)
+            wanted = {}
+            if not is_alone(run_object.workload.spec):
+                wanted[f"/api/v1/{place}/services"] = render_service(run_object.workload)
+            if not self._is_isolated(run_object.workload):
+                policy = render_run_policy(run_object.workload, self._settings.system)
+                wanted[f"/apis/networking.k8s.io/v1/{place}/networkpolicies"] = policy
+            if wanted:
+                self._leftovers.note(run_object.uid)
             # All pods wait for them, so they are requested together.
-            with ThreadPoolExecutor(2, thread_name_prefix="equip") as at_once:
-                asked = (
-                    at_once.submit(self._ensure, f"/api/v1/{place}/services", service),
-                    at_once.submit(self._ensure, f"/apis/networking.k8s.io/v1/{place}/networkpolicies", policy),
-                )
-                self._provide(found.namespace, anew=attempt > 0)
-                if driver_bundle.is_driver(found.workload.spec):
-                    driver = driver_bundle.render_bundle(found.namespace)
+            if run_object.workload.spec.has_rendezvous:
+                wanted[f"/api/v1/{place}/secrets"] = render_key(run_object.workload, attempt, new_key())
+            with ThreadPoolExecutor(3, thread_name_prefix="equip") as at_once:
+                futures = [at_once.submit(self._ensure, path, content) for path, content in wanted.items()]
+                self._provide(run_object.namespace, anew=attempt > 0)
+                if driver_bundle.is_driver(run_object.workload.spec):
+                    driver = driver_bundle.render_bundle(run_object.namespace)
                     self._ensure(f"/api/v1/{place}/configmaps", driver)
-                for each in asked:
-                    each.result()
-            self._equipped[found.uid] = attempt
+                for future in futures:
+                    future.result()
+            self._equipped[run_object.uid] = attempt
+
+    def _is_isolated(self, run: Workload) -> bool:
+        """Return whether the policies of a team's namespace isolate the run's only pod as its own would."""
+        team = self._view.teams.get(run.spec.team)
+        is_closed = team is not None and not team.is_leaving and team.is_true(READY)
+        return is_closed and is_alone(run.spec) and not isinstance(run.spec, Replica)
+
+    def unequip(self, uid: str, remove: Callable[[], None]) -> None:
+        """Call ``remove`` for the network objects of a run, unless it may have pods again."""
+        with self._equipping.setdefault(uid, threading.Lock()):
+            run_object = self._view.find(uid)
+            if run_object is not None and has_no_network(run_object, self._view.pods_of(uid).values()):
+                remove()
+                self._equipped.pop(uid, None)
 
     def _provide(self, namespace: str, *, anew: bool) -> None:
         """Create the runtime, which all runs of a namespace share."""
@@ -260,8 +313,8 @@ class Agent:
             if error.reason != "AlreadyExists":
                 raise _NotEquippedError(content["kind"], error) from error
 
-    def _post(self, found: TrainingObject, index: int) -> None:
-        run, gang = found.workload, found.state.gang
+    def _post(self, run_object: TrainingObject, index: int) -> None:
+        run, gang = run_object.workload, run_object.state.gang
         if run is None or gang is None:
             return
         member = gang.member(index)
@@ -269,30 +322,32 @@ class Agent:
         offered = dict(node.allocatable.devices) if node is not None else {}
         device = resource_of(member.grant.gpu_uuids)
         if device is not None and offered.get(device.name, 0) < device.count:
-            self._bury(found, member, PodPhase.LOST, f"node {member.node} offers no such GPU any more")
+            self._bury(run_object, member, PodPhase.LOST, f"node {member.node} offers no such GPU any more")
             return
         origin = run.spec.checkpoint.origin
         if origin is not None and is_run_name(origin):
-            self._bury(found, member, PodPhase.FAILED, f"checkpoint.from: {origin!r} {OF_A_RUN}")
+            self._bury(run_object, member, PodPhase.FAILED, f"checkpoint.from: {origin!r} {OF_A_RUN}")
             return
-        settings = replace(self._settings, workdir=part_names(found.workdir), archive=archive_place(found.workdir))
+        settings = replace(
+            self._settings, workdir=part_names(run_object.workdir), archive=archive_place(run_object.workdir)
+        )
         taints = node.taints if node is not None else ()
         pod = render_pod(run, member, settings, device=device, taints=taints)
-        path = f"/api/v1/namespaces/{found.namespace}/pods"
+        path = f"/api/v1/namespaces/{run_object.namespace}/pods"
         try:
             content = self._client.create(path, pod, patience_s=self._create_s)
         except ApiError as error:
             if error.reason == "AlreadyExists":
-                self._meet(found, member, f"{path}/{pod['metadata']['name']}")
+                self._meet(run_object, member, f"{path}/{pod['metadata']['name']}")
                 return
-            phase, message = refusals.explain(error, found.namespace, num_pods=len(gang.nodes))
-            if phase is None or (phase is PodPhase.REFUSED and self._is_making_way(found.uid)):
+            phase, message = refusals.explain(error, run_object.namespace, num_pods=len(gang.nodes))
+            if phase is None or (phase is PodPhase.REFUSED and self._is_making_way(run_object.uid)):
                 raise
-            self._bury(found, member, phase, message)
+            self._bury(run_object, member, phase, message)
             return
         self._view.pods.put(content)
 
-    def _meet(self, found: TrainingObject, member: CreatePod, path: str) -> None:
+    def _meet(self, run_object: TrainingObject, member: CreatePod, path: str) -> None:
         """Handle an existing object of the name: this run's, a previous run's of that name, or anyone's."""
         try:
             content = self._client.get(path)
@@ -300,16 +355,16 @@ class Agent:
             if error.status == 404:
                 return
             raise
-        there = self._view.pods.put(content)
-        if there is None or there.run_uid == found.uid:
+        pod = self._view.pods.put(content)
+        if pod is None or self._view.run_of(pod) == run_object.uid:
             return
-        if there.run_uid and self._view.find(there.run_uid) is None:
-            self._delete(Delete(key=there.key, uid=there.uid, grace_s=1))
+        if pod.run_uid and self._view.find(pod.run_uid) is None:
+            self._delete(Delete(key=pod.key, uid=pod.uid, grace_s=1))
             return
-        if not there.run_uid:
-            name = there.key.partition("/")[2]
+        if not pod.run_uid:
+            name = pod.key.partition("/")[2]
             message = f"a pod named {name} exists that Fairlead did not create; delete it, or give the run another name"
-            self._bury(found, member, PodPhase.FAILED, message)
+            self._bury(run_object, member, PodPhase.FAILED, message)
 
     def _delete(self, order: Delete) -> None:
         namespace, _, name = order.key.partition("/")
@@ -324,29 +379,29 @@ class Agent:
         if content.get("kind") == "Pod" and "deletionTimestamp" in content["metadata"] and order.grace_s:
             self._view.pods.put(content)
 
-    def _verify(self, found: TrainingObject, order: Verify) -> None:
-        name = pod_uid(found.name, order.attempt, order.index, order.replacement)
+    def _verify(self, run_object: TrainingObject, order: Verify) -> None:
+        name = pod_uid(run_object.name, order.attempt, order.index, order.replacement)
         try:
-            content = self._client.get(f"/api/v1/namespaces/{found.namespace}/pods/{name}")
+            content = self._client.get(f"/api/v1/namespaces/{run_object.namespace}/pods/{name}")
         except ApiError as error:
             if error.status != 404:
                 raise
         else:
             seen = self._view.pods.put(content)
-            if seen is not None and seen.run_uid == found.uid:
+            if seen is not None and self._view.run_of(seen) == run_object.uid:
                 return
-        gang = found.state.gang
+        gang = run_object.state.gang
         if gang is not None and gang.has(order.attempt, order.index, order.replacement):
-            self._bury(found, gang.member(order.index), PodPhase.LOST, VANISHED, is_guess=True)
+            self._bury(run_object, gang.member(order.index), PodPhase.LOST, VANISHED, is_guess=True)
 
     def _bury(
-        self, found: TrainingObject, member: CreatePod, phase: PodPhase, message: str, *, is_guess: bool = False
+        self, run_object: TrainingObject, member: CreatePod, phase: PodPhase, message: str, *, is_guess: bool = False
     ) -> None:
         """Record the end of a pod that has no object."""
         self._view.bury(
             Pod(
-                uid=pod_uid(found.uid, member.attempt, member.index, member.replacement),
-                workload_uid=found.uid,
+                uid=pod_uid(run_object.uid, member.attempt, member.index, member.replacement),
+                workload_uid=run_object.uid,
                 attempt=member.attempt,
                 index=member.index,
                 replacement=member.replacement,
@@ -359,32 +414,39 @@ class Agent:
             is_guess=is_guess,
         )
 
-    def _refresh(self, found: TrainingObject, members: tuple[Pod, ...], now: float) -> bool:
+    def _refresh(self, run_object: TrainingObject, members: tuple[Pod, ...], now: float) -> bool:
         """Write what was observed and no decision wrote, but not often; return False to check again later."""
-        if found.state.written == 0:
+        if run_object.state.written == 0:
             return True
-        if found.edited or found.is_wish_unknown:
-            self._work.submit(found.uid, f"adopt the spec of {found.key}", partial(self._adopt, found.uid))
+        if run_object.edited or run_object.is_wish_unknown or run_object.is_unobserved:
+            self._work.submit(
+                run_object.uid, f"adopt the spec of {run_object.key}", partial(self._adopt, run_object.uid)
+            )
             return False
-        state = self._cluster.refreshed(found)
-        is_shown = found.shown_phase == state.status.phase.value
-        if state == found.state and is_shown and self._cluster.has_told(found.uid, members):
-            self._refreshed[found.uid] = now
+        state = self._cluster.refreshed(run_object)
+        is_shown = run_object.shown_phase == state.status.phase.value
+        if state == run_object.state and is_shown and self._cluster.has_told(run_object.uid, members):
+            self._refreshed[run_object.uid] = now
             return True
         # After all pods were created once none is created again, which must survive a restart of the operator.
-        is_urgent = state.gang != found.state.gang or not is_shown
-        if not is_urgent and now - self._refreshed.setdefault(found.uid, now) < REFRESH_S:
+        is_urgent = state.gang != run_object.state.gang or not is_shown
+        if not is_urgent and now - self._refreshed.setdefault(run_object.uid, now) < REFRESH_S:
             return False
-        self._refreshed[found.uid] = now
-        self._work.submit(found.uid, f"refresh {found.key}", partial(self._write, found.uid))
+        self._refreshed[run_object.uid] = now
+        self._work.submit(run_object.uid, f"refresh {run_object.key}", partial(self._write, run_object.uid))
         return False
 
     def _adopt(self, uid: str) -> None:
-        found = self._view.find(uid)
-        if found is not None and (found.edited or found.is_wish_unknown):
-            self._cluster.adopt(found)
+        run_object = self._view.find(uid)
+        if run_object is not None and (run_object.edited or run_object.is_wish_unknown or run_object.is_unobserved):
+            self._cluster.adopt(run_object)
+
+    def _observe(self, uid: str) -> None:
+        parent = self._view.find_parent(uid)
+        if parent is not None and parent.is_unobserved and self._may_act():
+            self._cluster.write(parent, parent.state, is_quiet=True)
 
     def _write(self, uid: str) -> None:
-        found = self._view.find(uid)
-        if found is not None:
-            self._cluster.write(found, self._cluster.refreshed(found), is_quiet=True)
+        run_object = self._view.find(uid)
+        if run_object is not None:
+            self._cluster.write(run_object, self._cluster.refreshed(run_object), is_quiet=True)

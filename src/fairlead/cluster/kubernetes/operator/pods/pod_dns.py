@@ -7,8 +7,8 @@ from functools import partial
 from fairlead.cluster.kubernetes.api.client import Client
 from fairlead.cluster.kubernetes.api.objects import PodObject
 from fairlead.cluster.kubernetes.manifests.services import MOST_ENDPOINTS, render_slice
-from fairlead.cluster.kubernetes.names import host_name
-from fairlead.cluster.kubernetes.operator.runs.run_record import TrainingObject
+from fairlead.cluster.kubernetes.names import host_name, is_alone
+from fairlead.cluster.kubernetes.workloads.run_record import TrainingObject
 from fairlead.state.snapshot import Phase, Workload
 
 EVERY_S = 5.0
@@ -37,16 +37,19 @@ class Addressing:
         self._submit = submit
         self._written: dict[str, _Written] = {}
 
-    def look(self, found: TrainingObject, objects: Mapping[str, PodObject], now: float) -> bool:
+    def look(self, run_object: TrainingObject, objects: Mapping[str, PodObject], now: float) -> bool:
         """Write new addresses if it is time; return False to check again later."""
-        gang, run = found.state.gang, found.workload
+        gang, run = run_object.state.gang, run_object.workload
         if gang is None or run is None or run.status.phase not in (Phase.STARTING, Phase.RUNNING):
+            self._written.pop(run_object.uid, None)  # they are removed with its Service
             return True
-        known = self._written.get(found.uid)
+        if is_alone(run.spec):
+            return True
+        known = self._written.get(run_object.uid)
         if known is None:
             if run.status.phase is Phase.RUNNING and now - run.status.since > MET_S:
                 return True
-            known = self._written[found.uid] = _Written(at=0.0)
+            known = self._written[run_object.uid] = _Written(at=0.0)
         pods = sorted(
             (
                 pod
@@ -68,7 +71,9 @@ class Addressing:
             return False
         known.at = now
         for number, names in news.items():
-            self._submit(found.uid, f"names {found.key} {number}", partial(self._write, run, known, number, names))
+            self._submit(
+                run_object.uid, f"names {run_object.key} {number}", partial(self._write, run, known, number, names)
+            )
         return False
 
     def forget(self, uid: str) -> None:

@@ -24,34 +24,34 @@ def explain(error: ApiError, namespace: str, *, num_pods: int = 1, kind: str = "
         kind: The kind that was refused: the pod, or an object that pods need.
     """
     what = "pod" if kind == "Pod" else f"{kind} that its pods need"
-    said = " ".join(error.said.split())
-    if "exceeded quota" in said:
-        return PodPhase.REFUSED, _quota(said, namespace, num_pods)
-    if "being terminated" in said:
+    message = " ".join(error.said.split())
+    if "exceeded quota" in message:
+        return PodPhase.REFUSED, _quota(message, namespace, num_pods)
+    if "being terminated" in message:
         return PodPhase.LOST, f"namespace {namespace} is being deleted; submit the run in another"
-    if "admission webhook" in said and "denied the request" in said:
-        name = said.partition('admission webhook "')[2].partition('"')[0] or "of this cluster"
-        why = said.partition("denied the request")[2].lstrip(": ") or "it gave no reason"
+    if "admission webhook" in message and "denied the request" in message:
+        name = message.partition('admission webhook "')[2].partition('"')[0] or "of this cluster"
+        why = message.partition("denied the request")[2].lstrip(": ") or "it gave no reason"
         return PodPhase.FAILED, f"the admission webhook {name} denied the {what}: {why}; {_change(kind)}"
-    denied = POLICY.search(said)
+    denied = POLICY.search(message)
     if denied is not None:
         return PodPhase.FAILED, f"the admission policy {denied[1]} denied the {what}: {denied[2]}; {_change(kind)}"
-    if "failed calling webhook" in said:
-        name = said.partition('webhook "')[2].partition('"')[0]
+    if "failed calling webhook" in message:
+        name = message.partition('webhook "')[2].partition('"')[0]
         return PodPhase.LOST, (
-            f"the admission webhook {name} did not answer ({said.rpartition(': ')[2]}), and the cluster accepts "
+            f"the admission webhook {name} did not answer ({message.rpartition(': ')[2]}), and the cluster accepts "
             "nothing without it; check its pods"
         )
-    if "violates PodSecurity" in said:
+    if "violates PodSecurity" in message:
         return PodPhase.FAILED, (
-            f"namespace {namespace} does not admit the pod: {said.partition('violates ')[2]}; leave that out under "
+            f"namespace {namespace} does not admit the pod: {message.partition('violates ')[2]}; leave that out under "
             "`kubernetes:` in the spec"
         )
-    if "maximum" in said and "limit" in said.lower() and error.status == 403:
-        return PodPhase.FAILED, f"a LimitRange of namespace {namespace} forbids the pod: {said}; ask for less"
+    if "maximum" in message and "limit" in message.lower() and error.status == 403:
+        return PodPhase.FAILED, f"a LimitRange of namespace {namespace} forbids the pod: {message}; ask for less"
     if error.status in (400, 422):
         whence = "; this comes from `kubernetes:` in the spec" if kind == "Pod" else ""
-        return PodPhase.FAILED, f"the API server rejected the {what}: {said}{whence}"
+        return PodPhase.FAILED, f"the API server rejected the {what}: {message}{whence}"
     if error.status == 404:
         return PodPhase.LOST, f"namespace {namespace} is gone"
     if error.status == 403:
@@ -59,10 +59,10 @@ def explain(error: ApiError, namespace: str, *, num_pods: int = 1, kind: str = "
         # again costs no attempt.
         return (
             PodPhase.LOST if kind == "Pod" else None,
-            f"the operator may not create the {what} in namespace {namespace}: {said}; "
+            f"the operator may not create the {what} in namespace {namespace}: {message}; "
             "`fairlead doctor` says what is missing",
         )
-    return None, said
+    return None, message
 
 
 def _change(kind: str) -> str:
@@ -71,17 +71,17 @@ def _change(kind: str) -> str:
     return "ask the administrators of the cluster to allow it"
 
 
-def _quota(said: str, namespace: str, num_pods: int) -> str:
+def _quota(message: str, namespace: str, num_pods: int) -> str:
     """Return which quota it is, what it holds, what the pod requests, and what would free it."""
-    found = QUOTA.search(said)
-    if found is None:
-        return f"the quota of namespace {namespace} is used up ({said}); have it raised, or ask for less"
-    name, (asked, used, most) = found[1], (_numbers(part) for part in found.groups()[1:])
+    match = QUOTA.search(message)
+    if match is None:
+        return f"the quota of namespace {namespace} is used up ({message}); have it raised, or ask for less"
+    name, (requested, used, most) = match[1], (_numbers(part) for part in match.groups()[1:])
     numbers = "; ".join(
         f"{what}: {number} asked for, {used.get(what, '0')} of {most.get(what, '0')} used"
-        for what, number in asked.items()
+        for what, number in requested.items()
     )
-    if any(num_pods * quantity(number) > quantity(most.get(what, "0")) for what, number in asked.items()):
+    if any(num_pods * quantity(number) > quantity(most.get(what, "0")) for what, number in requested.items()):
         whole = "" if num_pods == 1 else f"; the gang needs {num_pods} times as much"
         return (
             f"the quota {name} of namespace {namespace} can never hold it ({numbers}{whole}); have the quota raised, "

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from functools import partial
 
 from fairlead.cluster.kubernetes.api.objects import PodObject, seconds
-from fairlead.cluster.kubernetes.operator.pods.pod_agent import Agent
+from fairlead.cluster.kubernetes.informers.informers import Informers
+from fairlead.cluster.kubernetes.informers.pod_status import MOUNT_PATIENCE_S, LastWord, is_stuck
+from fairlead.cluster.kubernetes.operator.controller import Controller, Turn
 from fairlead.cluster.kubernetes.operator.pods.pod_events import newest
-from fairlead.cluster.kubernetes.operator.pods.pod_status import MOUNT_PATIENCE_S, LastWord, is_stuck
-from fairlead.cluster.kubernetes.operator.runs.informers import Informers
 
 LOOK_S = 1.0
 # Most pods that are slower than this pull an image, and their check finds nothing.
@@ -34,8 +34,10 @@ class _Turn:
     every_s: float
 
 
-class StartBlockers:
+class StartBlockers(Controller):
     """Checks pods that are bound and do not start, one at a time."""
+
+    name = "start blockers"
 
     def __init__(self, view: Informers) -> None:
         self._view = view
@@ -44,29 +46,33 @@ class StartBlockers:
         self._looked_at = 0.0
         self._asked_at = 0.0
 
-    def act(self, now: float, agent: Agent) -> None:
+    def act(self, turn: Turn) -> None:
         """Check the pods that are due."""
+        agent, now = turn.agent, turn.now
         if now - self._looked_at < LOOK_S:
             return
         self._looked_at = now
         for uid in self._marks.take()[0]:
-            pod = self._slowest(uid)
-            if pod is None:
-                self._turns.pop(uid, None)
-                self._view.note_last_word(uid, None)
-            elif uid not in self._turns or self._turns[uid].pod.uid != pod.uid:
-                self._turns[uid] = _Turn(pod=pod, due=now + FIRST_S, every_s=FIRST_S)
-                self._view.note_last_word(uid, None)
+            with self._view.isolation.of(f"start of run {uid}"):
+                self._note(uid, self._slowest(uid), now)
         if not self._turns or now - self._asked_at < APART_S:
             return
-        uid, turn = min(self._turns.items(), key=lambda item: item[1].due)
-        if now >= turn.due:
+        uid, check = min(self._turns.items(), key=lambda item: item[1].due)
+        if now >= check.due:
             self._asked_at = now
-            turn.every_s = min(2 * turn.every_s, MOST_S)
-            turn.due, last = now + turn.every_s, turn.pod.created_at + MOUNT_PATIENCE_S
-            if now < last < turn.due:
-                turn.due = last
-            agent.submit(uid, "ask why a pod waits", partial(self._ask, uid, turn.pod, now))
+            check.every_s = min(2 * check.every_s, MOST_S)
+            check.due, last = now + check.every_s, check.pod.created_at + MOUNT_PATIENCE_S
+            if now < last < check.due:
+                check.due = last
+            agent.submit(uid, "ask why a pod waits", partial(self._ask, uid, check.pod, now))
+
+    def _note(self, uid: str, pod: PodObject | None, now: float) -> None:
+        if pod is None:
+            self._turns.pop(uid, None)
+            self._view.note_last_word(uid, None)
+        elif uid not in self._turns or self._turns[uid].pod.uid != pod.uid:
+            self._turns[uid] = _Turn(pod=pod, due=now + FIRST_S, every_s=FIRST_S)
+            self._view.note_last_word(uid, None)
 
     def _slowest(self, uid: str) -> PodObject | None:
         """Return the pod of a run to check: the first that waits for something before its containers."""

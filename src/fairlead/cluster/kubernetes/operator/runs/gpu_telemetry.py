@@ -15,9 +15,11 @@ from dataclasses import field, replace
 from fairlead.cluster.kubernetes.api.client import Object
 from fairlead.cluster.kubernetes.api.objects import PodObject
 from fairlead.cluster.kubernetes.dcgm import AT_ONCE, EXPORTER_PORT, EXPORTERS, devices_of, samples
+from fairlead.cluster.kubernetes.informers.informers import Informers
+from fairlead.cluster.kubernetes.names import controller_of
+from fairlead.cluster.kubernetes.operator.controller import Controller, Turn
 from fairlead.cluster.kubernetes.operator.ledger.ledger_keeper import LedgerKeeper
-from fairlead.cluster.kubernetes.operator.pods.pod_agent import Agent
-from fairlead.cluster.kubernetes.operator.runs.informers import Informers
+from fairlead.cluster.kubernetes.system_namespaces import SystemNamespaces
 from fairlead.cluster.usages import GpuUsage
 from fairlead.errors import ClusterError
 from fairlead.frozen import dataclass
@@ -35,6 +37,7 @@ ANSWER_S = 5.0
 GIVE_UP_S = 120.0
 MOST_BYTES = 4 * 2**20
 MOST_SAMPLES = 1_000
+BY_DEFAULT = SystemNamespaces()
 Start = tuple[str, int]  # uid of a run, attempt
 
 
@@ -59,24 +62,29 @@ class _Scrape:
     nodes: Mapping[str, Mapping[str, GpuUsage]] = field(default_factory=dict)
 
 
-class GpuTelemetry:
+class GpuTelemetry(Controller):
     """Utilisation of the GPUs that runs hold; ``act`` is for the loop's thread, ``note`` for any.
 
     Args:
         ledger: Records idle time for the bill; None records nothing.
+        system: Namespaces whose exporters are believed.
         fetch: Reads the text that an exporter serves at a URL.
     """
+
+    name = "the use of GPUs"
 
     def __init__(
         self,
         view: Informers,
         ledger: LedgerKeeper | None = None,
         *,
+        system: SystemNamespaces = BY_DEFAULT,
         every_s: float = EVERY_S,
         fetch: Callable[[str], str] | None = None,
     ) -> None:
         self._view = view
         self._ledger = ledger
+        self._system = system
         self._every_s = every_s
         self._fetch = fetch or _fetch
         self._lock = threading.Lock()
@@ -101,8 +109,9 @@ class GpuTelemetry:
         """Return how idle a run is as its spec counts it; None if it is not, or that is unknown."""
         return self._idle.get((run.uid, run.status.attempt))
 
-    def act(self, now: float, agent: Agent, seen: Snapshot) -> None:
+    def act(self, turn: Turn) -> None:
         """Take in the exporters' answers, and read them again if it is time."""
+        agent, seen, now = turn.agent, turn.snapshot, turn.now
         with self._lock:
             scraped, self._scraped = self._scraped, None
             is_asking = self._is_asking
@@ -124,29 +133,38 @@ class GpuTelemetry:
         agent.submit("", "ask DCGM's exporters", lambda: self._ask(nodes, now))
 
     def _ask(self, nodes: set[str], now: float) -> None:
-        found: dict[str, Mapping[str, GpuUsage]] = {}
+        usages: dict[str, Mapping[str, GpuUsage]] = {}
         try:
             if not 0 <= now - self._found_at < FIND_EVERY_S or not nodes <= self._looked_for:
                 self._exporters, self._found_at, self._looked_for = dict(self._find()), now, frozenset(nodes)
-            asked = {node: url for node, url in self._exporters.items() if node in nodes}
+            urls = {node: url for node, url in self._exporters.items() if node in nodes}
             with ThreadPoolExecutor(max_workers=AT_ONCE, thread_name_prefix="exporters") as pool:
-                for node, text in zip(asked, pool.map(self._text, asked.values()), strict=True):
+                for node, text in zip(urls, pool.map(self._text, urls.values()), strict=True):
                     if text is not None:
-                        found[node] = devices_of(samples(text))
+                        usages[node] = devices_of(samples(text))
         except ClusterError as error:
             log.warning("DCGM's exporters cannot be found: %s", error)
         finally:
             with self._lock:
                 self._is_asking = False
-                self._scraped = _Scrape(now, found)
+                self._scraped = _Scrape(now, usages)
 
     def _find(self) -> Iterator[tuple[str, str]]:
-        """Yield nodes with the URLs of their exporters."""
+        """Yield nodes with the URLs of their exporters; of several on a node the first by name counts."""
+        daemons = {(daemon.key.partition("/")[0], daemon.uid) for daemon in self._view.daemons.all()}
+        teams = {team.name for team in self._view.teams.all()}
+        exporters: dict[str, list[tuple[str, str]]] = {}
         for selector in EXPORTERS:
             for pod in self._view.client.items("/api/v1/pods", {"labelSelector": selector}):
                 node, address = pod["spec"].get("nodeName"), (pod.get("status") or {}).get("podIP")
-                if node and address and (pod.get("status") or {}).get("phase") == "Running":
-                    yield str(node), _url(pod, str(address))
+                if not node or not address or (pod.get("status") or {}).get("phase") != "Running":
+                    continue
+                namespace, owner = pod["metadata"]["namespace"], controller_of(pod["metadata"])
+                is_daemons = owner.get("kind") == "DaemonSet" and (namespace, owner.get("uid")) in daemons
+                if is_daemons and self._system.include(namespace, teams):
+                    key = f"{namespace}/{pod['metadata']['name']}"
+                    exporters.setdefault(str(node), []).append((key, _url(pod, str(address))))
+        yield from ((node, min(urls)[1]) for node, urls in exporters.items())
 
     def _text(self, url: str) -> str | None:
         try:
@@ -170,9 +188,9 @@ class GpuTelemetry:
         for uid, own in pods.items():
             run, busy = runs[uid], dict[str, float]()
             for pod in own:
-                found = self._devices(pod, nodes.get(pod.node), scraped.nodes.get(pod.node) or {})
-                held += [HeldGpu(run=uid, node=pod.node, usage=each) for each in found]
-                known = [each.busy for each in found if each.busy is not None]
+                usages = self._devices(pod, nodes.get(pod.node), scraped.nodes.get(pod.node) or {})
+                held += [HeldGpu(run=uid, node=pod.node, usage=usage) for usage in usages]
+                known = [usage.busy for usage in usages if usage.busy is not None]
                 if known:
                     busy[pod.uid] = sum(known) / len(known)
             key = uid, run.status.attempt
@@ -195,31 +213,31 @@ class GpuTelemetry:
             self._ledger.add_idle(measured, scraped.at)
         self._judge(runs, scraped.at)
         with self._lock:
-            there = {(pod.workload_uid, pod.attempt, pod.index) for own in pods.values() for pod in own}
-            self._seen_by = {key: uuids for key, uuids in self._seen_by.items() if key in there}
+            members = {(pod.workload_uid, pod.attempt, pod.index) for own in pods.values() for pod in own}
+            self._seen_by = {key: uuids for key, uuids in self._seen_by.items() if key in members}
 
     def _judge(self, runs: Mapping[str, Workload], now: float) -> None:
         """Find idle runs, and have the loop check those that have just become idle or busy."""
         before, self._idle = self._idle, {}
-        for key, found in self._samples.items():
+        for key, series in self._samples.items():
             run = runs[key[0]]
             if not isinstance(run.spec, Replica):  # a server may be waiting for requests
-                idle = idleness.idleness(found, run.spec.idle, now)
+                idle = idleness.idleness(series, run.spec.idle, now)
                 if idle is not None:
                     self._idle[key] = idle
         for uid, attempt in before.keys() | self._idle.keys():
             if before.get((uid, attempt)) != self._idle.get((uid, attempt)):
                 self._view.look_again(uid)
 
-    def _devices(self, pod: Pod, node: Node | None, told: Mapping[str, GpuUsage]) -> list[GpuUsage]:
+    def _devices(self, pod: Pod, node: Node | None, usages: Mapping[str, GpuUsage]) -> list[GpuUsage]:
         """Return the devices of a pod, if they are known for certain."""
         with self._lock:
             own = self._seen_by.get((pod.workload_uid, pod.attempt, pod.index))
         if own is not None:
-            return [told[uuid] for uuid in own if uuid in told]
+            return [usages[uuid] for uuid in own if uuid in usages]
         whole = node is not None and all(gpu.milli == WHOLE_MILLI for gpu in node.gpus)
         if node is not None and whole and node.gpus and len(pod.grant.gpu_uuids) == len(node.gpus):
-            return list(told.values())
+            return list(usages.values())
         return []
 
 

@@ -16,11 +16,13 @@ from typing import Any
 from fairlead.cluster.kubernetes import names
 from fairlead.cluster.kubernetes.api.client import ApiError, Client
 from fairlead.cluster.kubernetes.api.objects import PodObject
-from fairlead.cluster.kubernetes.manifests.statuses import moment
+from fairlead.cluster.kubernetes.manifests.conditions import moment
 from fairlead.cluster.kubernetes.operator.cluster import KubernetesCluster
+from fairlead.cluster.kubernetes.operator.controller import Controller, Turn
 from fairlead.cluster.kubernetes.operator.request_dispatch import Dispatcher
-from fairlead.cluster.kubernetes.operator.runs.log_lines import parse
-from fairlead.cluster.kubernetes.operator.runs.run_record import TrainingObject
+from fairlead.cluster.kubernetes.workloads.kept_logs import Place, map_name
+from fairlead.cluster.kubernetes.workloads.log_lines import parse
+from fairlead.cluster.kubernetes.workloads.run_record import TrainingObject
 from fairlead.cluster.output import COUNTS, Gaps
 from fairlead.errors import ClusterError
 from fairlead.specs.overlay import RANKS
@@ -33,20 +35,23 @@ MOST_BYTES = 256 * 1024  # of one attempt, so that three of them fit into the 1 
 MOST_POD_BYTES = 64 * 1024
 MOST_PODS = 256
 MOST_LINES = 2_000
+MOST_READ_BYTES = 256 << 20
+"""The output of one pod that is followed to its end; a pod may go on to write for all its grace period."""
 RECENT_S = 60.0
 """Logs of pods that ended more seconds ago are not read by an operator that has just started."""
 SILENT_S = 60.0
-NUM_THREADS = 32
+NUM_THREADS, MOST_OF_TEAM = 32, 8
+"""A pod may write until its grace period is over, for a day; see decision 199."""
 
-Place = tuple[int, int]  # attempt, index
 
-
-class LogArchive:
+class LogArchive(Controller):
     """Reads and keeps logs in its own threads; nothing is kept of a pod whose log cannot be read.
 
     Args:
         may_act: Whether this operator leads; if not, its successor in the lead reads the logs of recent ends.
     """
+
+    name = "logs of ended pods"
 
     def __init__(self, cluster: KubernetesCluster, *, may_act: Callable[[], bool]) -> None:
         self._cluster = cluster
@@ -55,24 +60,27 @@ class LogArchive:
         self._wanted: dict[str, PodObject] = {}
         self._asked: set[str] = set()
         self._read: dict[str, dict[Place, str]] = defaultdict(dict)
-        self._threads = Dispatcher(NUM_THREADS)
+        self._threads = Dispatcher(NUM_THREADS, most_of_team=MOST_OF_TEAM)
         cluster.view.pods.listen(self._note)
 
-    def keep(self, now: float) -> None:
+    def act(self, turn: Turn) -> None:
         """Start to read logs that are to be kept, and write those that were read."""
+        now = turn.now
         with self._lock:
             wanted, self._wanted = self._wanted, {}
             read, self._read = self._read, defaultdict(dict)
         for pod in wanted.values():
             self._begin(pod, now)
         for uid, texts in read.items():
-            found = self._cluster.view.find(uid)
-            if found is not None and not self._threads.submit(uid, f"keep {uid}", partial(self._write, found, texts)):
+            run_object = self._cluster.view.find(uid)
+            if run_object is not None and not self._threads.submit(
+                uid, f"keep {uid}", partial(self._write, run_object, texts), team=run_object.namespace
+            ):
                 # The previous write is still running, or has just failed.
                 with self._lock:
                     self._read[uid] = {**texts, **self._read[uid]}
 
-    def close(self) -> None:
+    def stop(self) -> None:
         """Stop reading logs."""
         self._threads.stop(wait_s=0.0)
 
@@ -97,13 +105,16 @@ class LogArchive:
 
     def _begin(self, pod: PodObject, now: float) -> bool:
         """Start to read a log if it is to be kept; return False if the pod's run is not known yet."""
-        found = self._cluster.view.find(pod.run_uid)
-        if found is None or found.workload is None:
+        run_object = self._cluster.view.find(pod.run_uid)
+        if run_object is None or run_object.workload is None:
             return False
-        if _is_kept(found, now):
+        if not self._cluster.view.run_of(pod):
+            return True
+        if _is_kept(run_object, now):
             self._threads.submit(
-                pod.run_uid, f"last lines of {pod.key}", partial(self._take, pod, share(found.workload.gang.nodes))
-            )
+                pod.run_uid, f"last lines of {pod.key}",
+                partial(self._take, pod, share(run_object.workload.gang.nodes)), team=run_object.namespace,
+            )  # fmt: skip
         return True
 
     def _take(self, pod: PodObject, most_bytes: int) -> None:
@@ -117,11 +128,11 @@ class LogArchive:
             self._read[pod.run_uid][(pod.attempt, pod.index)] = text
         self._cluster.view.wake()
 
-    def _write(self, found: TrainingObject, texts: Mapping[Place, str]) -> None:
+    def _write(self, run_object: TrainingObject, texts: Mapping[Place, str]) -> None:
         try:
-            write(self._cluster.client, found, texts)
+            write(self._cluster.client, run_object, texts)
         except ClusterError as error:
-            log.warning("the last lines of %s are not kept: %s", found.key, error)
+            log.warning("the last lines of %s are not kept: %s", run_object.key, error)
 
 
 def last_lines(client: Client, key: str, most_bytes: int, *, container: str = RANKS) -> str:
@@ -134,9 +145,10 @@ def last_lines(client: Client, key: str, most_bytes: int, *, container: str = RA
     query = {"container": container, "timestamps": "true", "follow": "true", "tailLines": str(MOST_LINES)}
     lines: deque[str] = deque()
     size = num_cut = 0
-    gaps, is_counted = Gaps(0, "", whole=False), False
+    gaps, is_counted, is_ended = Gaps(0, "", whole=False), False, True
     try:
-        with client.stream(f"/api/v1/namespaces/{namespace}/pods/{name}/log", query, idle_s=SILENT_S) as stream:
+        path = f"/api/v1/namespaces/{namespace}/pods/{name}/log"
+        with client.stream(path, query, idle_s=SILENT_S, most_bytes=MOST_READ_BYTES) as stream:
             for raw in stream:
                 line = raw.decode(errors="replace")
                 lines.append(line)
@@ -148,6 +160,7 @@ def last_lines(client: Client, key: str, most_bytes: int, *, container: str = RA
                 while size > most_bytes and lines:
                     size -= len(lines.popleft().encode()) + 1
                     num_cut += 1
+            is_ended = not stream.is_cut
     except ApiError:
         raise
     except ClusterError:
@@ -162,14 +175,12 @@ def last_lines(client: Client, key: str, most_bytes: int, *, container: str = RA
         lines.append(f"{when} -# {json.dumps(counts, separators=(',', ':'))}")
     elif is_cut:
         when = lines[0].partition(" ")[0] if lines else moment(time.time())
-        kept = f"the pod is gone; of its output the last {len(lines)} lines were kept"
-        lines.appendleft(f"{when} -! {kept}")
+        note = f"the pod is gone; of its output the last {len(lines)} lines were kept"
+        lines.appendleft(f"{when} -! {note}")
+    if not is_ended:
+        most = describe_memory(MOST_READ_BYTES)
+        lines.append(f"{moment(time.time())} -! the pod wrote more than {most} while it ended; the rest was not read")
     return "\n".join(lines)
-
-
-def kept_why(text: str) -> str:
-    """Return why lines are missing before those that were kept of a pod."""
-    return f"the pod is gone, and of its output the last {describe_memory(len(text.encode()))} were kept"
 
 
 def share(num_pods: int) -> int:
@@ -177,51 +188,30 @@ def share(num_pods: int) -> int:
     return min(MOST_POD_BYTES, MOST_BYTES // min(num_pods, MOST_PODS))
 
 
-def kept_lines(client: Client, namespace: str, uid: str) -> dict[Place, str]:
-    """Read the kept logs of a run's pods, by attempt and index; none if the user may not read them."""
-    try:
-        content = client.get(f"/api/v1/namespaces/{namespace}/configmaps/{map_name(uid)}")
-    except ApiError as error:
-        if error.status in (403, 404):
-            return {}
-        raise
-    found = {}
-    for key, text in (content.get("data") or {}).items():
-        attempt, _, index = key.partition("-")
-        if attempt.isdigit() and index.isdigit():
-            found[int(attempt), int(index)] = str(text)
-    return found
-
-
-def map_name(uid: str) -> str:
-    """Return the name of the ConfigMap of a run."""
-    return f"fairlead-log-{uid}"
-
-
-def write(client: Client, found: TrainingObject, texts: Mapping[Place, str]) -> None:
+def write(client: Client, run_object: TrainingObject, texts: Mapping[Place, str]) -> None:
     """Write the lines beside those of the two previous attempts; older ones are removed."""
-    if found.workload is None:
+    if run_object.workload is None:
         return
-    place = f"/api/v1/namespaces/{found.namespace}/configmaps"
+    place = f"/api/v1/namespaces/{run_object.namespace}/configmaps"
     data: dict[str, Any] = {f"{attempt}-{index}": text for (attempt, index), text in texts.items()}
     newest = max(attempt for attempt, _ in texts)
-    spec = found.workload.spec
+    spec = run_object.workload.spec
     num_pods = min(MOST_PODS, spec.most_nodes or spec.nodes)
     dropped = {f"{newest - MOST_STARTS}-{index}": None for index in range(num_pods)}
     try:
-        client.merge(f"{place}/{map_name(found.uid)}", {"data": {**dropped, **data}})
+        client.merge(f"{place}/{map_name(run_object.uid)}", {"data": {**dropped, **data}})
     except ApiError as error:
         if error.status != 404:
             raise
         metadata = {
-            "name": map_name(found.uid),
-            "namespace": found.namespace,
-            "labels": {**names.run_labels(found.workload), names.CONTENT: "log"},
-            "ownerReferences": [{**names.owner(found.workload), "controller": False}],
+            "name": map_name(run_object.uid),
+            "namespace": run_object.namespace,
+            "labels": {**names.run_labels(run_object.workload), names.CONTENT: "log"},
+            "ownerReferences": [{**names.owner(run_object.workload), "controller": False}],
         }
         client.create(place, {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data})
 
 
-def _is_kept(found: TrainingObject, now: float) -> bool:
-    finished_at = found.state.status.finished_at
-    return not found.is_leaving and (finished_at is None or now - finished_at < RECENT_S)
+def _is_kept(run_object: TrainingObject, now: float) -> bool:
+    finished_at = run_object.state.status.finished_at
+    return not run_object.is_leaving and (finished_at is None or now - finished_at < RECENT_S)

@@ -9,20 +9,22 @@ to its last answer.
 """
 
 import zlib
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 
 from fairlead.cluster.kubernetes.api.client import ApiError
 from fairlead.cluster.kubernetes.api.objects import PodObject
 from fairlead.cluster.kubernetes.engines.table import driver_of
+from fairlead.cluster.kubernetes.informers.engine_members import awaits_ending
 from fairlead.cluster.kubernetes.manifests.driver_bundle import is_watch
 from fairlead.cluster.kubernetes.manifests.pods import REPORTER, is_followed
 from fairlead.cluster.kubernetes.operator.cluster import KubernetesCluster
-from fairlead.cluster.kubernetes.operator.engines.engine_members import awaits_ending
-from fairlead.cluster.kubernetes.operator.pods.pod_agent import Agent
-from fairlead.cluster.kubernetes.operator.pods.pod_reports import Report, read_report
-from fairlead.cluster.kubernetes.operator.runs.run_record import TrainingObject
+from fairlead.cluster.kubernetes.operator.controller import Controller, Turn
+from fairlead.cluster.kubernetes.workloads.pod_reports import Report, read_report
+from fairlead.cluster.kubernetes.workloads.run_record import TrainingObject
+from fairlead.state.shared_limits import fair_parts
 
 EVERY_S, MOST_S = 5.0, 900.0
 # A driver that submits runs, whose steps wait until its report is read.
@@ -31,7 +33,8 @@ FOLLOWED_EVERY_S = 1.0
 WATCH_MOST_S = 30.0
 # News may be late by this share of the time since the last news, and by this share of the stall timeout.
 LATE = 0.25
-# For all runs together, so that a thousand that report all the time are polled every 200 s.
+# For all runs together, divided among teams: a thousand runs of one team that report all the time are polled every
+# 200 s, and those of another team as often as if there were no others. See decision 199.
 PER_SECOND = 5.0
 MOST_BYTES = 65_536
 
@@ -57,19 +60,33 @@ class _Turn:
     num_failed: int = 0
     said: Report | None = None
 
-    def every_s(self, now: float, num_runs: int = 1) -> float:
-        """Return the seconds between two polls when so many runs are polled."""
+    def every_s(self, now: float, turn_s: float = 0.0) -> float:
+        """Return the seconds between two polls when its turn comes so often."""
         silent_s = max(self.least_s, min(LATE * (now - self.news_at), self.most_s))
         failing_s = min(self.least_s * 2.0 ** min(self.num_failed, 10), MOST_S)
-        return max(silent_s, failing_s, min(num_runs / PER_SECOND, self.most_s))
+        return max(silent_s, failing_s, min(turn_s, self.most_s))
+
+    @property
+    def team(self) -> str:
+        """Its namespace."""
+        return self.pod.key.partition("/")[0]
 
 
-class Listener:
+def turns_of_teams(teams: Iterable[str]) -> dict[str, float]:
+    """Return the seconds after which all runs of a team were polled, by team; ``teams`` has an entry for each run."""
+    counts = Counter(teams)
+    parts = fair_parts({team: count / EVERY_S for team, count in counts.items()}, PER_SECOND)
+    return {team: count / parts[team] for team, count in counts.items()}
+
+
+class Listener(Controller):
     """Polls the running runs in turn.
 
     Args:
         devices: Called with the GPUs that the container of a pod was given.
     """
+
+    name = "reports of runs"
 
     def __init__(
         self, cluster: KubernetesCluster, *, devices: Callable[[PodObject, tuple[str, ...]], None] = lambda _, __: None
@@ -82,27 +99,33 @@ class Listener:
         self.num_asked = 0
 
     @property
-    def is_following(self) -> bool:
+    def is_busy(self) -> bool:
         """Return whether any run is polled more often than the loop itself runs."""
         return any(turn.least_s < EVERY_S for turn in self._turns.values())
 
-    def listen(self, now: float, agent: Agent) -> None:
+    def act(self, turn: Turn) -> None:
         """Poll the runs that are due, and once more those whose reporting pod has ended."""
+        agent, now = turn.agent, turn.now
         for uid in self._marks.take()[0]:
-            self._meet(uid, now)
-        for uid, turn in self._ended:
+            with self._cluster.view.isolation.of(f"reports of run {uid}"):
+                self._meet(uid, now)
+        for uid, poll in self._ended:
             self.num_asked += 1
-            agent.submit(uid, f"ask {turn.pod.key} for its last report", partial(self._ask, uid, turn, now))
+            agent.submit(uid, f"ask {poll.pod.key} for its last report", partial(self._ask, uid, poll, now))
         self._ended = []
-        for uid, turn in self._turns.items():
-            every_s = turn.every_s(now, len(self._turns))
-            if turn.asked_at is None:
+        turns_s = turns_of_teams(poll.team for poll in self._turns.values())
+        for uid, poll in self._turns.items():
+            every_s = poll.every_s(now, turns_s[poll.team])
+            if poll.asked_at is None:
                 # The polls of a thousand runs that appear at once are spread out, now and later.
-                turn.asked_at = now - _share(uid) * every_s
-            if now - turn.asked_at >= every_s:
-                turn.asked_at = now
+                poll.asked_at = now - _share(uid) * every_s
+            if now - poll.asked_at >= every_s:
+                poll.asked_at = now
                 self.num_asked += 1
-                agent.submit(uid, f"ask {turn.pod.key}", partial(self._ask, uid, turn, now))
+                agent.submit(uid, f"ask {poll.pod.key}", partial(self._ask, uid, poll, now))
+
+    def numbers(self) -> Mapping[str, float]:
+        return {"fairlead_log_requests_total": float(self.num_asked)}
 
     def _meet(self, uid: str, now: float) -> None:
         """Start or stop polling a run."""
@@ -115,14 +138,18 @@ class Listener:
             if self._awaits_ending(uid, pod):
                 known.least_s = known.most_s = FOLLOWED_EVERY_S
         else:
-            found = self._cluster.view.find(uid)
-            stall_s = found.workload.spec.stall_timeout_s if found is not None and found.workload is not None else None
+            run_object = self._cluster.view.find(uid)
+            stall_s = (
+                run_object.workload.spec.stall_timeout_s
+                if run_object is not None and run_object.workload is not None
+                else None
+            )
             most_s = MOST_S if stall_s is None else min(MOST_S, LATE * stall_s)
             # A run that has been silent for an hour is polled as rarely as by the previous leader.
-            news_at = max(_last_news(found), pod.started_at or now)
-            if found is not None and found.workload is not None and is_followed(found.workload):
+            news_at = max(_last_news(run_object), pod.started_at or now)
+            if run_object is not None and run_object.workload is not None and is_followed(run_object.workload):
                 turn = _Turn(pod=pod, most_s=FOLLOWED_EVERY_S, news_at=news_at, least_s=FOLLOWED_EVERY_S)
-            elif found is not None and found.workload is not None and is_watch(found.workload.spec):
+            elif run_object is not None and run_object.workload is not None and is_watch(run_object.workload.spec):
                 turn = _Turn(pod=pod, most_s=WATCH_MOST_S, news_at=news_at)
             else:
                 turn = _Turn(pod=pod, most_s=most_s, news_at=news_at, can_stall=stall_s is not None)
@@ -130,16 +157,21 @@ class Listener:
 
     def _awaits_ending(self, uid: str, pod: PodObject) -> bool:
         """Return whether an engine's job is over, and its pod has not yet reported how."""
-        there = self._cluster.view.engines.of_run(uid).get(pod.attempt)
-        return there is not None and awaits_ending(driver_of(there.engine), there, pod)
+        engine_object = self._cluster.view.engines.of_run(uid).get(pod.attempt)
+        return engine_object is not None and awaits_ending(driver_of(engine_object.engine), engine_object, pod)
 
     def _reporter(self, uid: str) -> PodObject | None:
         """Return the pod that reports for a run; None while none runs."""
-        found = self._cluster.view.find(uid)
-        if found is None or found.workload is None or found.state.gang is None or found.state.status.phase.is_final:
+        run_object = self._cluster.view.find(uid)
+        if (
+            run_object is None
+            or run_object.workload is None
+            or run_object.state.gang is None
+            or run_object.state.status.phase.is_final
+        ):
             return None
         for pod in self._cluster.view.pods_of(uid).values():
-            if pod.index == 0 and pod.attempt == found.state.gang.attempt:
+            if pod.index == 0 and pod.attempt == run_object.state.gang.attempt:
                 return pod if pod.started_at is not None and not pod.is_over else None
         return None
 
@@ -158,12 +190,14 @@ class Listener:
         if report is not None and report != turn.said:
             turn.said = report
             turn.news_at = now if report.active_at is None else min(now, report.active_at)
-            self._cluster.report(uid, report.progress, report.active_at, attempt=turn.pod.attempt, events=report.events)
+            self._cluster.reports.note(
+                uid, report.progress, report.active_at, attempt=turn.pod.attempt, events=report.events
+            )
             self._devices(turn.pod, report.gpus)
         if report is not None and report.ending is not None:
-            there = self._cluster.view.engines.of_run(uid).get(turn.pod.attempt)
-            if there is not None:
-                self._cluster.view.engines.note_ending(there, report.ending)
+            engine_object = self._cluster.view.engines.of_run(uid).get(turn.pod.attempt)
+            if engine_object is not None:
+                self._cluster.view.engines.note_ending(engine_object, report.ending)
         if report is not None and turn.can_stall:
             self._cluster.view.note_heard(uid, now)
 
@@ -173,6 +207,6 @@ def _share(uid: str) -> float:
     return zlib.crc32(uid.encode()) / 2**32
 
 
-def _last_news(found: TrainingObject | None) -> float:
-    progress = found.state.progress if found is not None else None
+def _last_news(run_object: TrainingObject | None) -> float:
+    progress = run_object.state.progress if run_object is not None else None
     return 0.0 if progress is None else progress.updated_at

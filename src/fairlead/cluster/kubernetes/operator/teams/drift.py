@@ -34,10 +34,10 @@ def is_as_rendered(live: Any, rendered: Any, *, is_amount: bool = False, is_exac
 
 def surplus(live: Any, rendered: Any) -> dict[str, Any]:
     """Return a merge patch that removes what was not rendered, at any depth of mappings; empty if there is nothing."""
-    found: dict[str, Any] = {}
+    patch: dict[str, Any] = {}
     for name, value in live.items():
         if name not in rendered:
-            found[name] = None
+            patch[name] = None
         elif isinstance(value, dict) and isinstance(rendered[name], dict) and (inner := surplus(value, rendered[name])):
-            found[name] = inner
-    return found
+            patch[name] = inner
+    return patch

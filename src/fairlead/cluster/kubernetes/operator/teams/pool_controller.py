@@ -12,9 +12,10 @@ from typing import Any
 
 from fairlead.cluster.kubernetes.api.client import ApiError, Client
 from fairlead.cluster.kubernetes.api.watching import IDLE_S, Cache
-from fairlead.cluster.kubernetes.manifests.statuses import condition
-from fairlead.cluster.kubernetes.operator.pods.pod_agent import Agent
-from fairlead.cluster.kubernetes.operator.teams.plain_objects import KindObject, read_kind
+from fairlead.cluster.kubernetes.manifests.conditions import INVALID, READY, condition, ready_conditions
+from fairlead.cluster.kubernetes.operator.controller import Controller, Turn
+from fairlead.cluster.kubernetes.workloads.plain_objects import KindObject, read_kind
+from fairlead.policy.kinds.readiness import Progress
 from fairlead.specs.keys import API_VERSION
 from fairlead.specs.pool import Pool
 
@@ -39,26 +40,24 @@ NO_LABELS = "`prewarm`, `peaks` and `partitions` need `labels`, which select the
 WRITE_EVERY_S = 600.0
 
 
-class PoolKeeper:
+class PoolKeeper(Controller):
     """The pools of a cluster.
 
     Args:
         wake: Called when one of them has changed.
-        ahead: Returns which nodes of a pool are kept in advance and why, and its history; None for none.
-        partitions: Returns how the nodes of a pool are partitioned; None if it has no choice of layouts.
     """
+
+    name = "pools"
 
     def __init__(
         self,
         client: Client,
         *,
         wake: Callable[[], None] = lambda: None,
-        ahead: Callable[[str], tuple[str, Mapping[str, Any]] | None] = lambda _: None,
-        partitions: Callable[[str], str | None] = lambda _: None,
         idle_s: float = IDLE_S,
     ) -> None:
-        self._ahead = ahead
-        self._partitions = partitions
+        self._ahead: Callable[[str], tuple[str, Mapping[str, Any]] | None] = lambda _: None
+        self._partitions: Callable[[str], str | None] = lambda _: None
         self._told: dict[str, tuple[str, float]] = {}
         self._client = client
         self._wake = wake
@@ -68,9 +67,27 @@ class PoolKeeper:
             client, POOLS, partial(read_kind, Pool), self._pool_changed, idle_s=idle_s
         )
 
+    def tell_of(
+        self,
+        *,
+        ahead: Callable[[str], tuple[str, Mapping[str, Any]] | None],
+        partitions: Callable[[str], str | None],
+    ) -> None:
+        """Write into the status of a pool what the controllers of its nodes know.
+
+        Args:
+            ahead: Returns which nodes of a pool are kept in advance and why, and its history; None for none.
+            partitions: Returns how the nodes of a pool are partitioned; None if it has no choice of layouts.
+        """
+        self._ahead, self._partitions = ahead, partitions
+
     def start(self) -> None:
         """Start to watch."""
         self.pools.start()
+
+    @property
+    def caches(self) -> tuple[Cache[KindObject[Pool]], ...]:
+        return (self.pools,)
 
     def stop(self) -> None:
         """Stop the watch."""
@@ -78,14 +95,15 @@ class PoolKeeper:
 
     def specs(self) -> list[Pool]:
         """Return the pools whose specs are valid."""
-        return [each.spec for each in self.pools.all() if each.spec is not None]
+        return [pool.spec for pool in self.pools.all() if pool.spec is not None]
 
     def objects(self) -> tuple[KindObject[Pool], ...] | None:
         """Return all pools as they were read; None while they are not."""
         return self.pools.all() if self.pools.is_synced else None
 
-    def act(self, agent: Agent) -> None:
+    def act(self, turn: Turn) -> None:
         """Queue the work that is due."""
+        agent = turn.agent
         with self._lock:
             changed, self._changed = self._changed, set()
         now = time.monotonic()
@@ -100,7 +118,8 @@ class PoolKeeper:
                 agent.submit(f"pool {each.name}", f"tell of pool {each.name} at {now}", partial(self._write, each))
         for name in changed:
             pool = self.pools.get(name)
-            if pool is not None and pool.observed != pool.generation:
+            is_told = pool is not None and pool.observed == pool.generation and pool.has_condition(READY)
+            if pool is not None and not is_told:
                 agent.submit(f"pool {name}", f"tell of pool {name} {pool.version}", partial(self._write, pool))
 
     def _write(self, pool: KindObject[Pool]) -> None:
@@ -110,11 +129,16 @@ class PoolKeeper:
         is_chosen = spec is not None and spec.partitions is not None
         is_partitioned = is_chosen and spec is not None and bool(spec.labels)
         used = [*([HELD] if is_used else ()), *([CHOSEN] if is_partitioned else ())]
-        said = pool.problem or ". ".join(used) or (NO_LABELS if is_ahead or is_chosen else UNUSED)
+        message = pool.problem or ". ".join(used) or (NO_LABELS if is_ahead or is_chosen else UNUSED)
         about: dict[str, Any] = {"at": time.time(), "generation": pool.generation, "before": pool.conditions}
         reason = "Partitioned" if is_partitioned else "NotUsedHere"
         reason = "HeldAhead" if is_used else "NoLabels" if not used and (is_ahead or is_chosen) else reason
-        conditions = [condition("Used", bool(used), reason=reason, message=said, **about)]
+        conditions = [condition("Used", bool(used), reason=reason, message=message, **about)]
+        is_wrong = bool(pool.problem) or (not used and (is_ahead or is_chosen))
+        why = INVALID if pool.problem else reason
+        conditions += ready_conditions(
+            Progress.STALLED if is_wrong else Progress.READY, reason=why, message=message, **about
+        )  # fmt: skip
         status: dict[str, Any] = {"observedGeneration": pool.generation, "conditions": conditions}
         if ahead is not None:
             why, state = ahead

@@ -12,14 +12,16 @@ from functools import partial
 from fairlead.cluster.kubernetes import names
 from fairlead.cluster.kubernetes.api.client import ApiError, Object
 from fairlead.cluster.kubernetes.api.watching import IDLE_S, Cache
-from fairlead.cluster.kubernetes.manifests.statuses import condition
-from fairlead.cluster.kubernetes.manifests.teams import TeamSettings, render_team
+from fairlead.cluster.kubernetes.informers.informers import TEAMS, Informers, TeamObject
+from fairlead.cluster.kubernetes.manifests.conditions import condition, ready_conditions
+from fairlead.cluster.kubernetes.manifests.teams import OBJECT_COUNTS, TeamSettings, render_object_counts, render_team
+from fairlead.cluster.kubernetes.operator.controller import Controller, Turn
 from fairlead.cluster.kubernetes.operator.events.event_recorder import EventRecord, EventRecorder
 from fairlead.cluster.kubernetes.operator.pods.pod_agent import Agent
-from fairlead.cluster.kubernetes.operator.runs.informers import TEAMS, Informers, TeamObject
 from fairlead.cluster.kubernetes.operator.teams.drift import is_as_rendered, surplus
 from fairlead.errors import ClusterError
 from fairlead.frozen import dataclass
+from fairlead.policy.kinds.readiness import Progress
 from fairlead.specs.keys import API_VERSION
 
 # Where each kind of a team's objects is listed, over all namespaces.
@@ -32,6 +34,8 @@ LISTS = {
 }
 # The delay after a failure that no watch reports.
 RETRY_S = 5.0
+# After the start of this process, which comes after that of the kinds; see ``render_object_counts``.
+COUNTED_AFTER_S = 60.0
 LEAVES = "deleting the team leaves the namespace and all that is in it"
 
 
@@ -57,12 +61,14 @@ class TeamRefusal(ClusterError):
         self.reason = reason
 
 
-class TeamKeeper:
+class TeamKeeper(Controller):
     """Reconciles the teams of a cluster; takes a view that has not been started.
 
     Args:
         may_act: Returns whether this process still leads; asked before a team is reconciled.
     """
+
+    name = "teams"
 
     def __init__(
         self,
@@ -78,6 +84,7 @@ class TeamKeeper:
         self._teller = teller
         self._settings = settings or TeamSettings()
         self._may_act = may_act
+        self._counted_at = time.time() + COUNTED_AFTER_S
         self._lock = threading.Lock()
         self._changed: set[str] = set()
         self._retry_at: dict[str, float] = {}
@@ -105,13 +112,19 @@ class TeamKeeper:
         for cache in self._owned.values():
             cache.start()
 
+    @property
+    def caches(self) -> tuple[Cache[OwnedObject], ...]:
+        """The caches of the objects of teams."""
+        return tuple(self._owned.values())
+
     def stop(self) -> None:
         """Stop the watches."""
-        for cache in self._owned.values():
+        for cache in self.caches:
             cache.stop()
 
-    def act(self, agent: Agent, now: float) -> None:
+    def act(self, turn: Turn) -> None:
         """Queue the work that is due."""
+        agent, now = turn.agent, turn.now
         if not self.is_synced:
             return
         with self._lock:
@@ -137,12 +150,16 @@ class TeamKeeper:
             mended = self._make(team)
         except (ApiError, TeamRefusal) as error:
             reason = error.reason if isinstance(error, TeamRefusal) else error.reason or "Refused"
-            self._write(team, is_ready=False, reason=reason, message=str(error), mended=(), now=now)
+            progress = Progress.STALLED if isinstance(error, TeamRefusal) else Progress.RECONCILING
+            self._write(team, progress, reason=reason, message=str(error), mended=(), now=now)
             with self._lock:
                 self._retry_at[name] = now + RETRY_S
             return
+        if now < self._counted_at:
+            with self._lock:
+                self._retry_at[name] = self._counted_at
         message = f"namespace {name} has its limits, roles and network policies; {LEAVES}"
-        self._write(team, is_ready=True, reason="Kept", message=message, mended=mended, now=now)
+        self._write(team, Progress.READY, reason="Kept", message=message, mended=mended, now=now)
         if mended:
             self._tell(agent, team, "PutRight", _putting_right(mended), now, is_warning=True)
 
@@ -153,20 +170,27 @@ class TeamKeeper:
         self._own_namespace(team.name)
         was_kept = team.is_true("Ready") and team.observed == team.generation
         rendered = render_team(team.spec, self._settings)
+        if time.time() >= self._counted_at:
+            rendered.append(render_object_counts(team.spec))
         mended: list[str] = []
-        for each in rendered:
-            kind, name = each["kind"], each["metadata"]["name"]
+        for manifest in rendered:
+            kind, name = manifest["kind"], manifest["metadata"]["name"]
             live = self._owned[kind].get(name if kind == "Namespace" else f"{team.name}/{name}")
             # Apply does not remove what others have added, and an opening that they added breaks the team's isolation.
-            more = surplus(live.content.get("spec") or {}, each["spec"]) if live is not None and "spec" in each else {}
-            if live is not None and not live.is_leaving and not more and is_as_rendered(live.content, each):
+            more = (
+                surplus(live.content.get("spec") or {}, manifest["spec"])
+                if live is not None and "spec" in manifest
+                else {}
+            )
+            if live is not None and not live.is_leaving and not more and is_as_rendered(live.content, manifest):
                 continue
             if more:
-                self._owned[kind].put(self._client.merge(_path(each), {"spec": more}))
-            self._owned[kind].put(self._client.apply(_path(each), each))
-            if was_kept:
+                self._owned[kind].put(self._client.merge(_path(manifest), {"spec": more}))
+            self._owned[kind].put(self._client.apply(_path(manifest), manifest))
+            if was_kept and (live is not None or name != OBJECT_COUNTS):
                 mended.append(f"{kind} {name}")
-        wanted = {(each["kind"], each["metadata"]["name"]) for each in rendered}
+        wanted = {(manifest["kind"], manifest["metadata"]["name"]) for manifest in rendered}
+        wanted.add(("ResourceQuota", OBJECT_COUNTS))
         # Only the quota is optional.
         for quota in self._owned["ResourceQuota"].all():
             if quota.team == team.name and ("ResourceQuota", quota.name) not in wanted:
@@ -206,13 +230,12 @@ class TeamKeeper:
         self._owned[item.kind].drop(item.key, item.version)
 
     def _write(
-        self, team: TeamObject, *, is_ready: bool, reason: str, message: str, mended: tuple[str, ...], now: float
+        self, team: TeamObject, progress: Progress, *, reason: str, message: str, mended: tuple[str, ...], now: float
     ) -> None:
         """Write the status, unless it is up to date."""
-        ready = condition(
-            "Ready", is_ready, reason=reason, message=message, at=now, generation=team.generation,
-            before=team.conditions,
-        )  # fmt: skip
+        ready = ready_conditions(
+            progress, reason=reason, message=message, at=now, generation=team.generation, before=team.conditions
+        )
         drift = [dict(each) for each in team.conditions if each.get("type") == "DriftMended"]
         if mended:
             drift = [
@@ -221,8 +244,10 @@ class TeamKeeper:
                     generation=team.generation,
                 )
             ]  # fmt: skip
-        conditions = [ready, *drift]
-        if team.observed == team.generation and [dict(each) for each in team.conditions] == conditions:
+        conditions = [*ready, *drift]
+        # The API server has an order of its own.
+        told = sorted(map(dict, team.conditions), key=lambda each: str(each.get("type")))
+        if team.observed == team.generation and told == sorted(conditions, key=lambda each: str(each["type"])):
             return
         status = {"observedGeneration": team.generation, "conditions": conditions}
         metadata = {"name": team.name, "uid": team.uid}
@@ -249,18 +274,18 @@ class TeamKeeper:
                 self._gone.append(team)
 
     def _owned_changed(self, before: OwnedObject | None, after: OwnedObject | None) -> None:
-        found = after or before
-        if found is None or (before is not None and after is not None and before.content == after.content):
+        owned = after or before
+        if owned is None or (before is not None and after is not None and before.content == after.content):
             return
         with self._lock:
-            self._changed.add(found.team)
+            self._changed.add(owned.team)
         self._view.wake()
 
 
 def _read_owned(kind: str, content: Object) -> OwnedObject:
     metadata = content["metadata"]
     own = {name: value for name, value in content.items() if name not in ("status", "metadata")}
-    kept = {name: metadata[name] for name in ("name", "namespace", "labels") if name in metadata}
+    identity = {name: metadata[name] for name in ("name", "namespace", "labels") if name in metadata}
     team = (metadata.get("labels") or {}).get(names.TEAM, "")
     namespace = metadata.get("namespace")
     return OwnedObject(
@@ -272,7 +297,7 @@ def _read_owned(kind: str, content: Object) -> OwnedObject:
         uid=metadata["uid"],
         is_leaving="deletionTimestamp" in metadata,
         # Items of a list cannot be identified.
-        content={"apiVersion": content.get("apiVersion") or _api_of(kind), "kind": kind, **own, "metadata": kept},
+        content={"apiVersion": content.get("apiVersion") or _api_of(kind), "kind": kind, **own, "metadata": identity},
     )
 
 

@@ -1,0 +1,271 @@
+"""Reading data from a slow store, with kills, and in random order: ``reader``, ``faults``, ``shuffle``.
+
+    python -m benchmarks.data_loading reader [--objects 2000] [--latency-ms 5,50] [--ranks 1] [--readers NAME]
+    python -m benchmarks.data_loading faults [--kills 100] [--json]
+    python -m benchmarks.data_loading shuffle [--json]
+
+``reader`` starts `benchmarks.slow_store` (100 MB/s for all clients) and lets each reader, in a process of its own and
+in turns, read two epochs while a step takes as long as 88 MB/s need: seconds to the first batch without imports, the
+share of the time after it that steps took (busy) by epoch, CPU seconds a GB by epoch, and the bytes that left the store
+over those of the data set. ``fairlead`` reads through its cache, requests signed; ``s3fs`` is `cat_file` in 32 threads,
+128 samples ahead. CPU seconds depend least on other load; busy and first batch are those of the machine as it is.
+
+``faults`` forks readers that share a small cache, kills each at a random moment with SIGKILL, changes the number of
+ranks between 1, 3, 2 and 4, and compares the digest of all samples in their order, bytes included, with a run without
+kills. ``left_over`` are unfinished files after that.
+
+``shuffle`` counts classes in 50 batches of 64 of 100,000 samples in 1,000 classes, sorted by class: distinct classes
+beside those of a full shuffle, and the chi-squared of 20 groups of classes over its degrees of freedom.
+"""
+
+import argparse
+import hashlib
+import json
+import os
+import random
+import resource
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from collections import Counter, deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from benchmarks.slow_store import BUCKET, content, sizes
+from fairlead.runtime.data.layout import FileLayout
+from fairlead.runtime.data.manifest import DataManifest, Entry
+from fairlead.runtime.data.order import epoch_order
+from fairlead.runtime.data.reader import Data, Source
+
+STEP_BYTES_PER_S = 88e6
+BATCH = 64
+READERS = ("fairlead", "s3fs")
+RANKS = (1, 3, 2, 4)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("what", choices=("reader", "faults", "shuffle"))
+    parser.add_argument("--objects", type=int, default=2_000)
+    parser.add_argument("--latency-ms", default="5,50")
+    parser.add_argument("--ranks", type=int, default=1)
+    parser.add_argument("--readers", default=",".join(READERS))
+    parser.add_argument("--kills", type=int, default=100)
+    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--as-reader", help=argparse.SUPPRESS)
+    parser.add_argument("--rank", type=int, default=0, help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.as_reader:
+        print(json.dumps(_read(args.as_reader, args.rank, args.ranks)))
+        return
+    rows = {"reader": _readers, "faults": _faults, "shuffle": _shuffle}[args.what](args)
+    for row in rows:
+        print(json.dumps(row) if args.json else "  ".join(f"{name} {value}" for name, value in row.items()), flush=True)
+
+
+def _readers(args: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    total = sum(sizes(args.objects).values())
+    for latency_ms in args.latency_ms.split(","):
+        for reader in args.readers.split(","):
+            command = [sys.executable, "-m", "benchmarks.slow_store", "--latency-ms", latency_ms]
+            command += ["--objects", str(args.objects)]
+            with (
+                tempfile.TemporaryDirectory() as directory,
+                subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as store,
+            ):
+                try:
+                    assert store.stdout is not None
+                    address = f"http://127.0.0.1:{store.stdout.readline().strip()}"
+                    ranks = 1 if reader != "fairlead" else args.ranks
+                    results = _run(reader, ranks, address, directory)
+                    with urllib.request.urlopen(f"{address}/stats") as answer:
+                        sent = json.load(answer)
+                finally:
+                    store.kill()
+            first = results[0]
+            yield {
+                "reader": reader,
+                "latency_ms": float(latency_ms),
+                "ranks": ranks,
+                "objects": args.objects,
+                "first_batch_s": round(first["first_batch_s"], 2),
+                "busy": [round(value, 3) for value in first["busy"]],
+                "cpu_s_per_gb": [
+                    round(sum(result["cpu_s"][epoch] for result in results) / total * 1e9, 2) for epoch in (0, 1)
+                ],
+                "store_ratio": round(sent["bytes"] / total, 3),
+                "requests": sent["requests"],
+                "load": round(os.getloadavg()[0], 1),
+            }
+
+
+def _run(reader: str, ranks: int, address: str, directory: str) -> list[dict[str, Any]]:
+    env = os.environ | {
+        "AWS_ENDPOINT_URL": address, "AWS_ACCESS_KEY_ID": "benchmark", "AWS_SECRET_ACCESS_KEY": "benchmark",
+        "AWS_DEFAULT_REGION": "us-east-1", "FAIRLEAD_DATA_DIR": directory,
+    }  # fmt: skip
+    command = [sys.executable, "-m", "benchmarks.data_loading", "reader", "--as-reader", reader, "--ranks", str(ranks)]
+    processes = [
+        subprocess.Popen([*command, "--rank", str(rank)], env=env, stdout=subprocess.PIPE, text=True)
+        for rank in range(ranks)
+    ]
+    results = []
+    for process in processes:
+        output, _ = process.communicate(timeout=900)
+        results.append(json.loads(output.splitlines()[-1]))
+    return results
+
+
+def _read(reader: str, rank: int, ranks: int) -> dict[str, Any]:
+    """Read two epochs; return the seconds to the first batch, and busy and CPU seconds of each epoch."""
+    batches = {"fairlead": _by_fairlead, "s3fs": _by_s3fs}[reader]
+    begin, began = batches(rank, ranks), time.monotonic()
+    used = _cpu_s()
+    first_batch_s, busy, cpu_s = 0.0, [], []
+    for epoch in range(2):
+        worked_s, since = 0.0, time.monotonic()
+        for number, batch in enumerate(begin(epoch)):
+            if number == 0:
+                if epoch == 0:
+                    first_batch_s = time.monotonic() - began
+                since = time.monotonic()
+            step_s = sum(map(len, batch)) * ranks / STEP_BYTES_PER_S
+            time.sleep(step_s)
+            worked_s += step_s
+        busy.append(min(1.0, worked_s / (time.monotonic() - since)))
+        cpu_s.append(_cpu_s() - used)
+        used = _cpu_s()
+    return {"first_batch_s": first_batch_s, "busy": busy, "cpu_s": cpu_s}
+
+
+def _by_fairlead(rank: int, ranks: int) -> Callable[[int], Iterator[list[bytes]]]:
+    source = Source(url=f"s3://{BUCKET}/train", mode="cache", directory=Path(os.environ["FAIRLEAD_DATA_DIR"]))
+    data = Data(source, rank=rank, world_size=ranks)
+
+    def batches(epoch: int) -> Iterator[list[bytes]]:
+        for batch in data.batches(BATCH, epochs=epoch + 1):
+            yield [sample["jpg"] for sample in batch]
+
+    return batches
+
+
+def _by_s3fs(rank: int, ranks: int) -> Callable[[int], Iterator[list[bytes]]]:
+    import s3fs
+
+    system = s3fs.S3FileSystem()
+    keys: list[str] = []
+    threads = ThreadPoolExecutor(32)
+
+    def batches(epoch: int) -> Iterator[list[bytes]]:
+        if not keys:
+            keys.extend(sorted(system.find(f"{BUCKET}/train")))
+        order = random.Random(epoch).sample(keys, len(keys))
+        waiting: deque[Future[bytes]] = deque()
+        upcoming = iter(order)
+        for key in islice(upcoming, 2 * BATCH):
+            waiting.append(threads.submit(system.cat_file, key))
+        while waiting:
+            batch = [waiting.popleft() for _ in range(min(BATCH, len(waiting)))]
+            waiting.extend(threads.submit(system.cat_file, key) for key in islice(upcoming, BATCH))
+            yield [future.result() for future in batch]
+
+    return batches
+
+
+def _cpu_s() -> float:
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    return used.ru_utime + used.ru_stime
+
+
+def _faults(args: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    rng = random.Random(3)
+    with tempfile.TemporaryDirectory() as name:
+        root = Path(name)
+        for number in range(400):
+            path = root / "files" / f"{number:04}.bin"
+            path.parent.mkdir(exist_ok=True)
+            path.write_bytes(content(str(number), rng.randint(10_000, 100_000)))
+        whole = _digest_of(root / "whole", root, 0, epochs=EPOCHS)
+        kills = passes = wrong = 0
+        state = root / "state"
+        while kills < args.kills:
+            ranks = RANKS[kills % len(RANKS)]
+            child = os.fork()
+            if child == 0:
+                try:
+                    _digest_of(state, root, 12_000_000, epochs=EPOCHS, ranks=ranks)
+                    os._exit(0)
+                except BaseException as error:  # noqa: BLE001  # a forked process must not go on
+                    print(f"failed: {error!r}", file=sys.stderr, flush=True)
+                    os._exit(1)
+            time.sleep(rng.uniform(0.02, 0.4))
+            os.kill(child, signal.SIGKILL)
+            _, status = os.waitpid(child, 0)
+            kills += 1
+            if os.WIFEXITED(status):
+                passes += 1
+                wrong += os.WEXITSTATUS(status) != 0 or json.loads(state.read_text())["digest"] != whole
+                state.unlink(missing_ok=True)
+        digest = _digest_of(state, root, 12_000_000, epochs=EPOCHS)
+        wrong += digest != whole
+        left = len(list((root / "data" / "bundles").rglob("*.part")))
+        yield {"kills": kills, "passes": passes + 1, "wrong_twice_or_missing": wrong, "left_over": left}
+
+
+EPOCHS = 3
+
+
+def _digest_of(path: Path, root: Path, limit: int, *, epochs: int, ranks: int = 1) -> str:
+    """Read on from the position in a file, which is replaced after each batch; return the digest of all samples."""
+    source = Source(
+        url=str(root / "files"), mode="cache" if limit else "mount", directory=root / "data", limit=limit or None
+    )
+    parts = [Data(source, rank=rank, world_size=ranks) for rank in range(ranks)]
+    digest = ""
+    if path.exists():
+        stored = json.loads(path.read_text())
+        digest = stored["digest"]
+        for part in parts:
+            part.load_state_dict(stored["position"])
+    for batch in zip(*(part.batches(16, epochs=epochs) for part in parts), strict=True):
+        for samples in batch:
+            for sample in samples:
+                digest = hashlib.sha256(digest.encode() + sample["__key__"].encode() + sample["bin"]).hexdigest()
+        partial = path.with_suffix(".part")
+        partial.write_text(json.dumps({"digest": digest, "position": parts[0].state_dict()}))
+        partial.replace(path)
+    return digest
+
+
+def _shuffle(args: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    num_classes, per_class, groups = 1_000, 100, 20
+    entries = [
+        Entry(f"{label:04}/{number:03}.jpg", 55_000, "x") for label in range(num_classes) for number in range(per_class)
+    ]
+    manifest = DataManifest(entries)
+    layout = FileLayout(manifest)
+    order = epoch_order(layout, lambda bundle: len(layout.bundles[bundle]), version=manifest.version, seed=0, epoch=0)
+    ours = [layout.member(ref).entry // per_class for ref in islice(order, 50 * BATCH)]
+    full = [number // per_class for number in random.Random(5).sample(range(len(entries)), 50 * BATCH)]
+    for name, labels in (("full shuffle", full), ("fairlead", ours)):
+        batches = [labels[at : at + BATCH] for at in range(0, len(labels), BATCH)]
+        expected = BATCH / groups
+        squares = 0.0
+        for batch in batches:
+            counts = Counter(label * groups // num_classes for label in batch)
+            squares += sum((counts[group] - expected) ** 2 / expected for group in range(groups))
+        yield {
+            "order": name,
+            "distinct_classes": round(sum(len(set(batch)) for batch in batches) / len(batches), 2),
+            "chi_squared_over_dof": round(squares / len(batches) / (groups - 1), 3),
+        }
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,85 @@
+"""Warns in the operator's log, and by an Event of its Lease, that another operator leads and may act on the same runs.
+
+Operators with the same Lease take turns. Those with Leases in separate namespaces do not know of each other: both lead,
+and decide on the same runs, by policies that may differ.
+"""
+
+import logging
+import time
+from collections.abc import Callable
+from functools import partial
+
+from fairlead.cluster.kubernetes.api.client import ApiError, Client
+from fairlead.cluster.kubernetes.client.operator_lease import API, in_conflict, leaders
+from fairlead.cluster.kubernetes.names import LEASE
+from fairlead.cluster.kubernetes.operator.controller import Controller, Turn
+from fairlead.cluster.kubernetes.operator.events.event_recorder import EventRecord, EventRecorder
+from fairlead.cluster.kubernetes.operator.pods.pod_agent import Agent
+
+log = logging.getLogger("fairlead.operator")
+
+EVERY_S = 60.0
+AGAIN_S = 3600.0  # as long as the API server keeps an Event
+QUEUE = "other-leaders"
+
+
+class OtherLeaders(Controller):
+    """Looks for other leaders once a minute.
+
+    Args:
+        namespace: Namespace of this operator's Lease.
+        may_act: Returns whether this process leads.
+    """
+
+    name = "other leaders"
+
+    def __init__(self, client: Client, recorder: EventRecorder, namespace: str, *, may_act: Callable[[], bool]) -> None:
+        self._client = client
+        self._recorder = recorder
+        self._namespace = namespace
+        self._may_act = may_act
+        self._next_at = float("-inf")
+        self._warned: tuple[str, float] = ("", 0.0)
+
+    def act(self, turn: Turn) -> None:
+        """Queue the next look, if it is time."""
+        agent, now = turn.agent, turn.now
+        if time.monotonic() >= self._next_at:
+            self._next_at = time.monotonic() + EVERY_S
+            agent.submit(QUEUE, f"look for other leaders at {now}", partial(self._look, agent, now))
+
+    def _look(self, agent: Agent, now: float) -> None:
+        try:
+            found = leaders(self._client)
+        except ApiError as error:
+            if error.status != 403:
+                raise
+            log.info("it cannot be seen whether other operators lead: %s", error)
+            self._next_at = time.monotonic() + AGAIN_S
+            return
+        own = next((each for each in found if each.namespace == self._namespace), None)
+        if own is None or not self._may_act():
+            return
+        others = [each for each in found if each is not own and in_conflict(own, each)]
+        if not others:
+            self._warned = "", now
+            return
+        names = ", ".join(f"{other.name} in namespace {other.namespace}" for other in others)
+        note = (
+            f"another operator leads too and may act on the same runs: {names}. Stop all but one; all with "
+            f"`--namespace {self._namespace}` take turns"
+        )
+        said, at = self._warned
+        if said == note and now - at < AGAIN_S:
+            return
+        self._warned = note, now
+        log.warning("%s", note)
+        regarding = {
+            "apiVersion": API.removeprefix("/apis/"), "kind": "Lease", "name": LEASE, "namespace": own.namespace,
+            "uid": own.uid,
+        }  # fmt: skip
+        name = f"{LEASE}.{int(now * 1e6):x}"
+        record = EventRecord(
+            regarding=regarding, name=name, reason="OtherLeader", note=note, at=now, is_warning=True
+        )  # fmt: skip
+        self._recorder.tell(agent, record, now)

@@ -1,0 +1,1 @@
+"""Decisions on slow ranks, unreliable nodes and weak links: pure, with times and measurements as arguments."""

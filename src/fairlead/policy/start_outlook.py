@@ -1,0 +1,57 @@
+"""Forecasts the decisions that the loop would make now, and the starts of runs that are pending after that."""
+
+from collections.abc import Mapping
+from dataclasses import field, replace
+
+from fairlead.frozen import dataclass
+from fairlead.policy.decide import decide
+from fairlead.policy.queue.durations import SOON_S
+from fairlead.policy.queue.pending_reasons import ahead, behind
+from fairlead.policy.queue.run_names import Reader
+from fairlead.policy.queue.start_forecast import TOO_WIDE, Expected, queue
+from fairlead.state.plan import HeldRoom
+from fairlead.state.snapshot import Phase, Snapshot, Status
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outlook:
+    """The next decisions.
+
+    Attributes:
+        statuses: New statuses by uid, of workloads that the next pass would change, and of pending runs behind the
+            first that does not fit, with its name.
+        queue: The runs that are pending until then, in order, including those that start now.
+        held: What is held free for pending runs.
+        debts: What teams have had beyond their shares, in seconds of the cluster.
+    """
+
+    statuses: Mapping[str, Status]
+    queue: tuple[Expected, ...]
+    held: tuple[HeldRoom, ...] = ()
+    debts: Mapping[str, float] = field(default_factory=dict)
+
+
+def outlook(snapshot: Snapshot, now: float) -> Outlook:
+    """Return the next pass, and what follows as far as known."""
+    decided = decide(snapshot, now)
+    status_of = {change.workload_uid: change.status for change in decided.changes if change.status is not None}
+    settled = (Phase.PENDING, Phase.STOPPING)
+    after = tuple(
+        replace(run, status=status)
+        if (status := status_of.get(run.uid)) is not None and status.phase in settled
+        else run
+        for run in snapshot.workloads
+    )
+    waits = tuple(queue(replace(snapshot, workloads=after), now))
+    blocking = (wait for wait in waits if wait.unknown != TOO_WIDE)  # others pass such a run
+    head = next((wait for wait in blocking if wait.start is None or wait.start > now + SOON_S), None)
+    first, known = (None, False) if head is None else (head.run, head.start is not None)
+    for run in (wait.run for wait in waits):
+        if first is not None and run.uid != first.uid and run.status.reason == behind(run):
+            status_of[run.uid] = replace(
+                run.status,
+                reason=ahead(
+                    run, first, Reader(run.spec.team, snapshot.rules.shows_names), snapshot.rules.order, is_known=known
+                ),
+            )
+    return Outlook(statuses=status_of, queue=waits, held=decided.held, debts=snapshot.debts)

@@ -1,0 +1,152 @@
+"""Classifies every field of an overlay by who may set it; a field without a class is a mistake that a test reports.
+
+An overlay is written by anybody who may create runs, and the operator creates the pod. So a field that gives more than
+that needs a right of the person who asks for it, or of the installation.
+"""
+
+from collections.abc import Iterator, Mapping
+from enum import StrEnum
+from types import MappingProxyType
+
+from fairlead.specs.pod_fields import POD, Branch, Items, Map, Tree
+
+
+class Access(StrEnum):
+    """Classes of people who may set a field.
+
+    Attributes:
+        ANYONE: Everybody who may create runs.
+        REQUESTER: Who may do by himself what the field does, or has the verb ``overlay`` on trainings.fairlead.dev.
+        INSTALLATION: Nobody beyond the values that ``fairlead install --allow-overlay`` lists.
+        SPEC: Nobody for what Fairlead counts, which only the spec's own keys set.
+    """
+
+    ANYONE = "anyone"
+    REQUESTER = "requester"
+    INSTALLATION = "installation"
+    SPEC = "spec"
+
+
+_FILES = ("items.*.key", "items.*.path", "items.*.mode", "defaultMode", "optional")
+_EXPRESSION = ("key", "operator", "values.*")
+_PREFERRED, _REQUIRED = (
+    "preferredDuringSchedulingIgnoredDuringExecution",
+    "requiredDuringSchedulingIgnoredDuringExecution",
+)
+_NODE_TERMS = (f"{_REQUIRED}.nodeSelectorTerms.*", f"{_PREFERRED}.*.preference")
+_POD_TERMS = tuple(
+    f"spec.affinity.{kind}.{term}"
+    for kind in ("podAffinity", "podAntiAffinity")
+    for term in (f"{_REQUIRED}.*", f"{_PREFERRED}.*.podAffinityTerm")
+)
+_CLAIM = "spec.volumes.*.ephemeral.volumeClaimTemplate"
+_CONTAINERS = ("spec.containers.*", "spec.initContainers.*")
+
+_ANYONE = (
+    # They select and describe; names of Fairlead and profiles of the node's security are refused by name.
+    "metadata.labels.*", "metadata.annotations.*",
+    # Placement, for which every pod of the namespace has the same choice.
+    "spec.nodeSelector.*",
+    *(f"spec.tolerations.*.{name}" for name in ("key", "operator", "value", "effect", "tolerationSeconds")),
+    *(
+        f"spec.affinity.nodeAffinity.{term}.{part}.*.{name}"
+        for term in _NODE_TERMS for part in ("matchExpressions", "matchFields") for name in _EXPRESSION
+    ),
+    f"spec.affinity.nodeAffinity.{_PREFERRED}.*.weight",
+    *(f"spec.affinity.{kind}.{_PREFERRED}.*.weight" for kind in ("podAffinity", "podAntiAffinity")),
+    *(
+        f"{term}.{name}" for term in _POD_TERMS
+        for name in (
+            "labelSelector.matchLabels.*", "topologyKey",
+            *(f"labelSelector.matchExpressions.*.{part}" for part in _EXPRESSION),
+        )
+    ),
+    # Kubelet alone reads it, and sends it to no registry but the one that it names.
+    "spec.imagePullSecrets.*.name",
+    # Administrators define these for everybody.
+    "spec.runtimeClassName", "spec.schedulerName", "spec.dnsPolicy",
+    # Groups of files, also the group 0, give nothing beyond the pod's own volumes.
+    "spec.securityContext.runAsGroup", "spec.securityContext.fsGroup", "spec.securityContext.fsGroupChangePolicy",
+    "spec.securityContext.supplementalGroups.*",
+    # A name within the pod; what it refers to is in the field beside it.
+    "spec.volumes.*.name",
+    # Data of the namespace, whose members share it, and volumes of the pod's own, which the namespace's quota counts.
+    "spec.volumes.*.persistentVolumeClaim.claimName", "spec.volumes.*.persistentVolumeClaim.readOnly",
+    f"{_CLAIM}.metadata.labels.*", f"{_CLAIM}.metadata.annotations.*",
+    *(
+        f"{_CLAIM}.spec.{name}" for name in (
+            "accessModes.*", "storageClassName", "volumeMode", "resources.requests.*", "resources.limits.*",
+            "resources.claims.*.name",
+        )
+    ),
+    "spec.volumes.*.emptyDir.medium", "spec.volumes.*.emptyDir.sizeLimit",
+    *(
+        f"{container}.{name}" for container in _CONTAINERS for name in (
+            "name", "imagePullPolicy", "env.*.name", "env.*.value", "env.*.valueFrom.fieldRef.fieldPath",
+            "envFrom.*.prefix",
+            "resources.claims.*.name",  # one of `resourceClaims`
+            "volumeMounts.*.name", "volumeMounts.*.mountPath", "volumeMounts.*.subPath", "volumeMounts.*.readOnly",
+            "securityContext.runAsGroup", "securityContext.readOnlyRootFilesystem",
+            "securityContext.capabilities.drop.*",
+        )
+    ),
+    # A program beside the ranks, as contained as they are.
+    *(f"spec.initContainers.*.{name}" for name in (
+        "image", "command.*", "args.*", "workingDir", "restartPolicy",
+    )),
+)  # fmt: skip
+_REQUESTER = (
+    # The pod acts as the account, also without a token: clouds give credentials by its name.
+    "spec.serviceAccountName", "spec.automountServiceAccountToken",
+    # The pod reads them.
+    *(f"spec.volumes.*.{name}" for name in ("secret.secretName", "configMap.name")),
+    *(f"spec.volumes.*.{kind}.{name}" for kind in ("secret", "configMap") for name in _FILES),
+    *(
+        f"{container}.{name}" for container in _CONTAINERS for kind in ("secret", "configMap") for name in (
+            *(f"env.*.valueFrom.{kind}KeyRef.{part}" for part in ("name", "key", "optional")),
+            *(f"envFrom.*.{kind}Ref.{part}" for part in ("name", "optional")),
+        )
+    ),
+    # Storage that the node reaches whatever network policies say, with user ids that the pod chooses.
+    *(f"spec.volumes.*.nfs.{name}" for name in ("server", "path", "readOnly")),
+    *(f"spec.volumes.*.csi.{name}" for name in (
+        "driver", "fsType", "readOnly", "volumeAttributes.*", "nodePublishSecretRef.name",
+    )),
+    # Devices that neither queue nor quota counts.
+    *(f"spec.resourceClaims.*.{name}" for name in ("name", "resourceClaimName", "resourceClaimTemplateName")),
+    # By an anti-affinity kube-scheduler keeps pods of these namespaces away.
+    *(f"{term}.namespaces.*" for term in _POD_TERMS),
+)  # fmt: skip
+_INSTALLATION = (
+    "spec.priorityClassName", "spec.securityContext.runAsUser", "spec.securityContext.runAsNonRoot",
+    *(
+        f"{container}.securityContext.{name}" for container in _CONTAINERS
+        for name in ("runAsUser", "runAsNonRoot", "capabilities.add.*")
+    ),
+)  # fmt: skip
+_SPEC = tuple(f"{container}.resources.{part}.*" for container in _CONTAINERS for part in ("requests", "limits"))
+
+ACCESS: Mapping[str, Access] = MappingProxyType(
+    {
+        path: access
+        for access, paths in (
+            (Access.ANYONE, _ANYONE),
+            (Access.REQUESTER, _REQUESTER),
+            (Access.INSTALLATION, _INSTALLATION),
+            (Access.SPEC, _SPEC),
+        )
+        for path in paths
+    }
+)
+"""The class of each field, by its path; ``*`` stands for any item or name."""
+
+
+def field_paths(branch: Branch = POD, path: str = "") -> Iterator[str]:
+    """Yield the path of each field of an overlay that has a single value."""
+    if isinstance(branch, Tree):
+        for name, inner in branch.fields.items():
+            yield from field_paths(inner, f"{path}.{name}" if path else name)
+    elif isinstance(branch, Items):
+        yield from field_paths(branch.item, f"{path}.*")
+    else:
+        yield f"{path}.*" if isinstance(branch, Map) else path
