@@ -113,6 +113,7 @@ def _of_status(name: str, run: Object, status: Object) -> Iterator[str]:
         "Running": {"Placed", "Running", "Ready"},
         "Succeeded": {"Complete", "Ready"},
         "Failed": {"Failed", "Stalled"},
+        "Stopped": {"Stalled"},
         "Suspended": {"Suspended"},
     }.get(str(phase), set())
     if true != expected:
