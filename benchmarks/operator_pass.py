@@ -25,11 +25,12 @@ from fairlead.cluster.kubernetes.informers.informers import Informers
 from fairlead.cluster.kubernetes.manifests.pods import PodSettings, render_pod
 from fairlead.cluster.kubernetes.operator.cluster import KubernetesCluster
 from fairlead.cluster.kubernetes.operator.pods.pod_agent import Agent
-from fairlead.cluster.kubernetes.workloads.run_record import changed, state_plain
+from fairlead.cluster.kubernetes.workloads.run_record import recorded, state_plain
 from fairlead.policy.decide import decide
 from fairlead.state.plan import Change, CreatePod
 from fairlead.state.reasons import Code, Reason
 from fairlead.state.snapshot import Grant, Phase, Status
+from fairlead.state.transitions import transition
 
 SIZE, REPEATS = 8, 30
 MOMENT = "2026-01-01T00:00:00Z"
@@ -117,8 +118,10 @@ def _run(view: Informers, number: int, num_nodes: int) -> dict[str, Any]:
     )
     reason = Reason(code=Code.RANKS_STARTED, message="8 ranks started")
     status = Status(phase=Phase.RUNNING, reason=reason, since=1.0, started_at=1.0)
-    change = Change(workload_uid=found.uid, version=found.version, status=status, create=members)
-    state = changed(found, change, 1.0, event_id=1)
+    change = Change(workload_uid=found.uid, version=found.workload.version, status=status, create=members)
+    effect = transition(found.workload, change, 1.0)
+    assert effect is not None
+    state = recorded(found, effect, 1.0, event_id=1)
     pods = [render_pod(found.workload, member, PodSettings(runtime="none")) for member in members]
     for index, pod in enumerate(pods):
         pod["metadata"] |= {"uid": f"pod-{number}-{index}", "resourceVersion": "1", "creationTimestamp": MOMENT}

@@ -42,6 +42,7 @@ from fairlead.specs.sweep import Sampler, Sweep, map_runs, trial_run, values_of
 from fairlead.state.plan import Change, Plan, child_uid
 from fairlead.state.reasons import Code, Reason
 from fairlead.state.snapshot import Intent, Phase, Progress, Status, Workload
+from fairlead.state.transitions import Child, transition
 from tests.home import end_everything
 
 DONE = Reason(code=Code.COMPLETED, message="done")
@@ -281,8 +282,12 @@ class _Search:
             change = judge(sweep, Family(children=children), 0.0) if is_due else None
             is_due = change is not None
             if change is not None:
-                sweep = replace(sweep, status=change.status or sweep.status)
-                for order in change.submit:
+                known = [Child(uid=child.uid, name=child.spec.name, intent=child.intent) for child in children.values()]
+                effect = transition(sweep, change, 0.0, children=known)
+                assert effect is not None
+                assert effect.after is not None
+                sweep = effect.after
+                for order in effect.submitted:
                     run = replace(self.spec.trial, name=order.spec.name)
                     assert hasattr(order.spec, "env")
                     run = replace(run, env=order.spec.env)
@@ -291,7 +296,7 @@ class _Search:
                         uid=order.name, spec=run, intent=Intent.RUN, status=status, version=1, created_at=0.0
                     )
                     models[order.name] = self.model(values_of(run), self.seed)
-                for wish in change.children:
+                for wish in effect.requested:
                     if wish.intent is Intent.STOP:
                         self._set(children, wish.uid, Phase.STOPPED)
                     else:

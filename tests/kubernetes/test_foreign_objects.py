@@ -23,13 +23,14 @@ from fairlead.cluster.kubernetes.informers.daemonsets import due, read_daemon
 from fairlead.cluster.kubernetes.informers.informers import Informers
 from fairlead.cluster.kubernetes.informers.snapshot_cache import SnapshotCache
 from fairlead.cluster.kubernetes.manifests.spec_objects import write_object
+from fairlead.cluster.kubernetes.operator.cluster import transition_of
 from fairlead.cluster.kubernetes.operator.engines.endpoint_controller import EndpointController
 from fairlead.cluster.kubernetes.operator.engines.search_controller import SearchController
 from fairlead.cluster.kubernetes.operator.events.event_recorder import EventRecord, EventRecorder
 from fairlead.cluster.kubernetes.operator.events.foreign_objects import MOST_AT_ONCE, ForeignObjects
 from fairlead.cluster.kubernetes.operator.pods.autoscaler_controller import AutoscalerController
 from fairlead.cluster.kubernetes.operator.pods.disruption_budgets import DisruptionBudgets
-from fairlead.cluster.kubernetes.workloads.run_record import changed, state_plain
+from fairlead.cluster.kubernetes.workloads.run_record import recorded, state_plain
 from fairlead.cluster.kubernetes.workloads.workload_api import WorkloadApi
 from fairlead.policy.decide import decide
 from fairlead.policy.kinds.parents import families_of
@@ -145,7 +146,9 @@ class World:
         for change in decide(self.snapshot(), NOW).changes:
             found = self.view.find(change.workload_uid)
             if found is not None and found.workload is not None and change.create:
-                state = changed(found, change, NOW, event_id=1)
+                effect = transition_of(self.view, found, change, NOW)
+                assert effect is not None
+                state = recorded(found, effect, NOW, event_id=1)
                 owners = owner("rates", SWEEP, "Sweep") if found.uid == "trial" else None
                 self.submit(found.workload.spec, found.uid, owners=owners, status={"state": state_plain(state)})
         # The least that others hold of a node counts as a reporter of our own.

@@ -13,7 +13,8 @@ from fairlead.cluster.kubernetes.informers import snapshot_cache as picture
 from fairlead.cluster.kubernetes.informers.informers import Informers
 from fairlead.cluster.kubernetes.informers.snapshot_cache import SnapshotCache
 from fairlead.cluster.kubernetes.manifests.spec_objects import write_object
-from fairlead.cluster.kubernetes.workloads.run_record import changed, state_plain
+from fairlead.cluster.kubernetes.operator.cluster import transition_of
+from fairlead.cluster.kubernetes.workloads.run_record import recorded, state_plain
 from fairlead.policy.decide import decide
 from fairlead.specs.team import Quota, Team
 from fairlead.state.snapshot import Progress, Snapshot
@@ -76,7 +77,9 @@ class World:
             found = self.view.find(change.workload_uid)
             if found is None or found.workload is None or change.forget:
                 continue
-            state = changed(found, change, 2e9, event_id=self._version)
+            effect = transition_of(self.view, found, change, 2e9)
+            assert effect is not None
+            state = recorded(found, effect, 2e9, event_id=self._version)
             run = found.workload.spec
             spec = {"run": "work", "nodes": run.nodes, "resources": {"gpu": 1, "cpu": 1, "memory": "1Gi"}}
             self._write(self.metadata(found.name, namespace="t", uid=found.uid), spec, {"state": state_plain(state)})

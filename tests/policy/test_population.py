@@ -14,9 +14,9 @@ from fairlead.specs.goal import Goal
 from fairlead.specs.search_space import Value, read_parameters
 from fairlead.specs.sweep import Prune, Rule, Sweep, values_of
 from fairlead.specs.training import Training
-from fairlead.state.plan import child_uid
 from fairlead.state.snapshot import Intent, Phase, Progress, Snapshot, Workload
 from tests.builders import BECAUSE, status
+from tests.policy.carrying_out import carried_out
 
 STEPS = 60
 PBT = Prune(rule=Rule.PBT, after=5, factor=4)
@@ -71,8 +71,10 @@ class Population:
         change = judge(self.sweep, families_of(self._snapshot())["parent"], now)
         if change is None:
             return False
-        self.sweep = replace(self.sweep, version=change.version + 1, status=change.status or self.sweep.status)
-        for order in change.submit:
+        effect = carried_out(self.sweep, change, now, self.trials.values())
+        assert effect.after is not None
+        self.sweep = effect.after
+        for order in effect.submitted:
             run = order.spec
             assert isinstance(run, Training)
             origin = run.checkpoint.origin
@@ -83,10 +85,10 @@ class Population:
                 progress = Progress(step=donor.checkpoint_step, resumed_step=donor.checkpoint_step)
                 self.began[order.name] = donor.checkpoint_step or 0, donor.metrics["saved"]
             self.trials[order.name] = Workload(
-                uid=child_uid("parent", order.name), spec=run, intent=Intent.RUN, status=status(Phase.RUNNING),
+                uid=order.uid, spec=run, intent=Intent.RUN, status=status(Phase.RUNNING),
                 version=1, created_at=0.0, parent="parent", progress=progress,
             )  # fmt: skip
-        for wish in change.children:
+        for wish in effect.requested:
             name = next(name for name, trial in self.trials.items() if trial.uid == wish.uid)
             self._end(name, Phase.STOPPED)
         return True

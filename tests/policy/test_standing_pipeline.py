@@ -15,6 +15,7 @@ from fairlead.specs.training import Training
 from fairlead.state.plan import Change
 from fairlead.state.reasons import Code, Reason
 from fairlead.state.snapshot import AnyWorkload, DriftSeen, Intent, Phase, Progress, Status, Workload
+from tests.policy.carrying_out import carried_out
 
 NOON = datetime(2026, 11, 24, 12, tzinfo=UTC).timestamp()
 HOUR = 3600.0
@@ -39,17 +40,19 @@ class World:
         change = judge(self.pipeline, Family(children=dict(self.children)), now)
         if change is None:
             return None
-        for order in change.submit:
+        effect = carried_out(self.pipeline, change, now, self.children.values())
+        for order in effect.submitted:
             assert order.name not in self.children, "it would be submitted twice"
             self.children[order.name] = a_child(order.name, order.spec, now)
         if dies:
             return change
-        for wish in change.children:
-            self.children = {name: each for name, each in self.children.items() if each.uid != wish.uid}
-        assert change.status is not None
-        self.pipeline = replace(self.pipeline, status=change.status)
-        if change.event is not None:
-            self.events.append(f"{change.event.type}: {change.event.reason.message}")
+        for wish in effect.requested:
+            self.children = {name: child for name, child in self.children.items() if child.uid != wish.uid}
+        assert effect.after is not None
+        assert effect.after.status is not self.pipeline.status
+        self.pipeline = effect.after
+        if effect.event is not None:
+            self.events.append(f"{effect.event.type}: {effect.event.reason.message}")
         return change
 
     def ends(self, name: str, phase: Phase = Phase.SUCCEEDED) -> None:

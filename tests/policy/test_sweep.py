@@ -19,10 +19,11 @@ from fairlead.specs.formats.reading import parse
 from fairlead.specs.search_space import Value
 from fairlead.specs.sweep import Objective, Prune, Rule, Sweep, values_of
 from fairlead.specs.training import Training
-from fairlead.state.plan import Change, child_uid
+from fairlead.state.plan import Change
 from fairlead.state.reasons import Code
 from fairlead.state.snapshot import AnyWorkload, Intent, Phase, Progress, Snapshot, Workload
 from tests.builders import BECAUSE, status
+from tests.policy.carrying_out import carried_out
 
 SPACE = "parameters: {x: 0.0..1.0, y: 1..8, z: a | b}"
 Loss = Callable[[Mapping[str, Value], int], float]
@@ -78,18 +79,19 @@ class World:
         change = judge(self.sweep, families_of(snapshot)["parent"], self.now)
         if change is None:
             return None
-        assert change.version == self.sweep.version
-        self.sweep = replace(self.sweep, version=change.version + 1, status=change.status or self.sweep.status)
-        if change.event is not None:
-            self.events.append(f"{change.event.type}: {change.event.reason.message}")
-        for order in change.submit:
+        effect = carried_out(self.sweep, change, self.now, self.trials.values())
+        assert effect.after is not None
+        self.sweep = effect.after
+        if effect.event is not None:
+            self.events.append(f"{effect.event.type}: {effect.event.reason.message}")
+        for order in effect.submitted:
             assert order.name not in self.trials, "a trial was submitted twice"
             assert isinstance(order.spec, Training)
             self.trials[order.name] = Workload(
-                uid=child_uid("parent", order.name), spec=order.spec, intent=Intent.RUN, status=status(Phase.RUNNING),
+                uid=order.uid, spec=order.spec, intent=Intent.RUN, status=status(Phase.RUNNING),
                 version=1, created_at=self.now, parent="parent",
             )  # fmt: skip
-        for wish in change.children:
+        for wish in effect.requested:
             (name,) = (name for name, trial in self.trials.items() if trial.uid == wish.uid)
             if wish.intent is Intent.STOP:
                 self._end(name, Phase.STOPPED)

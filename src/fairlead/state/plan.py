@@ -95,6 +95,16 @@ class Change:
     submit: tuple[SubmitChild, ...] = ()
     children: tuple[ChildIntent, ...] = ()
 
+    @property
+    def needs_pods(self) -> bool:
+        """Return whether its effect depends on the live pods of the workload."""
+        return self.forget or bool(self.terminate)
+
+    @property
+    def needs_children(self) -> bool:
+        """Return whether its effect depends on the children of the workload."""
+        return self.forget or bool(self.submit or self.children)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:

@@ -89,6 +89,7 @@ if TYPE_CHECKING:
     from fairlead.state.plan import Change, CreatePod, Event
     from fairlead.state.series import Point
     from fairlead.state.snapshot import Spending
+    from fairlead.state.transitions import Transition
 
 
 def _held(
@@ -401,53 +402,73 @@ class Store:
         share_of: Callable[[Grant], int] | None,
     ) -> bool:
         with self._transaction():
-            row = self._db.execute(
-                "SELECT version, name FROM workloads WHERE uid = ?", (change.workload_uid,)
-            ).fetchone()
-            if row is None or row[0] != change.version:
-                return False
-            self._touch(change.workload_uid)
-            if change.forget:
-                return self._forget(change.workload_uid, forgetting)
             uid = change.workload_uid
-            if change.status is not None:
-                status = change.status
-                self._db.execute(
-                    "UPDATE workloads SET phase = ?, final = ?, attempt = ?, status = ? WHERE uid = ?",
-                    (status.phase, int(status.phase.is_final), status.attempt, dump(status), uid),
-                )
-            if change.intent is not None:
-                self._db.execute("UPDATE workloads SET intent = ? WHERE uid = ?", (change.intent, uid))
-            self._db.execute("UPDATE workloads SET version = version + 1 WHERE uid = ?", (uid,))
-            for order in change.create:
+            workload = self._stored(uid)
+            effect = None if workload is None else self._transition(workload, change, now)
+            if workload is None or effect is None:
+                return False
+            self._touch(uid)
+            if effect.after is None:
+                self._remove(uid, forgetting)
+                return True
+            self._store_workload(workload, effect.after)
+            for order in effect.created:
                 self._create(uid, order, now, None if share_of is None else share_of(order.grant))
                 self._divide(order.node, order.grant, now)
-            for notice in change.terminate:
+            for notice in effect.notices:
                 self._db.execute(
-                    "UPDATE pods SET terminating_since = coalesce(terminating_since, ?), "
-                    "kill_at = min(coalesce(kill_at, ?), ?) WHERE uid = ? AND final = 0",
-                    (now, now + notice.grace_s, now + notice.grace_s, notice.pod_uid),
+                    "UPDATE pods SET terminating_since = ?, kill_at = ? WHERE uid = ? AND final = 0",
+                    (notice.since, notice.kill_at, notice.pod_uid),
                 )
-            if change.event is not None:
-                self._record(uid, row[1], change.event, now)
-            if change.submit or change.children:
-                self._tell_children(change, now)
+            if effect.event is not None:
+                self._record(uid, workload.spec.name, effect.event, now)
+            for child in effect.submitted:
+                self._insert(child.uid, child.spec, uid, now)
+            for wanted in effect.requested:
+                self._touch(wanted.uid)
+                self._db.execute(
+                    "UPDATE workloads SET intent = ?, version = version + 1 WHERE uid = ?", (wanted.intent, wanted.uid)
+                )
             return True
 
-    def _tell_children(self, change: Change, now: float) -> None:
-        from fairlead.state.plan import child_uid  # here and not above: what only lists runs needs nothing of plans
+    def _stored(self, uid: str) -> AnyWorkload | None:
+        """Return a workload as it is stored now, without reading it again if the last snapshot has it so."""
+        row = self._db.execute(f"SELECT {WORKLOAD} FROM workloads WHERE uid = ?", (uid,)).fetchone()
+        if row is None:
+            return None
+        known = self._known_active.get(uid)
+        return workload_of(row) if known is None or known[0] != row else known[1]
 
-        for order in change.submit:
-            uid = child_uid(change.workload_uid, order.name)
-            if self._db.execute("SELECT 1 FROM workloads WHERE uid = ?", (uid,)).fetchone() is None:
-                self._insert(uid, order.spec, change.workload_uid, now)
-        for wanted in change.children:
-            self._touch(wanted.uid)
+    def _transition(self, workload: AnyWorkload, change: Change, now: float) -> Transition[Any] | None:
+        """Return the effect of a change; None if it is stale."""
+        # Imported here because listing runs needs nothing of plans.
+        from fairlead.state.transitions import Child, LivePod, Notice, transition
+
+        pods, children = list[LivePod](), list[Child]()
+        if change.needs_pods:
+            for uid, since, kill_at in self._db.execute(
+                "SELECT uid, terminating_since, kill_at FROM pods WHERE workload_uid = ? AND final = 0", (workload.uid,)
+            ):
+                notice = None
+                if since is not None:
+                    notice = Notice(pod_uid=uid, since=since, kill_at=math.inf if kill_at is None else kill_at)
+                pods.append(LivePod(uid=uid, notice=notice))
+        if change.needs_children:
+            rows = self._db.execute("SELECT uid, name, intent FROM workloads WHERE parent = ?", (workload.uid,))
+            children = [Child(uid=uid, name=name, intent=Intent(intent)) for uid, name, intent in rows]
+        return transition(workload, change, now, pods=pods, children=children)
+
+    def _store_workload(self, before: AnyWorkload, after: AnyWorkload) -> None:
+        """Write what a change has made of a workload itself."""
+        if after.status is not before.status:
+            status = after.status
             self._db.execute(
-                "UPDATE workloads SET intent = ?1, version = version + 1 "
-                "WHERE uid = ?2 AND parent = ?3 AND intent <> ?1",
-                (wanted.intent, wanted.uid, change.workload_uid),
+                "UPDATE workloads SET phase = ?, final = ?, attempt = ?, status = ? WHERE uid = ?",
+                (status.phase, int(status.phase.is_final), status.attempt, dump(status), after.uid),
             )
+        self._db.execute(
+            "UPDATE workloads SET intent = ?, version = ? WHERE uid = ?", (after.intent, after.version, after.uid)
+        )
 
     @_in_the_room_there_is
     def observe(self, observation: Observation, now: float) -> None:
@@ -1065,17 +1086,12 @@ class Store:
             ),
         )
 
-    def _forget(self, uid: str, forgetting: Callable[[str], None]) -> bool:
-        live = self._db.execute("SELECT EXISTS (SELECT 1 FROM pods WHERE workload_uid = ? AND final = 0)", (uid,))
-        if live.fetchone()[0]:
-            return False
-        if self._db.execute("SELECT EXISTS (SELECT 1 FROM workloads WHERE parent = ?)", (uid,)).fetchone()[0]:
-            return False
+    def _remove(self, uid: str, forgetting: Callable[[str], None]) -> None:
+        """Remove a workload with its events, points and pods."""
         for table in ("events", "points", "pods"):
             self._db.execute(f"DELETE FROM {table} WHERE workload_uid = ?", (uid,))
         self._db.execute("DELETE FROM workloads WHERE uid = ?", (uid,))
         forgetting(uid)
-        return True
 
     def _shrink(self, change: Change) -> bool:
         """Remove points, events and pods of a workload to be forgotten, in steps as small as the space requires.

@@ -28,7 +28,7 @@ from fairlead.specs.team import Team
 from fairlead.specs.training import Training
 from fairlead.state.capacity_requests import CapacityRequest, Growth
 from fairlead.state.partitions import PartitionStep
-from fairlead.state.plan import Change, Event, Plan, child_uid
+from fairlead.state.plan import Change, Event, Plan
 from fairlead.state.pool_demand import PoolDemand
 from fairlead.state.reasons import JUST_SUBMITTED
 from fairlead.state.scheduling_policy import DEFAULT, SchedulingPolicy
@@ -43,9 +43,9 @@ from fairlead.state.snapshot import (
     Status,
     Workload,
     is_leaf,
-    with_requests,
 )
 from fairlead.state.split_probing import in_force
+from fairlead.state.transitions import Child, LivePod, Notice, Transition, transition
 
 
 class SimulatedCluster:
@@ -302,52 +302,55 @@ class SimulatedCluster:
             self._state.push(at, Due.FAULT, "", fault)
 
     def _carry_out(self, change: Change) -> bool:
-        state = self._state
-        workload = state.workloads.get(change.workload_uid)
-        if workload is None or workload.version != change.version:
+        state, now = self._state, self.clock.now()
+        before = state.workloads.get(change.workload_uid)
+        effect = None if before is None else self._transition(before, change, now)
+        if before is None or effect is None:
             return False
-        if change.forget:
-            if state.live[workload.uid] or state.children.get(workload.uid):
-                return False
-            self._forget(workload)
+        workload = effect.after
+        if workload is None:
+            self._forget(before)
             return True
-        status = change.status or workload.status
-        if not status.phase.is_final and self._state.has_namesake(workload):
+        status = workload.status
+        if not status.phase.is_final and state.has_namesake(workload):
             return False
-        new = {child_uid(workload.uid, order.name): order.spec for order in change.submit}
-        new = {uid: spec for uid, spec in new.items() if uid not in state.workloads}
-        if any(state.names.get((spec.team, spec.name)) for spec in new.values()):
+        if any(state.names.get((child.spec.team, child.spec.name)) for child in effect.submitted):
             return False
-        # Every applied change raises the version, or the same plan could be applied twice.
-        workload = replace(
-            workload, status=status, intent=change.intent or workload.intent, version=workload.version + 1
-        )
-        if isinstance(workload.spec, Training):
-            workload = replace(workload, spec=with_requests(workload.spec, status.requests))
-        self._state.keep(workload)
-        if status.phase is Phase.SUCCEEDED and change.status is not None and status.started_at is not None:
-            took_s = self.clock.now() - status.started_at
+        state.keep(workload)
+        if status.phase is Phase.SUCCEEDED and status is not before.status and status.started_at is not None:
             ended = Completed(
                 team=workload.spec.team,
                 name=workload.spec.name,
-                took_s=took_s,
-                at=self.clock.now(),
+                took_s=now - status.started_at,
+                at=now,
                 paces=status.paces,
             )
             state.completed = (*state.completed[1 - MOST_COMPLETED :], ended)
-        if change.event is not None:
-            self._state.record(workload, change.event, self.clock.now())
-        for create in change.create:
+        if effect.event is not None:
+            state.record(workload, effect.event, now)
+        for create in effect.created:
             self._course.create(state.run_of(workload.uid), create)
-        for terminate in change.terminate:
-            self._course.terminate(terminate)
-        for uid, spec in new.items():
-            self._submit(uid, spec, workload.uid)
-        for wanted in change.children:
-            child = state.workloads.get(wanted.uid)
-            if child is not None and child.parent == workload.uid and child.intent is not wanted.intent:
-                state.keep(replace(child, intent=wanted.intent, version=child.version + 1))
+        for notice in effect.notices:
+            self._course.notify(notice)
+        for new in effect.submitted:
+            self._submit(new.uid, new.spec, workload.uid)
+        for wanted in effect.requested:
+            child = state.workloads[wanted.uid]
+            state.keep(replace(child, intent=wanted.intent, version=child.version + 1))
         return True
+
+    def _transition(self, workload: AnyWorkload, change: Change, now: float) -> Transition[Any] | None:
+        """Return the effect of a change; None if it is stale."""
+        state, pods, children = self._state, list[LivePod](), list[Child]()
+        for uid in state.live[workload.uid] if change.needs_pods else ():
+            run = state.runs[uid]
+            since = run.notice_at
+            notice = None if since is None else Notice(pod_uid=uid, since=since, kill_at=run.kill_at)
+            pods.append(LivePod(uid=uid, notice=notice))
+        if change.needs_children:
+            known = (state.workloads[uid] for uid in state.children.get(workload.uid, ()))
+            children = [Child(uid=child.uid, name=child.spec.name, intent=child.intent) for child in known]
+        return transition(workload, change, now, pods=pods, children=children)
 
     def _forget(self, workload: AnyWorkload) -> None:
         state, uid = self._state, workload.uid

@@ -29,9 +29,10 @@ from fairlead.cluster.simulated.simulation_state import Due, State
 from fairlead.specs.serving import Replica
 from fairlead.specs.simulation import Interference
 from fairlead.specs.training import Elastic
-from fairlead.state.plan import CreatePod, TerminatePod
+from fairlead.state.plan import CreatePod
 from fairlead.state.pod_uids import pod_uid
 from fairlead.state.snapshot import WHOLE_MILLI, Grant, Leaving, Pod, PodPhase, Progress, RankExit, Silence, Workload
+from fairlead.state.transitions import Notice
 
 
 class Course:
@@ -95,20 +96,18 @@ class Course:
             else:
                 self._update(run, silence=Silence(since=now, what="its simulated node does nothing with it"))
 
-    def terminate(self, terminate: TerminatePod) -> None:
+    def notify(self, notice: Notice) -> None:
         """Give a pod its stop notice, or shorten its grace period."""
         state, now = self._state, self._clock.now()
-        run = state.runs.get(terminate.pod_uid)
-        if run is None:
-            return
+        run = state.runs[notice.pod_uid]
         if run.notice_at is None:
-            run.notice_at = now
-            self._update(run, terminating_since=now)
-            if terminate.grace_s > 0 and (run.started_at is None or run.program.on_term is not OnTerm.IGNORE):
+            run.notice_at = notice.since
+            self._update(run, terminating_since=notice.since)
+            if notice.kill_at > now and (run.started_at is None or run.program.on_term is not OnTerm.IGNORE):
                 saves = run.started_at is not None and run.program.on_term is OnTerm.CHECKPOINT
                 state.push(now + (run.program.save_s if saves else 0.0), Due.LEAVE, run.pod_uid)
-        if now + terminate.grace_s < run.kill_at:
-            run.kill_at = now + max(0.0, terminate.grace_s)
+        if notice.kill_at < run.kill_at:
+            run.kill_at = notice.kill_at
             state.push(run.kill_at, Due.KILL, run.pod_uid)
 
     def suffer(self, fault: Fault, at: float) -> None:

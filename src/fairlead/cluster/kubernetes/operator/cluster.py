@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from enum import StrEnum
-from typing import Protocol
+from typing import Any, Protocol
 
 from fairlead.cluster.kubernetes.api.client import BUSY, ApiError, Client, Object
 from fairlead.cluster.kubernetes.api.objects import NodeObject
@@ -35,9 +35,9 @@ from fairlead.cluster.kubernetes.workloads.run_record import (
     RunRecord,
     TrainingObject,
     adopted,
-    changed,
     intent_of,
     is_attempt_over,
+    recorded,
     reported,
     stamped,
     state_plain,
@@ -56,7 +56,7 @@ from fairlead.policy.kinds.table import runs_of
 from fairlead.policy.next_decision import next_decision_at
 from fairlead.specs.keys import API_VERSION
 from fairlead.specs.workload import WorkloadSpec
-from fairlead.state.plan import Change, ChildIntent, Plan, SubmitChild
+from fairlead.state.plan import Change, ChildIntent, Plan
 from fairlead.state.scheduling_policy import DEFAULT, SchedulingPolicy
 from fairlead.state.snapshot import (
     Intent,
@@ -67,6 +67,7 @@ from fairlead.state.snapshot import (
     Workload,
     is_leaf,
 )
+from fairlead.state.transitions import Child, LivePod, NewChild, Transition, transition
 
 log = logging.getLogger(__name__)
 
@@ -430,59 +431,55 @@ class KubernetesCluster(WorkloadApi):
         return [(each, what, said) for each, what, said in found if each is not None]
 
     def _try(self, change: Change) -> bool:
-        found = self.view.find_any(change.workload_uid)
-        if found is None or found.workload is None or found.workload.version != change.version:
+        item = self.view.find_any(change.workload_uid)
+        now = time.time()
+        effect = None if item is None else transition_of(self.view, item, change, now)
+        if item is None or effect is None:
             return False
-        if self._ledger is not None and (change.forget or change.create) and is_leaf(found.workload):
-            self._ledger.settle(found)  # before the object forgets these pods
-        if change.forget:
-            return self._forget(found)
-        if (change.create or change.submit) and FINALIZER not in found.finalizers:
-            if found.is_leaving:
+        if self._ledger is not None and (effect.after is None or effect.created) and is_leaf(workload_of(item)):
+            self._ledger.settle(item)  # before the object forgets these pods
+        if effect.after is None:
+            return self._forget(item)
+        if (effect.created or effect.submitted) and FINALIZER not in item.finalizers:
+            if item.is_leaving:
                 return False
-            held = self._with_finalizers(found, (*found.finalizers, FINALIZER))
+            held = self._with_finalizers(item, (*item.finalizers, FINALIZER))
             if held is None:
                 return False
-            found = held
+            item = held
         with _of_children():
-            if not self._submit_children(found, change.submit):
+            if not self._submit_children(item, effect.submitted):
                 return False
-            self._ask_children(child for child in change.children if child.intent is Intent.RUN)
-        now = time.time()
-        live = {pod.uid for pod in everyone(self.view, found) if not pod.phase.is_final}
-        change = replace(change, terminate=tuple(order for order in change.terminate if order.pod_uid in live))
-        before = self._adopted(found, now)
-        state = changed(replace(found, state=before), change, now, event_id=self._next_event(now))
+            self._ask_children(child for child in effect.requested if child.intent is Intent.RUN)
+        before = self._adopted(item, now)
+        state = recorded(replace(item, state=before), effect, now, event_id=self._next_event(now))
         if is_attempt_over(before, state):
-            state = with_attempt(before, state, self.view.members(found), now)
-        if not self.write(found, state):
+            state = with_attempt(before, state, self.view.members(item), now)
+        if not self.write(item, state):
             return False
         with _of_children():
-            self._ask_children(child for child in change.children if child.intent is not Intent.RUN)
+            self._ask_children(child for child in effect.requested if child.intent is not Intent.RUN)
         return True
 
-    def _submit_children(self, found: AnyObject, orders: tuple[SubmitChild, ...]) -> bool:
+    def _submit_children(self, parent: AnyObject, children: tuple[NewChild, ...]) -> bool:
         """Create the missing children; return False if the parent has changed, or a name is taken."""
-        children = {each.name for each in self.view.children_of(found.uid)} if orders else set()
-        orders = tuple(order for order in orders if order.spec.name not in children)
-        if not orders:
+        if not children:
             return True
-        there = self.read(found.kind, found.namespace, found.name)
-        if there is None or there[1].version != found.version:
+        latest = self.read(parent.kind, parent.namespace, parent.name)
+        if latest is None or latest[1].version != parent.version:
             return False
-        kept = there[0]["metadata"].get("annotations") or {}
-        if any(self._is_taken(order.spec, found.uid) for order in orders):
+        annotations = latest[0]["metadata"].get("annotations") or {}
+        if any(self._is_taken(child.spec, parent.uid) for child in children):
             return False
         try:
-            for order in orders:
+            for child in children:
                 # Files of an earlier spec of the parent are not for children that have their files in the image.
                 # The runs of a pipeline follow from its object.
-                has_files = getattr(order.spec, "workdir", None) is not None
-                has_files = has_files or any(run.workdir is not None for run in runs_of(order.spec))
-                content = self.create(
-                    order.spec, inherited_annotations(kept, order.spec) if has_files else {}, workload_of(found)
-                )
-                self.view.cache_of(type(order.spec).__name__).put(content)
+                has_files = getattr(child.spec, "workdir", None) is not None
+                has_files = has_files or any(run.workdir is not None for run in runs_of(child.spec))
+                inherited = inherited_annotations(annotations, child.spec) if has_files else {}
+                content = self.create(child.spec, inherited, workload_of(parent))
+                self.view.cache_of(type(child.spec).__name__).put(content)
         except NameTaken:
             return False
         return True
@@ -490,9 +487,9 @@ class KubernetesCluster(WorkloadApi):
     def _is_taken(self, spec: WorkloadSpec, parent: str) -> bool:
         """Return whether an unfinished workload that is not the parent's has the name of a child."""
         key = f"{spec.team}/{spec.name}"
-        found = (self.view.cache_of(kind).get(key) for kind in workload_kinds())
-        there = (each for each in found if each is not None and parent_in(each) != parent)
-        return any(each.workload is None or not each.workload.status.phase.is_final for each in there)
+        namesakes = (self.view.cache_of(kind).get(key) for kind in workload_kinds())
+        others = (item for item in namesakes if item is not None and parent_in(item) != parent)
+        return any(item.workload is None or not item.workload.status.phase.is_final for item in others)
 
     def _ask_children(self, orders: Iterable[ChildIntent]) -> None:
         for order in orders:
@@ -500,24 +497,23 @@ class KubernetesCluster(WorkloadApi):
             with suppress(NotFound, Conflict):
                 self.set_intent(order.uid, order.intent)
 
-    def _forget(self, found: AnyObject) -> bool:
-        if any(not pod.phase.is_final for pod in everyone(self.view, found)) or self.view.children_of(found.uid):
-            return False
-        if not found.is_leaving:
-            leaving = self._let_go(found)
+    def _forget(self, item: AnyObject) -> bool:
+        """Delete the object of a workload that has neither live pods nor children."""
+        if not item.is_leaving:
+            leaving = self._let_go(item)
             if leaving is None:
                 return False
-            found = leaving
-        rest = tuple(name for name in found.finalizers if name != FINALIZER)
-        if rest != found.finalizers and self._with_finalizers(found, rest) is None:
+            item = leaving
+        rest = tuple(name for name in item.finalizers if name != FINALIZER)
+        if rest != item.finalizers and self._with_finalizers(item, rest) is None:
             return False
         if not rest:
-            self.view.cache_of(found.kind).drop(found.key, found.version)
-        self.reports.forget(found.uid)
+            self.view.cache_of(item.kind).drop(item.key, item.version)
+        self.reports.forget(item.uid)
         with self._lock:
-            self._told.pop(found.uid, None)
-            self._refused.pop(found.uid, None)
-            self._delays.succeed(found.uid)
+            self._told.pop(item.uid, None)
+            self._refused.pop(item.uid, None)
+            self._delays.succeed(item.uid)
         return True
 
     def _let_go(self, found: AnyObject) -> AnyObject | None:
@@ -550,6 +546,23 @@ class KubernetesCluster(WorkloadApi):
         with self._lock:
             self._last_event = max(int(now * 1e6), self._last_event + 1)
             return self._last_event
+
+
+def transition_of(view: Informers, item: AnyObject, change: Change, now: float) -> Transition[Any] | None:
+    """Return the effect of a change on the workload of an object; None if it is stale or cannot be read."""
+    if item.workload is None:
+        return None
+    pods, children = list[LivePod](), list[Child]()
+    if change.needs_pods:
+        notices = {notice.pod_uid: notice for notice in item.state.notices}
+        live = (pod for pod in everyone(view, item) if not pod.phase.is_final)
+        pods = [LivePod(uid=pod.uid, notice=notices.get(pod.uid)) for pod in live]
+    if change.needs_children:
+        known = (child.workload for child in view.children_of(item.uid))
+        children = [
+            Child(uid=child.uid, name=child.spec.name, intent=child.intent) for child in known if child is not None
+        ]
+    return transition(item.workload, change, now, pods=pods, children=children)
 
 
 class _ChildRefusedError(ClusterError):

@@ -42,9 +42,10 @@ from fairlead.specs.sweep import Sweep
 from fairlead.specs.training import Training
 from fairlead.specs.workload import WorkloadSpec
 from fairlead.state.attempts import FinishedAttempt, ImagePull, finished_attempt
-from fairlead.state.plan import Change, CreatePod, Event
+from fairlead.state.plan import CreatePod, Event
 from fairlead.state.reasons import JUST_SUBMITTED, Code, Reason
 from fairlead.state.snapshot import Grant, Intent, Phase, Pod, Progress, Status, Workload, with_requests
+from fairlead.state.transitions import Notice, Transition
 
 Object = dict[str, Any]
 Spec = TypeVar("Spec", bound=WorkloadSpec)
@@ -125,15 +126,6 @@ class Gang:
         )
         number = self.number(index)
         return CreatePod(attempt=self.attempt, index=index, node=self.nodes[index], grant=grant, replacement=number)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Notice:
-    """A pod was told to stop at ``since``, and is killed at ``kill_at``."""
-
-    pod_uid: str
-    since: float
-    kill_at: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -361,25 +353,24 @@ def _parent_of(metadata: Mapping[str, Any]) -> str | None:
     return next((str(owner["uid"]) for owner in ours if is_parent_kind(owner.get("kind"))), None)
 
 
-def changed(workload_object: AnyObject, change: Change, now: float, *, event_id: int) -> RunRecord:
-    """Return the state after a change."""
-    state = workload_object.state
-    status = change.status or state.status
-    intent = state.intent if workload_object.workload is None else workload_object.workload.intent
-    heard = workload_object.wish
-    if change.intent is not None:
-        intent = change.intent
-    elif intent is Intent.DELETE:
+def recorded(workload_object: AnyObject, effect: Transition[Any], now: float, *, event_id: int) -> RunRecord:
+    """Return the state after a change that does not remove the workload."""
+    state, after = workload_object.state, effect.after
+    if after is None:
+        return state
+    intent, heard = after.intent, workload_object.wish
+    if intent is Intent.DELETE:
         intent, heard = state.intent, state.heard
-    state = replace(state, status=status, intent=intent, heard=heard)
-    if change.create and (state.gang is None or state.gang.attempt != change.create[0].attempt):
-        state = replace(state, gang=_gang(change.create, now), ended=(), notices=(), reported_at=0.0)
-    elif change.create and state.gang is not None:
-        state = _with_replacements(state, state.gang, change.create, now)
-    if change.terminate:
-        state = replace(state, notices=_notices(state.notices, change, now))
-    if change.event is not None:
-        state = replace(state, events=_with_event(state.events, change.event, now, event_id))
+    state = replace(state, status=after.status, intent=intent, heard=heard)
+    if effect.created and (state.gang is None or state.gang.attempt != effect.created[0].attempt):
+        state = replace(state, gang=_gang(effect.created, now), ended=(), notices=(), reported_at=0.0)
+    elif effect.created and state.gang is not None:
+        state = _with_replacements(state, state.gang, effect.created, now)
+    if effect.notices:
+        notices = {notice.pod_uid: notice for notice in (*state.notices, *effect.notices)}
+        state = replace(state, notices=tuple(notices.values()))
+    if effect.event is not None:
+        state = replace(state, events=_with_event(state.events, effect.event, now, event_id))
     return state
 
 
@@ -582,16 +573,6 @@ def _with_replacements(state: RunRecord, gang: Gang, create: tuple[CreatePod, ..
         ended=tuple(pod for pod in state.ended if pod.uid not in over),
         notices=tuple(notice for notice in state.notices if notice.pod_uid not in over),
     )
-
-
-def _notices(before: tuple[Notice, ...], change: Change, now: float) -> tuple[Notice, ...]:
-    """Return notices together with those of a change; a grace period only ever gets shorter."""
-    known = {notice.pod_uid: notice for notice in before}
-    for order in change.terminate:
-        kill_at = now + order.grace_s
-        notice = known.get(order.pod_uid) or Notice(pod_uid=order.pod_uid, since=now, kill_at=kill_at)
-        known[order.pod_uid] = replace(notice, kill_at=min(notice.kill_at, kill_at))
-    return tuple(known.values())
 
 
 def _with_event(events: tuple[KeptEvent, ...], event: Event, now: float, number: int) -> tuple[KeptEvent, ...]:
