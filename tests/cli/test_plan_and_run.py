@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from fairlead.policy import start_outlook
+from fairlead.policy.queue import run_forecast
 from tests.cli.conftest import Call
 
 CPUS = "resources: {cpu: 4096}\n"
@@ -194,3 +196,23 @@ def test_a_plan_in_continuous_integration_starts_nothing_of_the_pull_request(
     monkeypatch.delenv("CI")
     assert call("plan", "spec.yaml").code == 0
     assert not (desk / "ran").exists()
+
+
+def test_an_error_of_fairlead_in_the_outlook_costs_a_plan_that_line_alone(
+    call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def failing(*_: object) -> None:
+        raise TypeError("poison")
+
+    monkeypatch.setattr(start_outlook, "decide", failing)
+    monkeypatch.setattr(run_forecast, "forecast", failing)
+    Path("spec.yaml").write_text("name: t\nrun: python -c pass\n")
+    planned = call("plan", "spec.yaml")
+    assert planned.code == 0
+    assert "run: python -c pass" in planned.out
+    failed = "Fairlead failed while it simulated the next pass, an error to report: TypeError: poison"
+    assert f"t: its start cannot be predicted: {failed}\n" in planned.out
+    why = "cannot be estimated, as Fairlead failed at it, an error to report: TypeError: poison.\n"
+    assert planned.err == f"The cost {why}The end {why}"
+    (fields,) = (json.loads(line) for line in call("plan", "spec.yaml", "--json").out.splitlines())
+    assert (fields["phase"], fields["forecast"], fields["reason"]["message"]) == (None, None, failed)

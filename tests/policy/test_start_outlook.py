@@ -1,5 +1,8 @@
 """The queue as people see it: turns, expected starts, and why nothing is known of one."""
 
+import pytest
+
+from fairlead.policy import start_outlook
 from fairlead.policy.decide import decide
 from fairlead.policy.start_outlook import outlook
 from fairlead.specs.team import Quota, Team
@@ -75,3 +78,27 @@ def test_who_waits_behind_another_is_told_its_name_when_somebody_asks() -> None:
     assert told.message == "waits its turn behind urgent, which has a higher priority and does not fit yet"
     assert told.remedy is not None
     assert told.remedy.startswith("A higher `priority` than 10 would put it first.")
+
+
+def test_a_forecast_at_which_fairlead_fails_leaves_the_decisions_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    held = (running("half", "n0", range(4), max_duration_s=1600.0),)
+    snapshot = look(held, waiting("late", 4), nodes=(node("n0", gpus=4, cpu_milli=64_000),))
+    expected = outlook(snapshot, NOW)
+    monkeypatch.setattr(start_outlook, "queue", failing)
+    shown = outlook(snapshot, NOW)
+    assert (shown.statuses, shown.held) == (expected.statuses, expected.held)
+    problem = "Fairlead failed while it forecast starts, an error to report: TypeError: poison"
+    assert (shown.problem, queued(snapshot)) == (problem, [("late", None, problem)])
+
+
+def test_a_pass_at_which_fairlead_fails_costs_its_statuses_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    snapshot = look((), waiting("free", 4))
+    monkeypatch.setattr(start_outlook, "decide", failing)
+    shown = outlook(snapshot, NOW)
+    assert shown.statuses == {}
+    assert shown.problem == "Fairlead failed while it simulated the next pass, an error to report: TypeError: poison"
+    assert [expected.run.uid for expected in shown.queue] == ["free"]
+
+
+def failing(*_: object) -> None:
+    raise TypeError("poison")

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, TypeVar
 
-from fairlead.cli.show import describe_time
+from fairlead.cli.show import describe_time, message
 from fairlead.cluster.client import ClusterClient
-from fairlead.errors import NotAllowed
+from fairlead.errors import FairleadError, NotAllowed
 from fairlead.policy.capacity.spot_deadline import Expectation, expect
+from fairlead.policy.kinds.internal_failures import describe
 from fairlead.specs.gang import GangSpec
 from fairlead.state.reasons import JUST_SUBMITTED
 from fairlead.state.snapshot import Intent, Phase, Status, Workload
@@ -19,6 +21,23 @@ if TYPE_CHECKING:
     from fairlead.policy.queue.cost_forecast import Forecast
     from fairlead.policy.queue.run_forecast import RunForecast
     from fairlead.specs.training import Training
+
+Result = TypeVar("Result")
+
+
+def estimated(what: str, estimate: Callable[[], Result], otherwise: Result) -> Result:
+    """Return an estimate, or the other value if Fairlead itself fails at it, which is told on stderr.
+
+    Args:
+        what: The subject of the sentence that tells it.
+    """
+    try:
+        return estimate()
+    except FairleadError:
+        raise  # of the cluster or the user, which concerns more than this line
+    except Exception as error:  # noqa: BLE001
+        message(f"{what} cannot be estimated, as Fairlead failed at it, an error to report: {describe(error)}.")
+        return otherwise
 
 
 def latest_start(cluster: ClusterClient, workload: Workload) -> float | None:
@@ -32,7 +51,7 @@ def latest_start(cluster: ClusterClient, workload: Workload) -> float | None:
         snapshot = cluster.snapshot()
     except NotAllowed:
         return None
-    return expected_starts(snapshot, time.time()).get(workload.uid)
+    return estimated("The start", lambda: expected_starts(snapshot, time.time()).get(workload.uid), None)
 
 
 def expectation(cluster: ClusterClient, spec: GangSpec) -> Expectation | None:
@@ -40,9 +59,10 @@ def expectation(cluster: ClusterClient, spec: GangSpec) -> Expectation | None:
     if not spec.capacity.auto:
         return None
     try:
-        return expect(spec, cluster.snapshot(), time.time())
+        snapshot = cluster.snapshot()
     except NotAllowed:
         return None
+    return estimated("The cost with spot nodes", lambda: expect(spec, snapshot, time.time()), None)
 
 
 def describe_expectation(expectation: Expectation) -> str:
@@ -69,7 +89,7 @@ def cost_forecasts(cluster: ClusterClient, spec: Training) -> tuple[Forecast, ..
     now = time.time()
     status = Status(phase=Phase.PENDING, reason=JUST_SUBMITTED, since=now)
     run = Workload(uid="planned", spec=spec, intent=Intent.RUN, status=status, version=1, created_at=now)
-    return forecasts(run, snapshot, now)
+    return estimated("The cost", lambda: forecasts(run, snapshot, now), ())
 
 
 def describe_forecast(forecast: Forecast) -> str:
@@ -99,7 +119,7 @@ def run_forecast(cluster: ClusterClient, run: Workload, spent_microusd: int | No
         snapshot = cluster.snapshot()
     except NotAllowed:
         return None
-    return forecast(run, snapshot, time.time(), spent_microusd)
+    return estimated("The end", lambda: forecast(run, snapshot, time.time(), spent_microusd), None)
 
 
 def new_run_forecast(cluster: ClusterClient, spec: Training) -> RunForecast | None:

@@ -4,6 +4,7 @@ import os
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
@@ -16,11 +17,12 @@ from fairlead.cli.outlook import (
     describe_forecast,
     describe_length,
     describe_start,
+    estimated,
     expectation,
     new_run_forecast,
 )
 from fairlead.cli.overrides import Overrides, override_options
-from fairlead.cli.show import as_json, json_option, table
+from fairlead.cli.show import as_json, json_option, message, table
 from fairlead.cli.specfiles import files_type
 from fairlead.cli.target import Target, cluster_options
 from fairlead.cluster.client import ClusterClient, Probing
@@ -402,14 +404,17 @@ def decide_on(cluster: ClusterClient, runs: Sequence[AnyWorkload], now: float) -
         snapshot = cluster.snapshot()
     except NotAllowed as error:
         return [(_fresh(str(error), now), None)] * len(runs)
-    runs = [_sized(run, snapshot) for run in runs]
+    runs = [estimated("The requests of a run like others", partial(_sized, run, snapshot), run) for run in runs]
     uids = {run.uid for run in runs}
     others = (run for run in snapshot.workloads if run.uid not in uids)
     parents = (run for run in runs if not is_leaf(run))
     snapshot = replace(snapshot, workloads=(*others, *filter(is_leaf, runs)), parents=(*snapshot.parents, *parents))
     schedule = outlook(snapshot, now)
     starts = {expected.run.uid: expected.start for expected in schedule.queue}
-    return [(schedule.statuses.get(run.uid, run.status), starts.get(run.uid)) for run in runs]
+    unknown = _fresh(schedule.problem, now) if schedule.problem else None
+    if schedule.problem and uids <= schedule.statuses.keys():
+        message(f"No start is known: {schedule.problem}.")
+    return [(schedule.statuses.get(run.uid, unknown or run.status), starts.get(run.uid)) for run in runs]
 
 
 def _sized(run: AnyWorkload, snapshot: Snapshot) -> AnyWorkload:

@@ -39,6 +39,8 @@ def queue(target: Target, json_: bool) -> None:
         # Said once, and not in each row.
         message(f"Only your own runs, without their starts: {error}")
         schedule = _own(Snapshot(nodes=(), workloads=tuple(filter(is_leaf, cluster.unfinished())), pods=()))
+    if schedule.problem:
+        message(f"{schedule.problem}.")
     if json_:
         print(as_json([_json(place, expected, schedule) for place, expected in enumerate(schedule.queue, 1)]))
     elif schedule.queue:
