@@ -19,8 +19,9 @@ import numpy as np
 from fairlead.gateway.canaries import Pairs
 from fairlead.gateway.messages import ResponseHead
 from fairlead.gateway.routes import CANARY, CONTROL, CanaryRoute
-from fairlead.policy.serving.canary import Comparison, Verdict, judge_canary
+from fairlead.policy.serving.canary import Verdict, judge_canary
 from fairlead.specs.serving import Canary, CanaryMetric
+from fairlead.state.endpoint_detail import Comparison
 
 RULES = Canary(latency_s=0.25, metric=CanaryMetric(header="X-Score", below=0.5))
 OLD = (0.005, 0.05, 0.1)

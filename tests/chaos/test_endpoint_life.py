@@ -24,9 +24,9 @@ from pathlib import Path
 import pytest
 
 from fairlead.cluster.local.endpoints import gateway_url
-from fairlead.policy.kinds.serving import detail_of
 from fairlead.runtime.podfiles import read_json
 from fairlead.specs.serving import Canary, Scale, Serving
+from fairlead.state.endpoint_detail import detail_of
 from fairlead.state.snapshot import Workload
 from tests.cluster.test_endpoints import Desk
 from tests.home import end_everything

@@ -18,12 +18,12 @@ from fairlead.control.pipelines.submission import as_workload
 from fairlead.control.pipelines.triggers import Applied, keep
 from fairlead.errors import Conflict, NotFound
 from fairlead.policy.kinds.retention import KEEP_ALL, Retention
-from fairlead.policy.kinds.serving import Revision, ServingDetail
 from fairlead.policy.kinds.steps import Result, Task, TaskPhase
 from fairlead.specs.formats.serialization import to_json
 from fairlead.specs.pipeline import Pipeline, Schedule, Step, StepTraining
 from fairlead.specs.serving import Serving
 from fairlead.specs.training import Checkpoint
+from fairlead.state.endpoint_detail import Revision, ServingDetail
 from fairlead.state.plan import Change, Plan
 from tests.builders import training
 

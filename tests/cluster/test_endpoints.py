@@ -17,12 +17,13 @@ from fairlead.cluster.local.endpoints import gateway_url
 from fairlead.control.admission import admit
 from fairlead.control.models import promote, push
 from fairlead.errors import Conflict, NotFound
-from fairlead.policy.kinds.serving import detail_of, spec_of
+from fairlead.policy.kinds.serving import spec_of
 from fairlead.runtime.podfiles import is_locked, read_json
 from fairlead.specs.resources import Resources
 from fairlead.specs.serving import Access, Canary, Scale, Serving
 from fairlead.specs.training import Training
 from fairlead.state.access_keys import new_key
+from fairlead.state.endpoint_detail import detail_of
 from fairlead.state.snapshot import Intent, Phase, Workload
 from tests.home import end_everything
 from tests.waiting import until

@@ -7,10 +7,11 @@ import pytest
 from fairlead.cluster.kubernetes.manifests.autoscalers import complaint, render_autoscaler
 from fairlead.cluster.kubernetes.manifests.crds import definition
 from fairlead.errors import InvalidSpec
-from fairlead.policy.kinds.serving import ServingDetail, spec_of
+from fairlead.policy.kinds.serving import spec_of
 from fairlead.policy.serving.replica_count import wanted_replicas
 from fairlead.specs.formats.reading import parse
 from fairlead.specs.serving import Serving, scaled_as
+from fairlead.state.endpoint_detail import ServingDetail
 from tests.kubernetes.builders import a_workload
 from tests.policy.test_serving import World
 

@@ -12,11 +12,11 @@ from fairlead.cluster.kubernetes.engines.endpoint_port import GIVEN, Handover, V
 from fairlead.cluster.kubernetes.engines.table import endpoint_driver_of
 from fairlead.cluster.kubernetes.operator.engines.endpoint_controller import handover_of, trouble_of
 from fairlead.errors import InvalidSpec
-from fairlead.policy.kinds.serving import Revision, ServingDetail, Trial
 from fairlead.specs.endpoint_engines import EndpointEngine
 from fairlead.specs.formats.reading import parse
 from fairlead.specs.formats.serialization import to_json
 from fairlead.specs.serving import Serving
+from fairlead.state.endpoint_detail import Revision, ServingDetail, Trial
 from fairlead.state.snapshot import Workload
 from tests.kubernetes.builders import UID, a_workload
 

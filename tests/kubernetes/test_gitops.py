@@ -12,9 +12,10 @@ from fairlead.cluster.kubernetes.manifests.crds import object_schema
 from fairlead.cluster.kubernetes.manifests.spec_objects import to_yaml, write_object
 from fairlead.cluster.kubernetes.manifests.statuses import parent_status, training_status
 from fairlead.policy.kinds.retention import Retention
-from fairlead.policy.kinds.serving import ServingDetail, _asked
+from fairlead.policy.kinds.serving import _asked
 from fairlead.specs.formats.reading import parse
 from fairlead.specs.serving import Serving
+from fairlead.state.endpoint_detail import ServingDetail
 from fairlead.state.reasons import Code, Reason
 from fairlead.state.snapshot import AnyWorkload, Intent, Phase, Status, Workload, is_leaf
 from tests.docs.examples import ROOT, examples_of

@@ -17,10 +17,10 @@ from fairlead.cluster.simulated.programs import Program
 from fairlead.control.metrics.dashboards import DASHBOARDS, Dashboard, Panel, Query, grafana
 from fairlead.control.metrics.exposition import exposition
 from fairlead.control.metrics.readings import Readings
-from fairlead.policy.kinds.serving import ServingDetail
 from fairlead.specs.serving import Serving
 from fairlead.specs.team import Budget, Team
 from fairlead.specs.training import Retry
+from fairlead.state.endpoint_detail import ServingDetail
 from fairlead.state.snapshot import Intent, Phase, Workload
 from tests.builders import status
 from tests.metrics.conftest import serving

@@ -10,9 +10,9 @@ import pytest
 
 from fairlead.cluster.local.cluster import LocalCluster
 from fairlead.cluster.prometheus import QueryFailed, ask_prometheus
-from fairlead.policy.kinds.serving import detail_of
 from fairlead.specs.resources import Resources
 from fairlead.specs.serving import PrometheusQuery, Scale, Serving
+from fairlead.state.endpoint_detail import detail_of
 from tests.cluster.test_endpoints import SERVER
 from tests.home import end_everything
 from tests.metrics.conftest import serving

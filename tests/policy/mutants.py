@@ -11,11 +11,11 @@ from typing import Any
 from fairlead.cluster.simulated.programs import OnTerm, Program
 from fairlead.policy import decide as deciding
 from fairlead.policy.kinds import training
-from fairlead.policy.kinds.lost_pods import replaced
 from fairlead.policy.kinds.retries import Again
 from fairlead.policy.placement import free_capacity, placement
 from fairlead.policy.placement.placement import Placement
 from fairlead.policy.queue import changes
+from fairlead.policy.queue.replacements import replaced
 from fairlead.specs.resources import Resources
 from fairlead.specs.training import Elastic, Retry, Training
 from fairlead.state import phase_transitions

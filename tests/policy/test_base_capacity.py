@@ -11,11 +11,11 @@ from fairlead.cluster.simulated.faults import AddNode, RemoveNode, WarnNode
 from fairlead.cluster.simulated.programs import Program
 from fairlead.control.loop import run_pass
 from fairlead.errors import InvalidSpec
-from fairlead.policy.kinds.serving import ServingDetail, detail_of
 from fairlead.policy.placement.node_eligibility import CAPACITY_TYPE_LABEL
 from fairlead.specs.formats.reading import parse
 from fairlead.specs.serving import Replica, Serving
 from fairlead.specs.training import Tier
+from fairlead.state.endpoint_detail import ServingDetail, detail_of
 from fairlead.state.snapshot import Node, Workload
 from tests.builders import node
 

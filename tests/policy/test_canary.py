@@ -8,15 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairlead.policy.serving.canary import (
-    MOST_PAIRS,
-    Comparison,
-    Verdict,
-    fails_mostly,
-    judge_canary,
-    log_wealth,
-    step_at,
-)
+from fairlead.policy.serving.canary import MOST_PAIRS, Verdict, fails_mostly, judge_canary, log_wealth, step_at
+from fairlead.state.endpoint_detail import Comparison
 
 MARGINS = {"failed": 0.01, "slow": 0.05}
 

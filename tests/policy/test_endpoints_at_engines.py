@@ -3,13 +3,14 @@
 from dataclasses import dataclass, field, replace
 
 from fairlead.policy.kinds.parents import judge_parents
-from fairlead.policy.kinds.serving import detail_of
 from fairlead.policy.serving.routes import routes
 from fairlead.specs.formats.reading import parse
 from fairlead.specs.serving import Serving
+from fairlead.state.endpoint_detail import detail_of
 from fairlead.state.engine_endpoints import EngineEndpoint
 from fairlead.state.snapshot import Intent, Phase, Snapshot, Workload
 from tests.builders import status
+from tests.policy.carrying_out import carried_out
 
 
 def spec(**changes: str) -> Serving:
@@ -36,12 +37,12 @@ class World:
             (change,) = judge_parents(self.snapshot(), self.now) or (None,)
             if change is None:
                 return
-            assert not change.submit
-            self.serving = replace(
-                self.serving, version=change.version + 1, status=change.status or self.serving.status
-            )
-            if change.event is not None:
-                self.events.append(f"{change.event.type}: {change.event.reason.message}")
+            effect = carried_out(self.serving, change, self.now)
+            assert effect.after is not None
+            assert not effect.submitted
+            self.serving = effect.after
+            if effect.event is not None:
+                self.events.append(f"{effect.event.type}: {effect.event.reason.message}")
         raise AssertionError("it does not come to rest")
 
     def snapshot(self) -> Snapshot:

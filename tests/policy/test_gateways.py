@@ -5,11 +5,10 @@ from dataclasses import replace
 import pytest
 
 from fairlead.policy.kinds.parents import families_of
-from fairlead.policy.kinds.serving import GatewayCounts, Trial, detail_of
-from fairlead.policy.serving.canary import Comparison
 from fairlead.policy.serving.routes import gateways_for, places_here, places_on_cluster, routes
 from fairlead.specs.serving import Access, Serving
 from fairlead.state.demand import CanaryTraffic, Demand, Interval, RevisionTraffic, Second, merge, read_demand
+from fairlead.state.endpoint_detail import Comparison, GatewayCounts, Trial, detail_of
 from fairlead.state.snapshot import Snapshot
 from tests.policy.test_serving import World, spec
 

@@ -6,7 +6,7 @@ from fairlead.policy import decide as deciding
 from fairlead.policy.disruption import defragmentation, preemption
 from fairlead.policy.disruption import eviction as making_room
 from fairlead.policy.kinds import lost_pods, training
-from fairlead.policy.queue import ageing, changes, quotas, timeline
+from fairlead.policy.queue import ageing, changes, quotas, replacements, timeline
 from fairlead.policy.queue import fair_order as turns
 from fairlead.policy.queue import scheduling as starting
 from fairlead.policy.scaling import elastic
@@ -18,6 +18,7 @@ MODULES = (
     deciding,
     training,
     lost_pods,
+    replacements,
     starting,
     changes,
     turns,

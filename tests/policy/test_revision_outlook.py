@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from fairlead.policy.kinds.serving import detail_of
 from fairlead.policy.serving.revision_outlook import RevisionOutlook, revision_outlook
 from fairlead.specs.formats.reading import parse
 from fairlead.specs.serving import Serving
+from fairlead.state.endpoint_detail import detail_of
 from fairlead.state.snapshot import Intent
 from tests.policy.test_serving import World, spec
 

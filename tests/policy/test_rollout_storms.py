@@ -6,8 +6,8 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from fairlead.policy.kinds.serving import detail_of
 from fairlead.state.demand import CanaryTraffic, Demand, RevisionTraffic
+from fairlead.state.endpoint_detail import detail_of
 from fairlead.state.snapshot import Phase
 from tests.builders import status
 from tests.policy.test_serving import World, spec

@@ -9,17 +9,19 @@ import pytest
 
 from fairlead.errors import InvalidSpec
 from fairlead.policy.kinds.parents import families_at
-from fairlead.policy.kinds.serving import Going, detail_of, judge, next_at, progress
+from fairlead.policy.kinds.serving import judge, next_at, progress
 from fairlead.policy.serving.rollout import DRAIN_S
 from fairlead.policy.serving.routes import places_here, public_names, routes
 from fairlead.specs.formats.reading import parse
 from fairlead.specs.serving import Replica, Serving
 from fairlead.state.demand import CanaryTraffic, Demand, Interval, RevisionTraffic, Second
+from fairlead.state.endpoint_detail import Going, detail_of
 from fairlead.state.measurements import Measurement, Sample
-from fairlead.state.plan import Change, child_uid
+from fairlead.state.plan import Change
 from fairlead.state.reasons import Code, Reason
 from fairlead.state.snapshot import AnyWorkload, Grant, Intent, Phase, Pod, PodPhase, Snapshot, Workload
 from tests.builders import node, status
+from tests.policy.carrying_out import carried_out
 
 BROKEN = Reason(code=Code.PROGRAM_FAILED, message="rank 0 exited with code 1")
 
@@ -100,18 +102,20 @@ class World:
         change = judge(self.serving, family, self.now)
         if change is None:
             return None
-        self.serving = replace(self.serving, version=change.version + 1, status=change.status or self.serving.status)
-        if change.event is not None:
-            self.events.append(f"{change.event.type}: {change.event.reason.message}")
-        for order in change.submit:
+        effect = carried_out(self.serving, change, self.now, self.replicas.values())
+        assert effect.after is not None
+        self.serving = effect.after
+        if effect.event is not None:
+            self.events.append(f"{effect.event.type}: {effect.event.reason.message}")
+        for order in effect.submitted:
             assert order.name not in self.replicas, "a replica was submitted twice"
             assert isinstance(order.spec, Replica)
             self.replicas[order.name] = Workload(
-                uid=child_uid("parent", order.name), spec=order.spec, intent=Intent.RUN,
+                uid=order.uid, spec=order.spec, intent=Intent.RUN,
                 status=status(Phase.STARTING if self._has_room() else Phase.PENDING), version=1,
                 created_at=self.now, parent="parent",
             )  # fmt: skip
-        for wish in change.children:
+        for wish in effect.requested:
             (name,) = (name for name, each in self.replicas.items() if each.uid == wish.uid)
             assert not self._serves(name), "a replica was stopped that requests were sent to"
             if wish.intent is Intent.DELETE:

@@ -10,10 +10,10 @@ import pytest
 
 from fairlead.cluster.ledger_tables import Price
 from fairlead.cluster.local.cluster import LocalCluster
-from fairlead.policy.kinds.serving import ServingDetail
 from fairlead.specs.formats.reading import parse
 from fairlead.specs.resources import GpuRequest, Resources
 from fairlead.state.demand import Demand, Second
+from fairlead.state.endpoint_detail import ServingDetail
 from fairlead.state.fleets import Stage
 from fairlead.state.reasons import Code, Reason
 from fairlead.state.series import Point

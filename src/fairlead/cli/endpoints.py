@@ -7,10 +7,11 @@ from typing import Any, cast
 from fairlead.cli.show import describe_event, message
 from fairlead.cluster.client import ClusterClient
 from fairlead.errors import NotFound
-from fairlead.policy.kinds.serving import asked_revision, detail_of, replica_counts, share_of_canary
+from fairlead.policy.kinds.serving import asked_revision, replica_counts, share_of_canary
 from fairlead.policy.serving.canary import judge_canary
 from fairlead.specs.quantities import format_duration
 from fairlead.specs.serving import Serving
+from fairlead.state.endpoint_detail import detail_of
 from fairlead.state.snapshot import AnyWorkload, Phase, Workload
 from fairlead.text.quantities import plural
 

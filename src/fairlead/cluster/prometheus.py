@@ -16,9 +16,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from fairlead.policy.kinds.serving import detail_of
 from fairlead.policy.serving.routes import endpoints
 from fairlead.specs.serving import PrometheusQuery
+from fairlead.state.endpoint_detail import detail_of
 from fairlead.state.measurements import Measurement, Sample
 from fairlead.state.snapshot import Snapshot
 from fairlead.untrusted_json import parse_object

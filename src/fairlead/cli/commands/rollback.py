@@ -7,7 +7,8 @@ from fairlead.cli.names import RunName, find
 from fairlead.cli.show import as_json, json_option, message, run_json
 from fairlead.cli.target import Target, cluster_options
 from fairlead.errors import Conflict
-from fairlead.policy.kinds.serving import Revision, detail_of, spec_of
+from fairlead.policy.kinds.serving import spec_of
+from fairlead.state.endpoint_detail import Revision, detail_of
 
 
 @click.command()

@@ -18,8 +18,8 @@ from fairlead.control.metrics.readings import Readings, RunUsage, dollars_per_ho
 from fairlead.control.pass_counts import Distribution
 from fairlead.ledger.usage import whole_holders
 from fairlead.policy.kinds.checkpoint_health import warning
-from fairlead.policy.kinds.serving import detail_of
 from fairlead.specs.serving import Replica, Serving
+from fairlead.state.endpoint_detail import detail_of
 from fairlead.state.reasons import Code
 from fairlead.state.shared_limits import by_turns
 from fairlead.state.snapshot import WHOLE_MILLI, AnyWorkload, Node, Phase, Pod, Workload

@@ -17,14 +17,14 @@ from fairlead.policy.kinds.retries import PRODUCTIVE_S, backoff_s
 from fairlead.policy.kinds.slow_starts import LIMIT_S, overdue
 from fairlead.policy.queue.changes import notices
 from fairlead.specs.training import Elastic, Training
-from fairlead.state.plan import Change, CreatePod, Event
+from fairlead.state.plan import Change, Event
 from fairlead.state.reasons import Code, Reason
 from fairlead.state.snapshot import Intent, LostPod, Node, Phase, Pod, PodPhase, Status, Workload
 from fairlead.text.quantities import plural
 
 # As often as `runtime/shim.py` starts a killed rank again without a new step in between.
 MOST_LOSSES = 3
-LOST, WAITS, REPLACED, RETURNED = "PodLost", "PodWaits", "PodReplaced", "PodReturned"
+LOST, RETURNED = "PodLost", "PodReturned"
 # Ends of a replacement that say nothing about the program; that of a pod of the first start restarts the gang.
 _OF_PLACES = frozenset(
     {Code.POD_LOST, Code.NODE_LOST, Code.KILLED, Code.START_FAILED, Code.START_TIMED_OUT, Code.OVER_QUOTA}
@@ -177,48 +177,6 @@ def came_back(workload: Workload, own: tuple[Pod, ...]) -> Change | None:
         version=workload.version,
         status=replace(status, reason=reason, avoids=()),
         event=Event(type=RETURNED, reason=reason),
-    )
-
-
-def replaced(workload: Workload, create: tuple[CreatePod, ...], now: float) -> Change:
-    """Return the change that places replacements."""
-    status, which = workload.status, {placement.index for placement in create}
-    lost = tuple(replace(pod, replaced_at=now) if pod.index in which else pod for pod in status.lost)
-    are = "pods" if len(which) > 1 else "pod"
-    pods = f"{are} {', '.join(map(str, sorted(which)))} of {workload.gang.nodes}"
-    where = ", ".join(sorted({placement.node for placement in create}))
-    reason = Reason(code=Code.PLACED, message=f"{pods} placed again on {where}; the others continue in place meanwhile")
-    return Change(
-        workload_uid=workload.uid,
-        version=workload.version,
-        status=replace(status, lost=lost, reason=reason, asked_at=None, ask_again_at=None),
-        event=Event(type=REPLACED, reason=reason),
-        create=create,
-    )
-
-
-def waits(workload: Workload, why: Reason, asked_at: float | None, ask_again_at: float | None) -> Change | None:
-    """Return the change that records why lost pods are not replaced yet; None if it is recorded.
-
-    An event is recorded once, since what is free changes from pass to pass.
-
-    Args:
-        asked_at, ask_again_at: As in ``Status``.
-    """
-    status, num = workload.status, workload.gang.nodes
-    indexes = ", ".join(str(pod.index) for pod in status.missing)
-    which = f"pods {indexes} wait: each" if len(status.missing) > 1 else f"pod {indexes} waits: it"
-    what = f"{num - len(status.missing)} of {num} pods run; {which} {why.message}"
-    remedy = "It is placed as soon as a node has that free; the others continue meanwhile."
-    reason = replace(why, message=what, remedy=remedy)
-    if (status.reason, status.asked_at, status.ask_again_at) == (reason, asked_at, ask_again_at):
-        return None
-    is_new = status.reason.code is not why.code
-    return Change(
-        workload_uid=workload.uid,
-        version=workload.version,
-        status=replace(status, reason=reason, asked_at=asked_at, ask_again_at=ask_again_at),
-        event=Event(type=WAITS, reason=reason) if is_new else None,
     )
 
 

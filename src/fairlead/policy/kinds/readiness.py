@@ -8,8 +8,9 @@ from enum import StrEnum
 from typing import cast
 
 from fairlead.frozen import dataclass
-from fairlead.policy.kinds.serving import asked_revision, detail_of
+from fairlead.policy.kinds.serving import asked_revision
 from fairlead.specs.serving import Serving
+from fairlead.state.endpoint_detail import detail_of
 from fairlead.state.reasons import Code, Reason
 from fairlead.state.snapshot import AnyWorkload, Phase, Workload
 

@@ -16,14 +16,12 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING
 
 from fairlead.policy.capacity import spot_deadline
 from fairlead.policy.disruption.aftermath import without
 from fairlead.policy.disruption.eviction import EvictionPass
 from fairlead.policy.disruption.migration import change_place, coming, describe_makes_room, keep, move_away, placed_in
 from fairlead.policy.disruption.preemption import Victim
-from fairlead.policy.kinds import lost_pods
 from fairlead.policy.placement.free_capacity import rooms
 from fairlead.policy.placement.node_eligibility import keeps_apart
 from fairlead.policy.placement.placement import (
@@ -40,14 +38,17 @@ from fairlead.policy.placement.placement import (
 from fairlead.policy.placement.pod_shapes import Shape
 from fairlead.policy.placement.task_mix import settled_mix
 from fairlead.policy.queue import pending_reasons as explaining
+from fairlead.policy.queue import replacements
 from fairlead.policy.queue.budgets import Budgets
 from fairlead.policy.queue.changes import change_to, started, wait
 from fairlead.policy.queue.dominant_shares import capacity
 from fairlead.policy.queue.durations import Durations, durations_of
 from fairlead.policy.queue.fair_order import Filling, fairly, first_come
 from fairlead.policy.queue.idle_pass import IdlePass
+from fairlead.policy.queue.known_facts import KnownFacts
 from fairlead.policy.queue.queue_score import Standing
 from fairlead.policy.queue.quotas import Ledger, is_scavenger, protected
+from fairlead.policy.queue.rollout_turns import lasting, nodes_of_peers, taking_over
 from fairlead.policy.queue.run_limits import refusal
 from fairlead.policy.queue.run_names import name_of
 from fairlead.policy.queue.spec_traits import SpecTraits, Traits
@@ -68,9 +69,6 @@ from fairlead.state.reasons import Code, Reason
 from fairlead.state.scheduling_policy import Backfill, Order, SchedulingPolicy, Selection
 from fairlead.state.snapshot import Assignment, Intent, Phase, Pod, Reservation, Snapshot, Workload
 
-if TYPE_CHECKING:
-    from fairlead.policy.pass_cache import PassCache
-
 # Only at the first look is a run refused that can never fit, as no node holds one of its pods. Later it did fit, and
 # nodes have left that may come back.
 FIRST_LOOK = frozenset((Code.SUBMITTED, Code.RESUMED))
@@ -88,7 +86,7 @@ def start(
     pods: Mapping[str, Sequence[Pod]],
     busy: frozenset[str],
     now: float,
-    cache: "PassCache | None" = None,
+    cache: KnownFacts | None = None,
     contention: "Contention | None" = None,
 ) -> list[Change]:
     """Return changes of pending runs, of runs stopped for them, and of running gangs that lack pods or may grow.
@@ -234,7 +232,7 @@ class SchedulingPass:
         pods: Mapping[str, Sequence[Pod]],
         busy: frozenset[str],
         now: float,
-        cache: "PassCache | None" = None,
+        cache: KnownFacts | None = None,
         traits: SpecTraits | None = None,
     ) -> "SchedulingPass":
         """Return the pass before any run was considered."""
@@ -298,9 +296,6 @@ class SchedulingPass:
         # what it gave up.
         going_on = {run.uid for run in order if is_resizing(run.status) and not is_scavenger(run.spec)}
         if self.snapshot.parents and any(run.parent is not None for run in order):
-            # Imported here and not above: few queues have replicas.
-            from fairlead.policy.serving.rollout_turns import taking_over
-
             going_on |= taking_over(order, self.holders, self.snapshot.parents, self.free)
         return sorted(order, key=lambda run: run.uid not in self.owed | going_on) if going_on else order
 
@@ -548,13 +543,13 @@ class SchedulingPass:
             if keeps_apart(spec.kubernetes):
                 spec = spec.away_from((*spec.capacity.avoided, node))
         if create:
-            return [lost_pods.replaced(workload, tuple(create), self.now)]
+            return [replacements.replaced(workload, tuple(create), self.now)]
         holders, reader = {name_of(run.spec) for run in self.holders}, self.making.reader(workload)
         why = why_waiting(spec, self.free, reader.names(holders), reader.own(holders))
         # A run with `spot: auto` keeps to its kind of node, which a placeholder cannot require.
         asks, lost = not workload.spec.capacity.auto, spec.at(len(workload.status.missing))
         growing = self.growing.wait_for_lost(workload, lost, why) if asks else Waits(reason=why)
-        status = lost_pods.waits(workload, growing.reason, growing.asked_at, growing.ask_again_at)
+        status = replacements.waits(workload, growing.reason, growing.asked_at, growing.ask_again_at)
         return [] if status is None else [status]
 
     def _of_one(self, workload: Workload, live: Sequence[Pod]) -> Training:
@@ -734,9 +729,6 @@ class SchedulingPass:
         """Return the nodes of the other replicas of the same endpoint; nothing for other runs."""
         if workload.parent is None or not self.snapshot.parents:
             return ()
-        # Imported here and not above: few queues have replicas.
-        from fairlead.policy.serving.rollout_turns import nodes_of_peers
-
         return nodes_of_peers(workload, self.holders, self.pods, self.started)
 
     def _try(self, spec: GangSpec, shape: Shape, end: float, peers: Sequence[str] = ()) -> tuple[Placement, ...] | None:
@@ -886,8 +878,6 @@ class SchedulingPass:
         """
         if not (self.rules.holds_unknown or is_owed):
             return False
-        from fairlead.policy.serving.rollout_turns import lasting  # here, as above
-
         shape, count = self.traits.of(workload).shape, workload.spec.nodes
         endless = [pod for replica in lasting(self.holders) for pod in self.making.live(replica)]
         empty = {node.name: NodeCapacity.of(node) for node in self.snapshot.nodes if node.closed is None}
@@ -1114,7 +1104,7 @@ def _other_layout(spec: GangSpec, snapshot: Snapshot) -> str | None:
     return layout_for(spec, snapshot)
 
 
-def _colocated(snapshot: Snapshot, cache: "PassCache | None") -> list[Workload]:
+def _colocated(snapshot: Snapshot, cache: KnownFacts | None) -> list[Workload]:
     """Return runs with GPUs that they may share, by the rules and by their specs."""
     if snapshot.rules.selection is not Selection.LEAST_WORK:
         return []

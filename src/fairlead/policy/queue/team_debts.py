@@ -20,16 +20,13 @@ import math
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import field, replace
-from typing import TYPE_CHECKING
 
 from fairlead.frozen import dataclass
 from fairlead.policy.queue.dominant_shares import Amounts, capacity, dominant_share
+from fairlead.policy.queue.known_facts import KnownFacts
 from fairlead.policy.queue.quotas import Ledger
 from fairlead.state.plan import Plan
 from fairlead.state.snapshot import Snapshot
-
-if TYPE_CHECKING:
-    from fairlead.policy.pass_cache import PassCache
 
 DAY_S = 86_400.0
 FADING_S = 30 * DAY_S
@@ -108,7 +105,7 @@ class TeamDebts:
         counted = self.record.counted()
         return replace(snapshot, debts=counted) if counted else snapshot
 
-    def observe(self, snapshot: Snapshot, plan: Plan, cache: "PassCache | None") -> None:
+    def observe(self, snapshot: Snapshot, plan: Plan, cache: KnownFacts | None) -> None:
         """Record who competes for what from the time of the last pass on."""
         reserved = {entry.uid for entry in plan.held}
         if not self.record.reserved.keys() <= reserved:

@@ -23,6 +23,7 @@ from collections.abc import Mapping
 from enum import StrEnum
 
 from fairlead.frozen import dataclass
+from fairlead.state.endpoint_detail import Comparison
 
 MOST_PAIRS = 20_000
 # Bets as parts of the maximum, mixed evenly: small ones detect small differences, large ones a broken revision.
@@ -36,25 +37,6 @@ class Verdict(StrEnum):
     PROMOTE = "promote"
     ROLL_BACK = "roll back"
     UNDECIDED = "undecided"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Comparison:
-    """Counts of pairs by one criterion.
-
-    Attributes:
-        worse: Pairs in which only the new revision's request was bad.
-        better: Pairs in which only the old revision's request was bad.
-    """
-
-    name: str
-    pairs: int = 0
-    worse: int = 0
-    better: int = 0
-
-    def __post_init__(self) -> None:
-        if self.worse < 0 or self.better < 0 or self.worse + self.better > self.pairs:
-            raise ValueError(f"{self.name}: {self.worse} worse and {self.better} better of {self.pairs} pairs")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,10 +1,11 @@
 """Predicts the effect of another spec on an endpoint: the revision that would serve, and how it would take over."""
 
 from fairlead.frozen import dataclass
-from fairlead.policy.kinds.serving import ServingDetail, detail_of, detail_with, is_to_be_tried
+from fairlead.policy.kinds.serving import detail_with, is_to_be_tried
 from fairlead.specs.endpoint_engines import TITLES
 from fairlead.specs.quantities import format_duration
 from fairlead.specs.serving import Canary, Serving
+from fairlead.state.endpoint_detail import ServingDetail, detail_of
 from fairlead.state.snapshot import Intent, Workload
 from fairlead.text.quantities import plural
 

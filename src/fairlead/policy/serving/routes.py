@@ -6,10 +6,11 @@ from typing import Any, cast
 from fairlead.frozen import dataclass
 from fairlead.policy.kinds.parents import families_of
 from fairlead.policy.kinds.record import Family
-from fairlead.policy.kinds.serving import ServingDetail, detail_of, failure_of, replicas_of, share_of_canary
+from fairlead.policy.kinds.serving import failure_of, replicas_of, share_of_canary
 from fairlead.policy.serving.rollout import ReplicaState
 from fairlead.specs.serving import Routing, Serving
 from fairlead.state.access_keys import AccessKey
+from fairlead.state.endpoint_detail import ServingDetail, detail_of
 from fairlead.state.snapshot import Pod, Snapshot, Workload
 
 Backend = dict[str, str]

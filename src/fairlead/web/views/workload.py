@@ -292,7 +292,8 @@ def _sweep(question: Question, run: Workload[Any]) -> dict[str, Any]:
 def _endpoint(question: Question, run: Workload[Any]) -> dict[str, Any]:
     """Return the address of an endpoint, its replicas and its traffic, as ``fairlead status`` prints them."""
     # Here and not above: few runs are endpoints.
-    from fairlead.policy.kinds.serving import detail_of, replica_counts
+    from fairlead.policy.kinds.serving import replica_counts
+    from fairlead.state.endpoint_detail import detail_of
 
     detail, cluster = detail_of(run), question.cluster
     ready, wanted = replica_counts(run)

@@ -51,7 +51,7 @@ from fairlead.cluster.selection import Selection
 from fairlead.errors import ClusterError, Conflict, InvalidSpec, NotAllowed, NotFound
 from fairlead.policy.kinds.defaults import INTERVAL_LATER, describe_rendezvous
 from fairlead.policy.kinds.retention import KEEP_ALL, Retention, managed_elsewhere
-from fairlead.policy.kinds.serving import detail_of, spec_of
+from fairlead.policy.kinds.serving import spec_of
 from fairlead.policy.kinds.table import leaf
 from fairlead.specs.endpoint_engines import EndpointEngine
 from fairlead.specs.engines import Engine
@@ -63,6 +63,7 @@ from fairlead.specs.team import Team
 from fairlead.specs.training import DEFAULT_TEAM, Logs, Training
 from fairlead.specs.workload import WorkloadSpec, renamed
 from fairlead.state.access_keys import AccessKey
+from fairlead.state.endpoint_detail import detail_of
 from fairlead.state.models import ModelVersion
 from fairlead.state.series import Point
 from fairlead.state.snapshot import AnyWorkload, Intent, Node, Phase, Pod, Snapshot, Workload, is_leaf

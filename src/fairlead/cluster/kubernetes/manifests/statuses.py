@@ -21,12 +21,12 @@ from fairlead.cluster.kubernetes.manifests.conditions import (
 )
 from fairlead.cluster.kubernetes.names import SERVICE
 from fairlead.ledger.run_cost import RunCost
-from fairlead.policy.kinds.serving import detail_of
 from fairlead.policy.kinds.table import parent_of
 from fairlead.policy.queue.dominant_shares import Amounts, capacity
 from fairlead.policy.queue.quotas import Ledger
 from fairlead.specs.quantities import format_cpu, format_gpu_count, format_size
 from fairlead.specs.serving import Serving
+from fairlead.state.endpoint_detail import detail_of
 from fairlead.state.snapshot import AnyWorkload, Phase, Pod, PodPhase, Progress, Snapshot, Workload
 
 PHASE_MOST = 32

@@ -24,9 +24,10 @@ from fairlead.cluster.kubernetes.operator.engines.engine_problems import EngineP
 from fairlead.cluster.kubernetes.operator.pods import pod_rejections as refusals
 from fairlead.cluster.kubernetes.operator.pods.pod_agent import Agent
 from fairlead.frozen import dataclass
-from fairlead.policy.kinds.serving import detail_of, is_to_be_tried, share_of_canary, spec_of
+from fairlead.policy.kinds.serving import is_to_be_tried, share_of_canary, spec_of
 from fairlead.specs.endpoint_engines import EndpointEngine
 from fairlead.specs.serving import Serving
+from fairlead.state.endpoint_detail import detail_of
 from fairlead.state.engine_endpoints import EngineEndpoint
 from fairlead.state.snapshot import Intent, Phase, Snapshot, Workload
 

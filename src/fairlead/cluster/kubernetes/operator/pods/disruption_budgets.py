@@ -16,9 +16,9 @@ from fairlead.cluster.kubernetes.informers.informers import Informers
 from fairlead.cluster.kubernetes.manifests.endpoints import endpoint_name, render_disruption_budget
 from fairlead.cluster.kubernetes.operator.controller import Controller, PassStage, Turn
 from fairlead.frozen import dataclass
-from fairlead.policy.kinds.serving import detail_of
 from fairlead.policy.serving.routes import endpoints
 from fairlead.specs.serving import Serving
+from fairlead.state.endpoint_detail import detail_of
 from fairlead.state.snapshot import Intent, Workload
 
 log = logging.getLogger(__name__)

@@ -9,10 +9,10 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import cast
 
-from fairlead.policy.kinds.serving import detail_of
 from fairlead.policy.placement.placement import FreeCapacity, Placement, place
 from fairlead.policy.queue.quotas import is_scavenger
 from fairlead.specs.serving import Replica, Serving
+from fairlead.state.endpoint_detail import detail_of
 from fairlead.state.snapshot import AnyWorkload, Pod, Workload
 
 
