@@ -101,6 +101,7 @@ class PassCache:
         self.idle_pass: IdlePass | None = None
         # Reasons that follow from what holders hold, as in ``HolderFacts``.
         self._reasons: dict[str, tuple[tuple[Hashable, ...], Reason]] = {}
+        self._needs: dict[str, tuple[tuple[Hashable, ...], Reason]] = {}
         self._moving: dict[str, Workload] = {}
         self._quiet_until: list[tuple[float, str]] = []
         self._until: dict[str, float] = {}
@@ -192,6 +193,7 @@ class PassCache:
                 is_other, holds_other = True, holds_other or holds or held_before
         if holds_other:
             self._reasons.clear()
+            self._needs.clear()
         if is_other or could_resume is not bool(self._may_resume):
             self.queue_version += 1
         if self._occupancy is not None:
@@ -262,6 +264,7 @@ class PassCache:
             names=self._names.keys() if names is None else names.union(self._names),
             runs=self.runs,
             reasons=self._reasons,
+            needs=self._needs,
         )
 
     def timeline(self, durations: Durations, now: float) -> Timeline:

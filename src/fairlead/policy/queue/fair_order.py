@@ -104,6 +104,7 @@ class Filling:
     now: float
     debts: Mapping[str, float]
     _weights: float = field(init=False)
+    _fair: dict[str, float] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
         teams = {*self.wanting, *(team for team, held in self.ledger.held.items() if held != NOTHING)}
@@ -111,7 +112,10 @@ class Filling:
 
     def fair_share(self, team: str) -> float:
         """Return the part of the cluster that is the team's by its weight, if all others want theirs."""
-        return self.ledger.weight(team) / self._weights if self._weights else 1.0
+        share = self._fair.get(team)
+        if share is None:
+            share = self._fair[team] = self.ledger.weight(team) / self._weights if self._weights else 1.0
+        return share
 
     def is_within_share(self, team: str) -> bool:
         """Return whether the team holds no more than its fair share."""
@@ -125,7 +129,8 @@ class Filling:
         weighted, most = ledger.share(team), self.fair_share(team) + ROUNDING
         if dominant_share(held + asks, ledger.whole) <= most:
             return -ledger.class_of(spec), 1, 0.0, weighted
-        is_overdue = self._is_wide(spec, asks) and self._is_overdue(spec, asks, status)
+        wide = dominant_share(asks, ledger.whole)
+        is_overdue = wide > most and self._is_overdue(spec, wide, status)
         return -ledger.class_of(spec), 0 if is_overdue else 2, self.debts.get(team, 0.0) / ledger.weight(team), weighted
 
     def is_early(self, spec: GangSpec, asks: Amounts, status: Status) -> bool:
@@ -133,28 +138,26 @@ class Filling:
 
         What is held free for it would be taken by their runs within their shares before it is enough.
         """
+        share = dominant_share(asks, self.ledger.whole)
         return (
-            self._is_wide(spec, asks)
+            share > self.fair_share(spec.team) + ROUNDING
             and any(team != spec.team for team in self.wanting)
-            and not self._is_overdue(spec, asks, status)
+            and not self._is_overdue(spec, share, status)
         )
 
-    def _is_wide(self, spec: GangSpec, asks: Amounts) -> bool:
-        return dominant_share(asks, self.ledger.whole) > self.fair_share(spec.team) + ROUNDING
+    def _is_overdue(self, spec: GangSpec, share: float, status: Status) -> bool:
+        """Return whether a run of that dominant share, wider than its team's, has its turn."""
+        if status.phase is not Phase.PENDING or self.now - status.since < OVERDUE_S:
+            return False
+        debt_s = self.debts.get(spec.team, 0.0)
+        # Most teams have no credit: then what a run would have to save, which is never negative, is not needed.
+        return debt_s <= 0.0 and debt_s <= -self._saving_s(spec, share) and self.is_within_share(spec.team)
 
-    def _is_overdue(self, spec: GangSpec, asks: Amounts, status: Status) -> bool:
-        return (
-            status.phase is Phase.PENDING
-            and self.now - status.since >= OVERDUE_S
-            and self.is_within_share(spec.team)
-            and self.debts.get(spec.team, 0.0) <= -self._saving_s(spec, asks)
-        )
-
-    def _saving_s(self, spec: GangSpec, asks: Amounts) -> float:
+    def _saving_s(self, spec: GangSpec, share: float) -> float:
         """Return how much a team has to have had less than its share before a run wider than that has its turn."""
         fair = self.fair_share(spec.team)
         length_s = OVERDUE_S if spec.max_duration_s is None else min(spec.max_duration_s, OVERDUE_S)
-        return min(dominant_share(asks, self.ledger.whole) * (1.0 - fair) * length_s, fair * MOST_SAVED_S)
+        return min(share * (1.0 - fair) * length_s, fair * MOST_SAVED_S)
 
     def add(self, team: str, asks: Amounts) -> None:
         """Let the team hold more."""

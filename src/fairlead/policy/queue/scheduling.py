@@ -345,20 +345,23 @@ class SchedulingPass:
         making, holders = self.making, self.holders
         if making.would_look(holders) or not all(map(self._only_needs_room, singles)):
             return False
-        fits = dict[tuple[int, frozenset[int]], bool]()
-        runs = [*(alike.runs[0] for alike in lists), *singles]
+        fits, nothing = dict[tuple[int, frozenset[int]], bool](), frozenset[int]()
+        heads = [(alike.runs[0], alike.traits) for alike in lists]
+        heads += [(run, self.traits.of(run)) for run in singles]
+        runs = [run for run, _ in heads]
         if making.would_ask_for_any((run.spec for run in runs if not is_scavenger(run.spec)), holders):
             return False
-        for run in runs:
-            traits = self.traits.of(run)
+        for run, traits in heads:
             if traits.alike not in self.traits.known_to_fit:
                 return False
-            passed = frozenset[int]()
-            if self._may_place(traits, passed, fits):
+            if self._may_place(traits, nothing, fits):
                 passed = self._passed(traits.spec, self.now + self.durations.length_s(run, self.now, traits.kind))
                 if self._may_place(traits, passed, fits):
                     return False
-        self.held_up |= {run.spec.team for run in runs if not is_scavenger(run.spec) and self._lacks_room(run)}
+        for run in runs:
+            team = run.spec.team
+            if team not in self.held_up and not is_scavenger(run.spec) and self._lacks_room(run):
+                self.held_up.add(team)
         return True
 
     def _is_early(self, workload: Workload) -> bool:
@@ -424,7 +427,7 @@ class SchedulingPass:
             return True
         if making.would_ask(workload, holders) or making.would_look(holders):
             return False
-        if self._lacks_room(workload):
+        if traits.spec.team not in self.held_up and self._lacks_room(workload):
             self.held_up.add(traits.spec.team)
         return True
 
@@ -952,9 +955,18 @@ class SchedulingPass:
     def _needs(self, workload: Workload) -> Reason:
         """Return what the run needs, and the holders of what is not free."""
         known = self.making.known
+        is_as_before = known is not None and not (self.started or self.kept or self.claims or self.making.stopped)
+        key = workload.spec, workload.status.taken_by, self.rules.shows_names
+        if known is not None and is_as_before:
+            before = known.needs.get(workload.uid)
+            if before is not None and before[0][0] is key[0] and before[0][1:] == key[1:]:
+                return before[1]
         more = {name_of(run.spec) for run in (self.holders if known is None else self.holders[known.number :])}
         names = more if known is None else more.union(known.names)
-        return explaining.needs(workload, self.timeline, names, self.making.reader(workload))
+        reason = explaining.needs(workload, self.timeline, names, self.making.reader(workload))
+        if known is not None and is_as_before:
+            known.needs[workload.uid] = key, reason
+        return reason
 
     def _promised(self, workload: Workload, claim: Claim, chosen: Sequence[Victim], *, is_owed: bool) -> Reason:
         """Return the same, with the promised start."""

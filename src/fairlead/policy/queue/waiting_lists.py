@@ -315,8 +315,9 @@ class Turns:
             return
         place, cursor = first
         run = team.next(cursor)
+        traits = self._traits.of(run) if cursor is None else cursor.alike.traits
         filling.ledger.held[name] = team.held_before(place, self._now)
-        rank = filling.rank(run.spec, self._traits.of(run).asks, run.status)
+        rank = filling.rank(run.spec, traits.asks, run.status)
         heapq.heappush(heap, (rank, run.created_at, run.uid, name))
 
 
