@@ -55,6 +55,18 @@ def test_disruptions_without_progress_wait_longer_each_time_and_end() -> None:
     assert isinstance(retry(spec(infrastructure=2), before, failure(), Progress(step=7), NOW), GiveUp)
 
 
+def test_an_exit_code_of_a_kill_that_comes_at_once_again_and_again_ends_the_run() -> None:
+    coded = replace(failure(), is_exit_code=True)
+    for disruptions, since, last, verdict in (
+        (1, NOW - 1.0, coded, Again),
+        (2, NOW - 1.0, coded, GiveUp),
+        (2, NOW - 60.0, coded, Again),  # it has worked meanwhile
+        (2, NOW - 1.0, failure(), Again),  # a signal that somebody sent
+    ):
+        before = status(disruptions=disruptions, since=since, last_failure=last.reason)
+        assert isinstance(retry(spec(), before, last, None, NOW), verdict), (disruptions, since, last)
+
+
 def test_a_start_that_held_its_places_in_vain_waits_longest_also_the_first_time() -> None:
     lost, slow = failure(Code.POD_LOST), status(phase=Phase.STARTING, since=NOW - 600.0)
     again = Again(at=NOW + 300.0, program_failures=0, disruptions=1)

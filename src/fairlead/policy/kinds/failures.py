@@ -51,12 +51,14 @@ class Failure:
     Attributes:
         setting: A fix in the form of ``--set``; None if no key would help. The remedy has further advice.
         nodes: Nodes that did not start its pods, which it avoids from now on.
+        is_exit_code: Whether a kill is known only from an exit code such as 137, which a program may give by itself.
     """
 
     blame: Blame
     reason: Reason
     setting: str | None = None
     nodes: tuple[str, ...] = ()
+    is_exit_code: bool = False
 
     def remedy(self, name: str, *, is_over: bool) -> str | None:
         """Return what a user can do, with commands that work as written.
@@ -156,10 +158,13 @@ def _ended(spec: Training, exit_: RankExit, progress: Progress | None, nodes: tu
         )
     if number is not None and number in KILLS:
         by = f"killed with {signals.Signals(number).name}{after}"
+        if exit_.signal is None:
+            by += f" (by its exit code {exit_.exit_code}, which a shell gives for a command that was)"
         extra = ", which Fairlead did not send"
         if number == signals.SIGKILL and spec.resources.memory_bytes is None:
             extra += " (if this machine ran out of memory, that was the kernel)"
-        return _failure(Blame.INFRASTRUCTURE, Code.KILLED, f"{where} was {by}{extra}", None, exit_.tail)
+        killed = _failure(Blame.INFRASTRUCTURE, Code.KILLED, f"{where} was {by}{extra}", None, exit_.tail)
+        return replace(killed, is_exit_code=exit_.signal is None)
     if any("out of memory" in line.lower() and "cuda" in line.lower() for line in exit_.tail):
         return _failure(
             Blame.PROGRAM,

@@ -7,6 +7,8 @@ progress only before the loss of a pod or a node, which is independent of the pr
 may be caused by it however late, and end a run without reports once they are too many.
 
 A refusal of pods by a quota is no failure: the gang is retried indefinitely, and nothing is counted.
+
+See decision 241.
 """
 
 from fairlead.frozen import dataclass
@@ -22,6 +24,9 @@ OF_PLACES = frozenset({Code.POD_LOST, Code.NODE_LOST})
 # A start that failed after this long has held its places in vain; the obstacle, such as a volume that cannot be
 # mounted, usually needs a person, and other runs go first meanwhile.
 IN_VAIN_S = 300.0
+# A program that ends at once with an exit code such as 137, so often in a row, is not killed by chance.
+AT_ONCE_S = 5.0
+MOST_AT_ONCE = 3
 # A try costs the API server two requests per pod, and tries are unlimited: `retry` may only ask for longer waits.
 REFUSED_FIRST_S, REFUSED_MOST_S = 1.0, 60.0
 
@@ -61,6 +66,10 @@ def retry(spec: Training, status: Status, failure: Failure, progress: Progress |
     again = status.last_failure is not None and status.last_failure.code is failure.reason.code
     if failure.reason.code is Code.OUT_OF_MEMORY and again and not productive:
         why = "it ran out of memory twice without progress, and would again"
+        return GiveUp(why=why, program_failures=program, disruptions=disruptions)
+    is_at_once = status.phase is Phase.RUNNING and now - status.since < AT_ONCE_S
+    if failure.is_exit_code and again and is_at_once and disruptions >= MOST_AT_ONCE:
+        why = f"it ended so {disruptions} times in a row, this time at once, and would again"
         return GiveUp(why=why, program_failures=program, disruptions=disruptions)
     if disruptions > spec.retry.infrastructure:
         why = f"{plural(disruptions, 'failure')} in a row without reported progress, `retry.infrastructure` allows "
