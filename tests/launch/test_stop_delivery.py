@@ -137,6 +137,13 @@ def test_what_a_command_leaves_running_is_killed_and_told(pod: PodDir) -> None:
     assert "fairlead: it ended and left 'sleep 613' running, killed now" in pod.log()
 
 
+def test_a_program_that_goes_on_in_a_fork_is_told_that_the_fork_is_killed(pod: PodDir) -> None:
+    program = "import os, time; os.fork() or time.sleep(613); time.sleep(0.5)"
+    record = pod.write(f"{sys.executable} -c '{program}'").run()
+    assert [rank["exit_code"] for rank in record["ranks"]] == [0]
+    assert "running, killed now" in pod.log()
+
+
 def test_a_program_with_workers_that_ends_in_order_is_told_nothing(pod: PodDir, stopping: Path) -> None:
     text = WITH_WORKERS.replace("while not stopped:", "while False:").replace("sys.exit(143)", "")
     (stopping / "ends.py").write_text(text)

@@ -628,7 +628,9 @@ class Shim:
 
     def _tell_left(self, pid: int, rank: int) -> None:
         """Write into the log what a rank has left running, since it is killed and may not have been done."""
-        own = {" ".join(self._argv), *processes.commands([os.getpid()])}
+        own = set(processes.commands([os.getpid()]))
+        if self._argv and os.path.basename(self._argv[0]) in _SHELLS:
+            own.add(" ".join(self._argv))  # subshells, which are about to end
         left = [
             command
             for command in processes.commands(self._remains_of(pid))
@@ -898,6 +900,9 @@ def _ended_by(reaped: Sequence[tuple[int, int, resource.struct_rusage]], number:
 def _has_heeded(code: int | None, number: int | None) -> bool:
     """Return whether a rank ended as if stopped by SIGTERM."""
     return number == signal.SIGTERM or code == 128 + signal.SIGTERM
+
+
+_SHELLS = frozenset({"bash", "dash", "sh"})
 
 
 def _is_helper(command: str) -> bool:
