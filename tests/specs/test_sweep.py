@@ -189,7 +189,20 @@ def test_a_number_is_shown_with_all_of_its_digits(number: float) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["0.1-0.5", "1-5", "1e-5, 1e-1", "0.1,0.2", "0.1 0.2", "0.1;0.2", "1 to 5", "loguniform(1e-5, 1e-1)", "1...5"],
+    [
+        "0.1-0.5",
+        "1-5",
+        "1e-5, 1e-1",
+        "0.1,0.2",
+        "0.1 0.2",
+        "0.1;0.2",
+        "1 to 5",
+        "loguniform(1e-5, 1e-1)",
+        "1...5",
+        "[0.1, 0.2]",
+        "(1, 2)",
+        "np.logspace(-5, -1, 5)",
+    ],
 )
 def test_a_range_in_the_words_of_other_tools_is_no_single_value(text: str) -> None:
     message = problem(parameters=f"{{lr: '{text}'}}")

@@ -20,8 +20,11 @@ _NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
 # Not three points in a row: 1...5 would be 1 to .5, or 1. to 5.
 _RANGE = re.compile(rf"(?P<log>log\s+)?(?P<low>{_NUMBER})(?<!\.)\s*\.\.(?!\.)\s*(?P<high>{_NUMBER})")
 # What other tools write for a range or a list, and would be one word here: 0.1-0.5, 0.1 to 0.5, "0.1, 0.5", 0.1 0.5 or
-# loguniform(1e-5, 1e-1).
-_FOREIGN = re.compile(rf"{_NUMBER}\s*(?:-|\bto\b)\s*{_NUMBER}|{_NUMBER}(?:(?:\s*[,;]\s*|\s+){_NUMBER})+|\w+\(.*\)")
+# np.logspace(-5, -1, 5). Also a list of numbers that was put in quotation marks.
+_LISTED = rf"{_NUMBER}(?:(?:\s*[,;]\s*|\s+){_NUMBER})+"
+_FOREIGN = re.compile(
+    rf"{_NUMBER}\s*(?:-|\bto\b)\s*{_NUMBER}|{_LISTED}|[\[({{]\s*{_LISTED}\s*,?\s*[\])}}]|[\w.]+\(.*\)"
+)
 _MOST_SHOWN = 8
 _WHOLE = re.compile(r"[-+]?\d+")
 _ZEROS = re.compile(r"[-+]?0\d")
