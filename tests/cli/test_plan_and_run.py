@@ -88,12 +88,19 @@ def test_a_sweep_under_way_is_not_submitted_beside_itself_and_plan_says_so(call:
 
 def test_a_loop_submits_all_its_runs_under_names_of_their_own(call: Call) -> None:
     Path("train.py").write_text("")
-    for _ in range(3):
+    for number in range(3):
         assert call("run", "-d", "--", "python", "train.py").code == 0
-        assert call("run", "-d", "--name", "q", "--", "sleep", "60").code == 0
+        quiet = call("run", "-d", "-q", "--name", "q", "--", "sleep", "60")
+        assert (quiet.code, quiet.out, quiet.err) == (0, f"{('q', 'q-2', 'q-3')[number]}\n", "")
     names = [run["name"] for run in json.loads(call("status", "--all", "--json").out)]
     assert sorted(names) == ["q", "q-2", "q-3", "train", "train-2", "train-3"]
     call("delete", "--all", "--yes")
+
+
+def test_names_alone_of_runs_that_are_followed_are_refused(call: Call) -> None:
+    for options in (["-q"], ["-q", "-d", "--json"]):
+        refused = call("run", *options, "--", "true")
+        assert (refused.code, "give it with -d, and without --json" in refused.err) == (2, True)
 
 
 @pytest.mark.parametrize(

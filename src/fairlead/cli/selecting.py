@@ -206,6 +206,8 @@ def confirm(question: str, *, yes: bool, announce: bool = True) -> None:
 
 def describe_runs(runs: list[AnyWorkload]) -> str:
     """Describe runs by number and names, up to a limit."""
-    names = [run.spec.name for run in runs]
+    plain = [run.spec.name for run in runs]
+    is_unique = len(set(plain)) == len(plain)
+    names = plain if is_unique else [f"{run.spec.team}/{run.spec.name}" for run in runs]
     named = ", ".join(names[:MOST_NAMED]) + (f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else "")
     return named if len(runs) == 1 else f"{len(runs)} runs: {named}"

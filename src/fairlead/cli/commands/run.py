@@ -96,6 +96,7 @@ class _Submission:
 )
 @click.option("--ignore", multiple=True, type=click.Choice(IGNORABLE), help="Ignore this field on this cluster.")
 @click.option("-d", "--detach", is_flag=True, help="Submit and return.")
+@click.option("-q", "--quiet", is_flag=True, help="With --detach: print the names of the submitted runs alone.")
 @click.option("--json", "json_", is_flag=True, help="As `attach --json`; with --detach, the submitted runs as JSON.")
 @cluster_options
 def run(
@@ -106,6 +107,7 @@ def run(
     env_files: tuple[Path, ...],
     ignore: tuple[str, ...],
     detach: bool,
+    quiet: bool,
     json_: bool,
 ) -> int:
     """Submit the runs in FILES and follow them, or run a command: `fairlead run -- python train.py`.
@@ -116,6 +118,8 @@ def run(
     A FILE of `-` is standard input, with paths relative to the current directory.
     """
     submission = _Submission()
+    if quiet and (json_ or not detach):
+        raise click.UsageError("-q is for runs that are submitted alone: give it with -d, and without --json.")
     if env_files:
         from fairlead.cli.env_file import read_env_files  # here and not above: few runs have such a file
 
@@ -126,7 +130,12 @@ def run(
             )
         os.environ.update(read_env_files(env_files))  # which the run gets, as it gets those of the shell
     try:
-        return _run(target, asked_of(files, name, overrides), submission, ignore=ignore, detach=detach, json_=json_)
+        requests = asked_of(files, name, overrides)
+        if quiet:
+            _run(target, requests, submission, ignore=ignore, detach=True, says=False)
+            print(*(workload.spec.name for workload in submission.submitted), sep="\n")
+            return 0
+        return _run(target, requests, submission, ignore=ignore, detach=detach, json_=json_, says=not json_)
     except KeyboardInterrupt:
         message(f"\n{submission.say()}")
         return DETACHED
@@ -139,7 +148,8 @@ def _run(
     *,
     ignore: tuple[str, ...],
     detach: bool,
-    json_: bool,
+    says: bool,
+    json_: bool = False,
 ) -> int:
     cluster = submission.cluster = target.open(is_to_submit=True)
     # All are admitted before any is submitted, so that an error in one submits none.
@@ -147,18 +157,18 @@ def _run(
     _refuse_taken(cluster, [wanted.spec for wanted in admitted])
     submission.wanted, submitted = admitted, submission.submitted
     for wanted in admitted:
-        if wanted.taken is not None and not json_:
+        if wanted.taken is not None and says:
             message(wanted.taken)
-        for note in wanted.notes if not json_ else ():
+        for note in wanted.notes if says else ():
             if note.startswith("run: "):  # what the plan says of the command, which few look at first
                 message(note)
         before = _before(cluster, wanted.spec)
         workload = submit(cluster, wanted)
         submitted.append(workload)
-        if before is not None and not json_:
+        if before is not None and says:
             what = "Changed" if before.spec != workload.spec else "Nothing has changed of"
             message(f"{what} {workload.spec.name}{cluster.where(workload)}.")
-        elif not json_:
+        elif says:
             renamed = "" if workload.spec.name == wanted.spec.name else f" (another run is named {wanted.spec.name})"
             message(f"Submitted {workload.spec.name}{cluster.where(workload)}{renamed}.")
             _tell_checkpoints(cluster, wanted.spec, workload)
