@@ -22,6 +22,8 @@ WITHOUT_JSON = {
     "model",
     "data",
     "fleet",
+    "workspace",
+    "workspace delete-home",
     "fleet run",
     "metrics rules",
     "metrics dashboards",

@@ -126,12 +126,13 @@ PARTS: dict[str, dict[str, Callable[[], str]]] = {
     "retraining.md": {"on": lambda: table(KINDS["Pipeline"], within=("schedule", "on"))},
     "tuning.md": {"Sweep": lambda: table(KINDS["Sweep"], told_elsewhere=("trial",))},
     "serving.md": {"Serving": lambda: table(KINDS["Serving"])},
+    "workspaces.md": {"Workspace": lambda: table(KINDS["Workspace"])},
     "fleets.md": {"Fleet": lambda: table(KINDS["Fleet"])},
     "commands.md": {"commands": commands},
     "files.md": {"files": files},
     "decisions/README.md": {"decisions": decisions.index},
 }
-OF_KINDS = ("specs.md", "pipelines.md", "tuning.md", "serving.md", "fleets.md")
+OF_KINDS = ("specs.md", "pipelines.md", "tuning.md", "serving.md", "workspaces.md", "fleets.md")
 assert {kind for page in OF_KINDS for kind in PARTS[page]} == set(KINDS)
 
 

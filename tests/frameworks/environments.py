@@ -22,6 +22,7 @@ WANTED = {
     "atheris": ("atheris==3.0.0",),
     "deepspeed": ("deepspeed==0.19.8",),
     "jax": ("jax[cpu]==0.10.2",),
+    "jupyter": ("jupyter-server==2.21.1", "ipykernel==7.4.0"),
     "lightgbm": ("lightgbm==4.7.0",),
     "mlflow": ("mlflow==3.17.2",),
     "mpi": ("mpi4py==4.1.2", "mpich==5.0.2"),

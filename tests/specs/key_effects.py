@@ -33,6 +33,7 @@ from fairlead.cluster.local.cluster import LocalCluster
 from fairlead.cluster.local.code.keeping import CodeStore
 from fairlead.cluster.local.home import Home
 from fairlead.cluster.prometheus import PrometheusReader
+from fairlead.cluster.selection import Selection
 from fairlead.cluster.simulated.cluster import SimulatedCluster
 from fairlead.cluster.simulated.faults import LosePod
 from fairlead.cluster.simulated.programs import Program
@@ -46,7 +47,7 @@ from fairlead.control.simulation import World, simulate
 from fairlead.errors import InvalidSpec
 from fairlead.policy.decide import decide
 from fairlead.policy.fleet.placement import decide_fleet
-from fairlead.policy.kinds import idleness
+from fairlead.policy.kinds import idleness, workspace_idle
 from fairlead.policy.kinds.replica import judge as judge_replica
 from fairlead.policy.kinds.step_runs import child_spec
 from fairlead.policy.placement.node_eligibility import CAPACITY_TYPE_LABEL
@@ -74,6 +75,7 @@ from fairlead.state.access_keys import AccessKey
 from fairlead.state.fleets import ClusterSeen, Copy, FleetRun, FleetSnapshot, HeldNode, Room, Stage
 from fairlead.state.plan import Change
 from fairlead.state.pool_demand import PoolDemand
+from fairlead.state.reasons import Code, Reason
 from fairlead.state.scheduling_policy import DEFAULT, POLICIES, SchedulingPolicy
 from fairlead.state.snapshot import (
     Gpu,
@@ -437,6 +439,53 @@ EFFECTS["Training"] = [
     Effect("parallel.candidates.*.micro_batch", None, 2, local_pod, OF_64),
     Effect("parallel.candidates.*.recompute", None, "full", local_pod, OF_64),
     Effect("parallel.candidates.*.estimate", "1s", "2s", the_candidates, OF_64),
+]  # fmt: skip
+
+# Workspaces -----------------------------------------------------------------------------------------------------------
+
+
+def left_alone(spec: Any) -> object:
+    """What follows for a workspace in which nothing happens in the first two hours."""
+    run = Workload(
+        uid=UID, spec=spec, intent=Intent.RUN, status=status(Phase.RUNNING, since=NOW, warning=QUIET, warned_at=NOW),
+        version=1, created_at=NOW,
+    )  # fmt: skip
+    return workspace_idle.act(run, (), NOW + 7200.0), workspace_idle.reason(run, (), NOW + 7200.0)
+
+
+def selected(spec: Any) -> object:
+    """Which of two selections by label it belongs to."""
+    return Selection(labels=(("experiment", "a"),)).matches(a_workload(spec))
+
+
+QUIET = Reason(code=Code.IDLE, message="nothing ran in it")
+EFFECTS["Workspace"] = [
+    *(
+        each
+        for each in EFFECTS["Training"]
+        if each.key in ("name", "team", "setup", "env", "resources.gpu", "resources.cpu", "resources.memory")
+        and each.after != "auto" and each.seen is not kubernetes_pod
+    ),
+    Effect("resources.sharing", ["mps"], ["time-slicing"], Played(nodes=SHARED, seconds=5), {"resources.gpu": 0.5}),
+    *(
+        each
+        for each in EFFECTS["Training"]
+        if each.key.startswith("data.") and each.key not in ("data.*.at", "data.*.write") and each.seen is local_pod
+    ),
+    *(
+        each
+        for each in EFFECTS["Training"]
+        if each.key in ("logs.max", "priority", "max_duration", "max_cost", "grace")
+    ),
+    Effect("name", "t", "u", local_pod),
+    Effect("team", None, "vision", local_pod),
+    Effect("labels", None, {"experiment": "a"}, selected),
+    Effect("ide", None, "ssh", local_pod),
+    Effect("home", "/a", "/b", local_pod),
+    Effect("workdir", "/a", "/b", local_pod),
+    Effect("idle.after", None, "3h", left_alone),
+    Effect("suspend_at.at", "0 0 1 1 *", "* * * * *", left_alone),
+    Effect("suspend_at.timezone", None, "Asia/Tokyo", left_alone, {"suspend_at.at": "0 2 * * *", "idle.after": "9h"}),
 ]  # fmt: skip
 
 # Teams ----------------------------------------------------------------------------------------------------------------
@@ -1206,6 +1255,7 @@ EFFECTS["Fleet"] = [
 
 BASES: dict[str, Mapping[str, Any]] = {
     "Training": TRAINING,
+    "Workspace": {"name": "t"},
     "Pipeline": {"name": "t", "steps.*.run": "echo hi"},
     "Sweep": {"name": "t", **SWEEP},
     "Serving": {"name": "t", "run": "python serve.py"},

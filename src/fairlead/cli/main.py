@@ -24,6 +24,7 @@ SECTIONS = {
         "stop": ("intents", "Stop runs after a checkpoint."),
         "suspend": ("intents", "Pause runs and release what they hold."),
         "resume": ("resume", "Continue suspended, stopped or failed runs."),
+        "workspace": ("workspace", "Open workspaces, and remove their homes."),
         "fleet": ("fleet", "Distribute runs over several clusters."),
         "rollback": ("rollback", "Roll an endpoint back to an earlier revision."),
         "gateway": ("gateway", "Show or set the proxy in front of endpoints."),

@@ -8,11 +8,12 @@ from fairlead.runtime import run_key
 from fairlead.runtime.rendezvous import FIRST_PORT
 from fairlead.specs.data import DataMode, DataSource
 from fairlead.specs.training import LISTING, Framework
-from fairlead.state.snapshot import Workload, is_replica
+from fairlead.state.snapshot import Workload, is_replica, is_workspace
 from fairlead.state.split_probing import untried
 
 if TYPE_CHECKING:
     from fairlead.specs.serving import Replica
+    from fairlead.specs.workspace import Workspace
 
 LOOPBACK = "127.0.0.1"
 
@@ -89,6 +90,8 @@ def environment(
         env |= _data(spec.data, data_dir)
     if is_replica(workload.spec):
         env |= _replica(workload.spec, pod_uid, listen, master[1])
+    if is_workspace(workload):
+        env["FAIRLEAD_WORKSPACE"] = _workspace(workload.spec, listen, master[1])
     if workload.spec.has_rendezvous:
         env |= _rendezvous(workload, attempt, index, *master) | {run_key.FILE: key_file}
         env |= _of_torchrun(workload, index, *master)
@@ -139,6 +142,12 @@ def _replica(spec: "Replica", pod_uid: str, listen: str, port: int) -> dict[str,
         "FAIRLEAD_GRACE": f"{spec.grace_s:g}",
         "FAIRLEAD_MAX_QUEUE": str(spec.max_queue),
     }
+
+
+def _workspace(spec: "Workspace", listen: str, port: int) -> str:
+    """Return the settings of a workspace as its process reads them."""
+    settings = {"ide": spec.ide.value, "home": spec.home, "host": listen, "port": port, "after_s": spec.idle.after_s}
+    return json.dumps(settings)
 
 
 def _rendezvous(workload: Workload, attempt: int, index: int, host: str, port: int) -> dict[str, str]:

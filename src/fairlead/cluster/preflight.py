@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from fairlead.cluster.client import Probing
 from fairlead.runtime.launching import interpreter_for, needs_shell, simple_words
+from fairlead.runtime.workspace import servers
 from fairlead.specs.constraints import quote
 from fairlead.specs.overlay import Overlay
 from fairlead.specs.training import Training
@@ -251,6 +252,8 @@ def command_problem(
     problem = _program_problem(invocation.program, workdir, env) or _script_problem(invocation, workdir, env)
     if problem is not None or not _may_start(invocation.program, spec, workdir, env, probing):
         return problem
+    if (ide := getattr(spec, "ide", None)) is not None:
+        return _ide_problem(invocation, ide, workdir, env)
     return (_server_problem(invocation, workdir, env) if getattr(spec, "predictor", None) else None) or _module_problem(
         invocation, workdir, env
     )
@@ -362,6 +365,18 @@ def _server_problem(invocation: Invocation, workdir: Path, env: Mapping[str, str
         f"has no {' and no '.join(absent)}, which a predictor is served with. `pip install 'fairlead[serve]' numpy` "
         "there, activate the environment that has them, or install them in a `setup` step"
     )
+
+
+def _ide_problem(invocation: Invocation, ide: str, workdir: Path, env: Mapping[str, str]) -> str | None:
+    """Return why the server of a workspace cannot start; None when it may."""
+    if ide != "jupyter":
+        lacking = servers.missing(ide, os.pathsep.join(_path(workdir, env)))
+        return None if lacking is None else f"`ide: {ide}`: this machine {lacking}"
+    if not _absent_modules(invocation, ("jupyter_server",), workdir, env):
+        return None
+    python = shutil.which(invocation.program, path=os.pathsep.join(_path(workdir, env)))
+    remedy = "activate the environment that has it, or install it in a `setup` step"
+    return f"`ide: jupyter`: the Python of {invocation.program!r}, {python}, {servers.INSTALL[ide]}, {remedy}"
 
 
 def _may_start(program: str, spec: Training, workdir: Path, env: Mapping[str, str], probing: Probing) -> bool:

@@ -79,6 +79,11 @@ def admit(
         Conflict: This cluster cannot honour a field, or ``ignore`` names one that it can.
         CannotFit: The gang would not fit even on an empty cluster, where this cluster can check that in advance.
     """
+    if cluster.has_containers and spec.kind == Kind.WORKSPACE:
+        raise Conflict(
+            f"{spec.name}: a Workspace runs on this machine only so far: on Kubernetes nothing keeps its home, which "
+            "needs a claim that outlives its pod. Give `--cluster local`."
+        )
     if spec.kind == Kind.SERVING:
         _refuse_endpoint(cluster, cast("Serving", spec))
     if spec.kind == Kind.SWEEP:
@@ -331,8 +336,8 @@ def free_name(cluster: ClusterClient, spec: WorkloadSpec, *, beside_unfinished: 
         beside_unfinished: Whether a Training's name also differs from those of unfinished runs of its team. That of an
             unfinished parent is no such name: its children have numbers, of which the run would take one.
     """
-    if spec.kind == Kind.SERVING:
-        return spec.name  # an endpoint keeps its address, and with it its name
+    if spec.kind in (Kind.SERVING, Kind.WORKSPACE):
+        return spec.name  # an endpoint keeps its address, and a workspace its home, and with it its name
     taken, wanted = cluster.finished_names(spec.team), spec.name
     if beside_unfinished and isinstance(spec, Training):
         unfinished = {run.spec.name: run.spec for run in cluster.unfinished(spec.team)}

@@ -22,6 +22,7 @@ from fairlead.policy.pass_cache import PassCache, only_waits
 from fairlead.policy.queue.scheduling import Contention, start
 from fairlead.policy.scaling import elastic
 from fairlead.policy.scaling.elastic import is_resizing
+from fairlead.specs.workload import Kind
 from fairlead.state.plan import Change, Plan
 from fairlead.state.pool_demand import Standby
 from fairlead.state.reasons import Code
@@ -224,6 +225,7 @@ def _is_quiet(workload: Workload, pods: list[Pod], now: float) -> bool:
     if (
         status.phase is not _RUNNING
         or workload.intent is not _RUN
+        or spec.kind == Kind.WORKSPACE
         or spec.max_duration_s is not None
         or spec.stall_timeout_s is not None
         or status.nodes is not None

@@ -17,7 +17,7 @@ from fairlead.policy.selection.selection import turn_times
 from fairlead.policy.selection.slowdowns import is_colocated, settles_at
 from fairlead.state.capacity_requests import PATIENCE_S
 from fairlead.state.scheduling_policy import Selection
-from fairlead.state.snapshot import Phase, Snapshot, Workload
+from fairlead.state.snapshot import Phase, Snapshot, Workload, is_workspace
 from fairlead.state.split_probing import untried
 
 
@@ -44,6 +44,7 @@ def depends_on_time(workload: Workload) -> bool:
         or bool(status.lost)
         or spec.capacity.auto
         or bool(untried(spec, status.probing))
+        or is_workspace(workload)
     )
 
 
@@ -77,6 +78,10 @@ def decision_times(snapshot: Snapshot, now: float, timed: Iterable[Workload] | N
 
             yield status.since + MOST_S
         yield next_look(workload, now)
+        if is_workspace(workload):
+            from fairlead.policy.kinds.workspace_idle import look_times as idle_times  # here, since few are workspaces
+
+            yield from idle_times(workload, now)
         if spec.capacity.auto and not status.phase.is_final:
             yield spot_deadline.next_tick(workload, now)
     if snapshot.rules.selection is Selection.LEAST_WORK:

@@ -37,6 +37,7 @@ from fairlead.policy.queue.spec_traits import SpecTraits
 from fairlead.policy.queue.timeline import Timeline
 from fairlead.policy.queue.waiting_lists import WaitingLists
 from fairlead.policy.selection.slowdowns import is_colocated
+from fairlead.specs.workload import Kind
 from fairlead.state.reasons import Code, Reason
 from fairlead.state.snapshot import Intent, Phase, Pod, PodPhase, Snapshot, Workload
 
@@ -403,6 +404,7 @@ def quiet_until(workload: Workload, pods: Sequence[Pod]) -> float | None:
     if (
         status.phase is not _RUNNING
         or workload.intent is not _RUN
+        or spec.kind == Kind.WORKSPACE
         or spec.stall_timeout_s is not None
         or status.nodes is not None
         or status.warning is not None

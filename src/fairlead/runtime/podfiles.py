@@ -56,6 +56,17 @@ def write_json(path: Path, value: object, *, durably: bool = True) -> None:
         raise
 
 
+def write_private(path: Path, content: str) -> None:
+    """Write a text to a file that its owner alone can read.
+
+    Raises:
+        OSError: The file was not written.
+    """
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    with os.fdopen(fd, "w", encoding="utf-8") as file:
+        file.write(content)
+
+
 def make_durable(path: Path) -> None:
     """Make a file that was written without waiting for the disk survive a power failure.
 

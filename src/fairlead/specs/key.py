@@ -14,7 +14,7 @@ from fairlead.frozen import dataclass
 from fairlead.specs.constraints import Constraints, Limit, Text
 
 if TYPE_CHECKING:
-    from fairlead.specs.field_types import ListField, MapField, Named, OverlayField, Section, Single
+    from fairlead.specs.field_types import ListField, MapField, Named, OverlayField, Section, SectionMap, Single
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class Key:
     """
 
     name: str
-    kind: "Single | MapField | ListField | OverlayField | Named | Callable[[], Section] | None" = None
+    kind: "Single | MapField | ListField | OverlayField | Named | Callable[[], Section | SectionMap] | None" = None
     rule: Limit | Text | None = None
     _: KW_ONLY
     example: str

@@ -20,10 +20,11 @@ if TYPE_CHECKING:
     from fairlead.specs.sweep import Sweep
     from fairlead.specs.team import Team
     from fairlead.specs.training import Training
+    from fairlead.specs.workspace import Workspace
 
 API_VERSION = "fairlead.dev/v1alpha1"
 
-Spec: TypeAlias = "Training | Serving | Sweep | Pipeline | Team | Pool | Simulation | Fleet"
+Spec: TypeAlias = "Training | Workspace | Serving | Sweep | Pipeline | Team | Pool | Simulation | Fleet"
 
 
 _HOMES = {"Replica": "serving"}
@@ -51,7 +52,7 @@ class _Kinds(Mapping[str, Section]):
         return kind in self._homes or kind in added_kinds()
 
 
-_WRITTEN = ("Training", "Serving", "Sweep", "Pipeline", "Team", "Pool", "Simulation", "Fleet")
+_WRITTEN = ("Training", "Workspace", "Serving", "Sweep", "Pipeline", "Team", "Pool", "Simulation", "Fleet")
 KINDS: Mapping[str, Section] = _Kinds(*_WRITTEN)
 """Kinds that users write."""
 OBJECTS: Mapping[str, Section] = _Kinds(*_WRITTEN, "Replica")

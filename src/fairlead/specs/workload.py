@@ -18,6 +18,7 @@ class Kind(StrEnum):
 
     TRAINING = "Training"
     REPLICA = "Replica"
+    WORKSPACE = "Workspace"
     SERVING = "Serving"
     SWEEP = "Sweep"
     PIPELINE = "Pipeline"

@@ -23,6 +23,7 @@ if TYPE_CHECKING:  # a command that lists runs needs none of them, and defining 
 
     from fairlead.specs.serving import Replica
     from fairlead.specs.team import Team
+    from fairlead.specs.workspace import Workspace
     from fairlead.state.capacity_requests import CapacityRequest, Growth
     from fairlead.state.demand import Demand
     from fairlead.state.engine_endpoints import EngineEndpoint
@@ -569,6 +570,7 @@ class Workload(Generic[Spec_co]):
         progress: Its last report; None without one.
         parent: The uid of the workload that submitted it; None if a user did.
         idle: The finding that it is idle; None if it is not, or if that is not measured.
+        gpu_active_at: When the GPUs of a workspace were last measured as used; None if never, and for other kinds.
     """
 
     uid: str
@@ -580,6 +582,7 @@ class Workload(Generic[Spec_co]):
     progress: Progress | None = None
     parent: str | None = None
     idle: "Idleness | None" = None
+    gpu_active_at: float | None = None
 
     @property
     def gang(self: "Workload") -> Training:
@@ -618,6 +621,11 @@ def is_leaf(workload: AnyWorkload) -> TypeGuard[Workload]:
 def is_replica(spec: object) -> "TypeGuard[Replica]":
     """Return whether a leaf is a replica of an endpoint, without importing that module, which few runs need."""
     return getattr(spec, "kind", "") == Kind.REPLICA
+
+
+def is_workspace(workload: "Workload") -> "TypeGuard[Workload[Workspace]]":
+    """Return whether a leaf is a workspace, without importing that module, which few runs need."""
+    return workload.spec.kind == Kind.WORKSPACE
 
 
 def shown_name(leaf: GangSpec) -> str:

@@ -179,15 +179,20 @@ def _run(
             print(as_json([run_json(workload) for workload in submitted]))
         return 0
     endpoints = [run for run in submitted if _is_endpoint(run.spec)]
-    others = [run for run in submitted if not _is_endpoint(run.spec)]
+    workspaces = [run for run in submitted if run.spec.kind == Kind.WORKSPACE]
+    others = [run for run in submitted if run.spec.kind not in (Kind.SERVING, Kind.WORKSPACE)]
     code = 0
     if endpoints:
         from fairlead.cli.endpoints import await_ready  # here, since few runs are endpoints, which never end
 
         code = await_ready(cluster, endpoints, json_=json_)
+    if workspaces:
+        from fairlead.cli.workspaces import await_workspaces  # here, since few runs are workspaces, which never end
+
+        await_workspaces(cluster, workspaces)
     if not others:
         if json_:
-            print(as_json([run_json(cluster.get(run.uid)) for run in endpoints]))
+            print(as_json([run_json(cluster.get(run.uid)) for run in (*endpoints, *workspaces)]))
         return code
     from fairlead.cli.follow import follow  # here, since neither `plan` nor `run -d` follows anything
 

@@ -9,6 +9,8 @@ DESCRIBED = ("Team", "Pool")
 """Kinds that describe the cluster itself; they are cluster-scoped."""
 SUBMITTED_BY: Mapping[str, str] = {"Replica": "Serving"}
 """Kinds that users do not write, and the kinds whose workloads create them."""
+NOT_IN_PODS = ("Workspace",)
+"""Kinds that run on one machine only, so that a cluster has no objects of them."""
 _LEAVES = frozenset({"Training", "Replica"})
 
 
@@ -19,7 +21,7 @@ def kept_kinds() -> tuple[str, ...]:
 
 def workload_kinds() -> tuple[str, ...]:
     """Return the kinds of workloads."""
-    return tuple(KINDS)
+    return tuple(kind for kind in KINDS if kind not in NOT_IN_PODS)
 
 
 def leaf_kinds() -> tuple[str, ...]:

@@ -48,7 +48,7 @@ from fairlead.state.plan import Event
 from fairlead.state.pod_uids import pod_uid
 from fairlead.state.reasons import Code, Reason
 from fairlead.state.slow_ranks import SlowRankReport
-from fairlead.state.snapshot import Node, Pod, PodPhase, Progress, Workload, is_replica
+from fairlead.state.snapshot import Node, Pod, PodPhase, Progress, Workload, is_workspace
 from fairlead.untrusted_json import moment, text, whole
 
 log = logging.getLogger(__name__)
@@ -219,9 +219,9 @@ class Agent:
         if pod.phase is not PodPhase.RUNNING:
             return pod
         if not self._probes.knows(pod.uid):
-            spec = self._store.get(pod.workload_uid).spec
-            port = port_for(self._home, pod.workload_uid, pod.attempt) if is_replica(spec) else 0
-            self._probes.add(pod.uid, port, spec.probe if is_replica(spec) else None)
+            probe: str | None = getattr(self._store.get(pod.workload_uid).spec, "probe", None)
+            port = 0 if probe is None else port_for(self._home, pod.workload_uid, pod.attempt)
+            self._probes.add(pod.uid, port, probe)
         answer = self._probes.answer(pod.uid)
         if answer is None:
             return pod
@@ -271,6 +271,8 @@ class Agent:
         workload = self._store.get(pod.workload_uid)
         path.mkdir(parents=True, exist_ok=True)
         (self._home.run(workload.uid) / "files").mkdir(exist_ok=True)
+        if is_workspace(workload) and workload.spec.home is not None:
+            Path(workload.spec.home).mkdir(mode=0o700, parents=True, exist_ok=True)
         environ = read_json(self._home.environment(workload.uid))
         if environ is None:
             gone = f"its kept environment is gone; submit {workload.spec.name} again from the shell it is to run in"

@@ -61,6 +61,7 @@ if TYPE_CHECKING:
     from fairlead.specs.sweep_engines import SweepEngine
     from fairlead.specs.team import Team
     from fairlead.specs.workload import WorkloadSpec
+    from fairlead.specs.workspace import Workspace
     from fairlead.state.access_keys import AccessKey
     from fairlead.state.demand import Demand
     from fairlead.state.measurements import Measurement
@@ -140,8 +141,11 @@ class LocalCluster:
         """Return the runs with their measured idleness."""
         if self._meter is None:
             return runs
-        measured = [(run, self._meter.idle_of(run)) for run in runs]
-        return tuple(run if idle is None else replace(run, idle=idle) for run, idle in measured)
+        measured = [(run, self._meter.idle_of(run), self._meter.gpu_active_at(run)) for run in runs]
+        return tuple(
+            run if idle is None and active_at is None else replace(run, idle=idle, gpu_active_at=active_at)
+            for run, idle, active_at in measured
+        )
 
     @property
     def machine(self) -> "LocalCluster":
@@ -419,6 +423,14 @@ class LocalCluster:
         from fairlead.cluster.preflight import command_problem, place_problem, workdir_problem
 
         base = Path.home() if directory is None else directory.absolute()
+        if spec.kind == Kind.WORKSPACE:
+            workspace = self._with_home(cast("Workspace", spec), base)
+            if workspace.workdir == workspace.home and not Path(workspace.home or "").exists():
+                # Its first start makes it.
+                if (problem := command_problem(workspace, Path.home(), os.environ, probing)) is not None:
+                    raise InvalidSpec((f"{spec.name}: {problem}.",))
+                return Prepared(spec=workspace)
+            spec = workspace
         workdir = Path(os.path.normpath(base if spec.workdir is None else base / Path(spec.workdir).expanduser()))
         if (problem := workdir_problem(workdir)) is not None:
             raise InvalidSpec((f"{spec.name}: workdir: {problem}. Correct `workdir`, or make the directory first.",))
@@ -433,6 +445,12 @@ class LocalCluster:
         problem = self._code().problem(spec)
         notes = () if problem is None else (f"snapshot: the code is not kept, and edits reach the run: {problem}",)
         return Prepared(spec=spec if directory is None else self._with_origin(spec, workdir), notes=notes)
+
+    def _with_home(self, spec: "Workspace", base: Path) -> "Workspace":
+        """Return a workspace with the path of its home, which it opens if it names no other directory."""
+        own = self.home.workspace(spec.team, spec.name)
+        home = str(own) if spec.home is None else os.path.normpath(base / Path(spec.home).expanduser())
+        return replace(spec, home=home, workdir=home if spec.workdir is None else spec.workdir)
 
     def _with_model(self, spec: Training, base: Path) -> Training:
         """Return the spec with the path of its model, if it is a replica with one."""

@@ -130,6 +130,15 @@ class Home:
         return self.path / "data"
 
     @property
+    def workspaces(self) -> Path:
+        """Return the directory of the homes of workspaces, by team and name; they outlive their workspaces."""
+        return self.path / "workspaces"
+
+    def workspace(self, team: str, name: str) -> Path:
+        """Return the home of the workspaces of that name, existing or not."""
+        return below(self.workspaces, team, name)
+
+    @property
     def triggers(self) -> Path:
         """Return the directory of triggers that `fairlead apply` stored: two files each, definition and progress."""
         return self.path / "triggers"

@@ -14,7 +14,7 @@ from fairlead.cluster.local.pod_files import read_pids
 from fairlead.cluster.local.store import Measured
 from fairlead.policy.kinds import idleness
 from fairlead.state.series import Point
-from fairlead.state.snapshot import WHOLE_MILLI, Pod, PodPhase, Workload, is_replica
+from fairlead.state.snapshot import WHOLE_MILLI, Pod, PodPhase, Workload, is_replica, is_workspace
 from fairlead.state.system_metrics import CPU, GPU, GPU_MEMORY, MEMORY, POWER, TEMPERATURE
 
 if TYPE_CHECKING:
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 SAMPLE_S = 15.0
 # Minimum number of samples within the shortest window that a run's `idle` names.
 LEAST_SAMPLES = 10
+# GPUs that were used more than this in a sample count as activity in a workspace.
+USED = 0.02
 # Beyond so many samples of a run, pairs are merged.
 MOST_SAMPLES = 2_000
 
@@ -45,6 +47,7 @@ class UtilizationMeter:
         self._nvml: NvmlReader | None = None
         self._samples: dict[tuple[str, int], list[idleness.Sample]] = {}
         self._idle: dict[tuple[str, int], Idleness] = {}
+        self._gpu_active_at: dict[str, float] = {}
         self._cpu_s: dict[str, tuple[float, float]] = {}
         self._looked_at: float | None = None
         self._due_at = 0.0
@@ -77,7 +80,8 @@ class UtilizationMeter:
         self._samples, self._idle = seen, {}
         for run in counted:
             idle = idleness.idleness(seen[run.uid, run.status.attempt], run.spec.idle, now)
-            if idle is not None and not is_replica(run.spec):  # a server may well wait for requests
+            # A server may well wait for requests, and a person may think.
+            if idle is not None and not is_replica(run.spec) and not is_workspace(run):
                 self._idle[run.uid, run.status.attempt] = idle
         self._cpu_s = {uid: total for uid, total in self._cpu_s.items() if uid in processes}
         if measured:
@@ -86,6 +90,10 @@ class UtilizationMeter:
     def idle_of(self, run: Workload) -> Idleness | None:
         """Return the idleness of a run as its spec defines it; None if it is busy, or that is not known yet."""
         return self._idle.get((run.uid, run.status.attempt))
+
+    def gpu_active_at(self, run: Workload) -> float | None:
+        """Return when the GPUs of a workspace were last seen in use; None if never."""
+        return self._gpu_active_at.get(run.uid)
 
     def close(self) -> None:
         """Close NVML."""
@@ -123,6 +131,8 @@ class UtilizationMeter:
             mean = sum(busy.values()) / len(busy)
             if has_gpus:
                 values[GPU] = mean
+                if mean > USED and is_workspace(run):
+                    self._gpu_active_at[run.uid] = now
             if since is not None:
                 samples.append(
                     idleness.sample_of(run, pods, at=now, span_s=now - since, busy=mean, has_gpus=has_gpus, cores=cores)

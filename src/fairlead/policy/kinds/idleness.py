@@ -15,7 +15,7 @@ from fairlead.specs.training import Idle, WhenIdle
 from fairlead.state.idleness import Idleness
 from fairlead.state.plan import Change
 from fairlead.state.reasons import Code, Reason
-from fairlead.state.snapshot import Intent, Node, Phase, Pod, Progress, Workload
+from fairlead.state.snapshot import Intent, Node, Phase, Pod, Progress, Workload, is_workspace
 from fairlead.text.money import describe_microusd
 from fairlead.text.quantities import describe_duration, plural
 
@@ -153,6 +153,15 @@ def reason(run: Workload, nodes: Iterable[Node]) -> Reason | None:
     return Reason(code=Code.IDLE, message=message, remedy=_remedy(idle))
 
 
+def announced(run: Workload, live: tuple[Pod, ...], nodes: Iterable[Node], now: float) -> Reason | None:
+    """Return the warning about an idle run, or about the coming suspension of a workspace; None for none."""
+    if is_workspace(run):
+        from fairlead.policy.kinds import workspace_idle  # here, since few runs are workspaces
+
+        return workspace_idle.reason(run, live, now)
+    return reason(run, nodes)
+
+
 def _remedy(idle: Idleness) -> str:
     if idle.saving >= EXPLAINS * (1.0 - idle.busy):
         return "Save less often, by `checkpoint.every`, or to a faster place, by `checkpoint.to`."
@@ -167,6 +176,10 @@ def _remedy(idle: Idleness) -> str:
 
 def act(run: Workload, live: tuple[Pod, ...], nodes: Iterable[Node], now: float) -> Change | None:
     """Return the change for an idle run whose spec asks for one; None if it asks for a notification only."""
+    if is_workspace(run):
+        from fairlead.policy.kinds import workspace_idle  # here, since few runs are workspaces
+
+        return workspace_idle.act(run, live, now)
     wish = run.spec.idle
     if wish.then is WhenIdle.NOTIFY:
         return None

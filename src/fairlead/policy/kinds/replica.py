@@ -31,11 +31,11 @@ def judge(workload: Workload, pods: tuple[Pod, ...], snapshot: Snapshot, now: fl
     failure = _ended_by_itself(own) or diagnose(workload.gang, own, snapshot.nodes, workload.progress, now)
     if failure is not None and failure.blame is not Blame.QUOTA:
         live = tuple(pod for pod in pods if not pod.phase.is_final)
-        return training.after_failure(workload, live, failure, _again(workload, now), now)
+        return training.after_failure(workload, live, failure, restart_of(workload, now), now)
     change = training.judge(workload, pods, snapshot, now)
     after = None if change is None or change.status is None else change.status.phase
     if status.phase is Phase.STARTING and after is Phase.RUNNING:
-        return _wait_for_probe(workload, own, now)
+        return wait_for_probe(workload, own, now)
     return change
 
 
@@ -51,7 +51,7 @@ def _ended_by_itself(own: tuple[Pod, ...]) -> Failure | None:
     return Failure(blame=Blame.PROGRAM, reason=reason)
 
 
-def _again(workload: Workload, now: float) -> Again:
+def restart_of(workload: Workload, now: float) -> Again:
     """Return when it starts again: at once after it has served for a while, else after a delay that doubles."""
     status, spec = workload.status, workload.spec
     steady = status.phase is Phase.RUNNING and now - status.since >= STEADY_S
@@ -60,13 +60,16 @@ def _again(workload: Workload, now: float) -> Again:
     return Again(at=now + wait_s, program_failures=status.program_failures, disruptions=count)
 
 
-def _wait_for_probe(workload: Workload, own: tuple[Pod, ...], now: float) -> Change | None:
-    """Return the change to Running of a started replica if its probe succeeds; else the reason why it is not ready."""
-    status, spec = workload.status, workload.spec
-    if all(pod.ready for pod in own):
+def wait_for_probe(workload: Workload, own: tuple[Pod, ...], now: float) -> Change | None:
+    """Return the change to Running of a started server if its probe succeeds; else the reason why it is not ready.
+
+    A server without a probe is ready once it has started.
+    """
+    status = workload.status
+    probe: str | None = getattr(workload.spec, "probe", "/")
+    if probe is None or all(pod.ready for pod in own):
         reason = Reason(code=Code.RANKS_STARTED, message="it answers its probe")
         return change_to(workload, move(status, Phase.RUNNING, reason, now))
-    probe = spec.probe if isinstance(spec, Replica) else "/"
     message = next((pod.message for pod in own if pod.message is not None and not pod.ready), None)
     reason = Reason(code=Code.NOT_READY, message=message or f"its server has started; waits for an answer on {probe}")
     if status.reason == reason:

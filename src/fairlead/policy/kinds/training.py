@@ -272,7 +272,9 @@ _TOLD = frozenset({Code.CHECKPOINT_LATE, Code.IDLE, Code.NODE_SILENT, Code.SLOW_
 def _warn(workload: Workload, live: tuple[Pod, ...], snapshot: Snapshot, now: float) -> Change | None:
     """Record the warning of a running run; with an event, except for failed saves, which have their own."""
     first = silent_nodes.reason(workload, live, snapshot.nodes)
-    otherwise = slow_rank.reason(workload, live, snapshot.nodes) or idleness.reason(workload, snapshot.nodes)
+    otherwise = slow_rank.reason(workload, live, snapshot.nodes) or idleness.announced(
+        workload, live, snapshot.nodes, now
+    )
     status = checkpoints.warned(workload, now, first, otherwise=otherwise)
     if status is None:
         return None

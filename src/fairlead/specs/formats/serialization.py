@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 # By name, so that a database of runs imports no other kinds.
 _HOMES = {
     "Training": "fairlead.specs.training",
+    "Workspace": "fairlead.specs.workspace",
     "Pipeline": "fairlead.specs.pipeline",
     "Sweep": "fairlead.specs.sweep",
     "Serving": "fairlead.specs.serving",

@@ -1,0 +1,57 @@
+"""Waits for workspaces until they can be opened."""
+
+import time
+from typing import TYPE_CHECKING
+
+from fairlead.cli.show import message
+from fairlead.cluster.client import ClusterClient
+from fairlead.errors import Conflict
+from fairlead.state.snapshot import AnyWorkload, Phase
+
+if TYPE_CHECKING:
+    from fairlead.cluster.local.workspaces import WorkspaceAddress
+
+LOOK_S = 0.1
+NUDGE_S = 1.0
+# Delay before reporting why it is not ready, since most soon are.
+PATIENCE_S = 3.0
+
+
+def await_address(cluster: ClusterClient, run: AnyWorkload) -> "WorkspaceAddress":
+    """Wait until a workspace is Running, and return the address of its server.
+
+    Raises:
+        Conflict: It is suspended or over, or this is not its machine.
+    """
+    from fairlead.cluster.local.workspaces import address_of  # here, since few commands are about workspaces
+
+    machine, name = cluster.machine, run.spec.name
+    if machine is None:
+        raise Conflict(f"{name} is on a cluster, and workspaces run on this machine only so far.")
+    tell_at, nudge_at, shown = time.monotonic() + PATIENCE_S, 0.0, ""
+    while True:
+        now = cluster.get(run.uid)
+        status = now.status
+        if status.phase.is_final or status.phase is Phase.SUSPENDED:
+            raise Conflict(
+                f"{name} is {status.phase.value}: {status.reason.message}. `fairlead resume {name}` continues it."
+            )
+        address = address_of(machine.home, run.uid, machine.pods(run.uid))
+        if status.phase is Phase.RUNNING and address is not None:
+            return address
+        if time.monotonic() >= tell_at and status.reason.message != shown:
+            shown = status.reason.message
+            message(f"{name} is {status.phase.value}: {shown}.")
+        if time.monotonic() >= nudge_at:
+            cluster.nudge()
+            nudge_at = time.monotonic() + NUDGE_S
+        cluster.wait(LOOK_S)
+
+
+def await_workspaces(cluster: ClusterClient, runs: list[AnyWorkload]) -> None:
+    """Wait until workspaces can be opened, and print how."""
+    for run in runs:
+        address = await_address(cluster, run)
+        name = run.spec.name
+        message(f"{name} is at {address.url}: `fairlead workspace open {name}` opens it, with its token.")
+        message(f"`fairlead suspend {name}` releases what it holds, and `fairlead resume {name}` continues it.")
