@@ -36,7 +36,7 @@ def await_address(cluster: ClusterClient, run: AnyWorkload) -> "WorkspaceAddress
             raise Conflict(
                 f"{name} is {status.phase.value}: {status.reason.message}. `fairlead resume {name}` continues it."
             )
-        address = address_of(machine.home, run.uid, machine.pods(run.uid))
+        address = address_of(machine.home, run.uid, cluster.pods(run.uid))
         if status.phase is Phase.RUNNING and address is not None:
             return address
         if time.monotonic() >= tell_at and status.reason.message != shown:

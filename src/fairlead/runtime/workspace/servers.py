@@ -76,7 +76,7 @@ def missing(ide: str, path: str) -> str | None:
 
 def editor_of(path: str) -> str | None:
     """Return the path of an editor's server."""
-    return next((found for name in EDITORS if (found := shutil.which(name, path=path)) is not None), None)
+    return shutil.which(EDITORS[0], path=path) or shutil.which(EDITORS[1], path=path)
 
 
 def sshd_of(path: str) -> str | None:
