@@ -31,7 +31,7 @@ from jupyter_client.blocking import BlockingKernelClient
 client = BlockingKernelClient(connection_file=sys.argv[1])
 client.load_connection_file()
 client.start_channels()
-client.wait_for_ready(timeout=120)
+client.kernel_info(reply=True, timeout=120)
 client.execute_interactive(sys.argv[2], timeout=120)
 """
 
@@ -70,7 +70,8 @@ class Desk:
             is_ready = run.status.phase is Phase.RUNNING
             return address_of(self.cluster.home, run.uid, self.cluster.pods(run.uid)) if is_ready else None
 
-        return until(running, timeout_s=START_TIMEOUT_S, every_s=0.2)
+        address: WorkspaceAddress = until(running, timeout_s=START_TIMEOUT_S, every_s=0.2)
+        return address
 
     def ask(self, path: str, method: str = "GET", body: Any = None) -> Any:
         address = self.address
@@ -87,8 +88,10 @@ class Desk:
         """Run code in a new kernel, started through the API, and return what it prints."""
         kernel = self.ask("kernels", "POST", {})["id"]
         runtime = Path(str(self.run.spec.home), ".local/share/jupyter/runtime")  # type: ignore[attr-defined]
-        command = [self.python, "-c", EXECUTE, runtime / f"kernel-{kernel}.json", code]
-        return subprocess.run(command, capture_output=True, text=True, timeout=180, check=True).stdout
+        command = [str(self.python), "-c", EXECUTE, str(runtime / f"kernel-{kernel}.json"), code]
+        ended = subprocess.run(command, capture_output=True, text=True, timeout=180, check=False)
+        assert ended.returncode == 0, ended.stderr
+        return ended.stdout
 
     def server(self) -> int:
         """The process id of the workspace's only rank."""

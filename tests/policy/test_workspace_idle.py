@@ -38,7 +38,7 @@ def workspace(*, after_s: float = HOUR_S, suspend_at: SuspendTimes | None = None
 
 def running(
     spec: Workspace | None = None, *, since: float = NOW - 10 * HOUR_S, warned_at: float | None = None
-) -> Workload:
+) -> Workload[Workspace]:
     return Workload(
         uid="dev", spec=spec or workspace(), intent=Intent.RUN, version=1, created_at=since,
         status=status(
@@ -57,7 +57,7 @@ def pod(active_at: float | None, **changes: object) -> Pod:
     return replace(made, **changes)  # type: ignore[arg-type]
 
 
-def decided(run: Workload, *pods: Pod, now: float = NOW) -> Workload:
+def decided(run: Workload[Workspace], *pods: Pod, now: float = NOW) -> Workload[Workspace]:
     """The workload after a pass."""
     plan = decide(Snapshot(nodes=(node(),), workloads=(run,), pods=pods), now)
     for change in plan.changes:

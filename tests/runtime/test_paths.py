@@ -67,6 +67,7 @@ OWN = {
     "cluster/kubernetes/manifests/runtime_bundle.py": {"root / name"},  # modules of this package
     "cluster/kubernetes/manifests/workdir.py": {"directory / each.path"},  # files that were just listed here
     "cluster/local/cluster.py": {  # the user's own spec and directories
+        "base / Path(spec.home).expanduser()",
         "base / Path(spec.workdir).expanduser()",
         "os.path.join(directory, file)",
         "workdir / Path(origin).expanduser()",

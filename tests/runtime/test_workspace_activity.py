@@ -15,7 +15,7 @@ import pytest
 from fairlead.runtime.workspace.__main__ import look_interval_s
 from fairlead.runtime.workspace.activity import (
     MOST_ENTRIES,
-    Process,
+    SystemProcess,
     newest_file,
     newest_of_jupyter,
     newest_of_shells,
@@ -88,20 +88,24 @@ def test_a_server_that_does_not_answer_counts_as_active(url: str) -> None:
     assert newest_of_jupyter("http://127.0.0.1:1/", TOKEN, NOW) == NOW
 
 
-SHELL = {10: Process(parent=1, session=10, tty=0), 20: Process(parent=10, session=20, tty=34816)}
+SHELL = {10: SystemProcess(parent=1, session=10, tty=0), 20: SystemProcess(parent=10, session=20, tty=34816)}
 
 
 def test_a_shell_that_runs_a_command_is_active_now() -> None:
-    assert newest_of_shells(10, {**SHELL, 30: Process(parent=20, session=20, tty=34816)}, NOW) == NOW
+    assert newest_of_shells(10, {**SHELL, 30: SystemProcess(parent=20, session=20, tty=34816)}, NOW) == NOW
 
 
 def test_a_kernel_without_a_terminal_is_no_shell() -> None:
-    processes = {**SHELL, 20: Process(parent=10, session=20, tty=0), 30: Process(parent=20, session=20, tty=0)}
+    processes = {
+        **SHELL,
+        20: SystemProcess(parent=10, session=20, tty=0),
+        30: SystemProcess(parent=20, session=20, tty=0),
+    }
     assert newest_of_shells(10, processes, NOW) == 0.0
 
 
 def test_shells_of_other_programs_do_not_count() -> None:
-    assert newest_of_shells(99, {**SHELL, 30: Process(parent=20, session=20, tty=34816)}, NOW) == 0.0
+    assert newest_of_shells(99, {**SHELL, 30: SystemProcess(parent=20, session=20, tty=34816)}, NOW) == 0.0
 
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="this system has no /proc")

@@ -14,7 +14,7 @@ import time
 
 from fairlead.runtime.podfiles import write_json
 from fairlead.runtime.workspace.activity import Observer
-from fairlead.runtime.workspace.servers import Missing, environment, server_of
+from fairlead.runtime.workspace.servers import NotInstalled, environment, server_of
 from fairlead.untrusted_json import parse_object
 
 TYPE_CHECKING = False
@@ -38,7 +38,7 @@ def main() -> None:
             settings["ide"], host=settings["host"], port=settings["port"], directory=pod_dir, root=root,
             path=env.get("PATH", os.defpath),
         )  # fmt: skip
-    except Missing as error:
+    except NotInstalled as error:
         sys.exit(f"error: {error}.")
     process = subprocess.Popen(server.argv, env={**env, **server.env}, cwd=root)
     stops: list[int] = []

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from typing import Any, NamedTuple
 
-    class Process(NamedTuple):
+    class SystemProcess(NamedTuple):
         """A process: its parent, its session, and the number of its terminal, 0 for none."""
 
         parent: int
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 else:
     from collections import namedtuple
 
-    Process = namedtuple("Process", ["parent", "session", "tty"])
+    SystemProcess = namedtuple("SystemProcess", ["parent", "session", "tty"])
 
 ANSWER_S = 10.0
 MOST_BYTES = 1 << 20
@@ -68,7 +68,7 @@ def _moment(text: object, now: float) -> float:
     return 0.0 if at.tzinfo is None else min(now, at.timestamp())
 
 
-def newest_of_shells(server: int, processes: Mapping[int, Process], now: float) -> float:
+def newest_of_shells(server: int, processes: Mapping[int, SystemProcess], now: float) -> float:
     """Return when a shell below a process was last used; ``now`` while one runs a command.
 
     Args:
@@ -103,7 +103,7 @@ def _last_input(tty: int) -> float:
         return 0.0
 
 
-def running_processes() -> dict[int, Process]:
+def running_processes() -> dict[int, SystemProcess]:
     """Return all processes of this system; none where it has no ``/proc``, as on macOS."""
     processes = {}
     for name in os.listdir("/proc") if os.path.isdir("/proc/self") else ():
@@ -116,7 +116,7 @@ def running_processes() -> dict[int, Process]:
         except OSError:  # it has just ended
             continue
         if words[0] != "Z":
-            processes[int(name)] = Process(parent=int(words[1]), session=int(words[3]), tty=int(words[4]))
+            processes[int(name)] = SystemProcess(parent=int(words[1]), session=int(words[3]), tty=int(words[4]))
     return processes
 
 

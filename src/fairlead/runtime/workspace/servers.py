@@ -32,11 +32,11 @@ EDITORS = ("openvscode-server", "code-server")
 SSHD_DIRECTORIES = ("/usr/sbin", "/usr/local/sbin", "/sbin")
 
 
-class Missing(Exception):
+class NotInstalled(Exception):
     """A server is not installed; the message says which, and how to install it."""
 
 
-class Server:
+class IdeServer:
     """A server to start.
 
     Attributes:
@@ -51,7 +51,7 @@ class Server:
         self.env = env or {}
 
 
-def server_of(ide: str, *, host: str, port: int, directory: str, root: str, path: str) -> Server:
+def server_of(ide: str, *, host: str, port: int, directory: str, root: str, path: str) -> IdeServer:
     """Return the server of an ``ide``, with a new secret in a file of ``directory``.
 
     Args:
@@ -60,7 +60,7 @@ def server_of(ide: str, *, host: str, port: int, directory: str, root: str, path
         path: The PATH on which programs are looked up.
 
     Raises:
-        Missing: It is not installed.
+        NotInstalled: It is not installed.
     """
     if ide == "jupyter":
         return _jupyter(host, port, directory, root)
@@ -89,9 +89,9 @@ def keygen_of(path: str) -> str | None:
     return shutil.which("ssh-keygen", path=path)
 
 
-def _jupyter(host: str, port: int, directory: str, root: str) -> Server:
+def _jupyter(host: str, port: int, directory: str, root: str) -> IdeServer:
     if importlib.util.find_spec("jupyter_server") is None:
-        raise Missing(f"{sys.executable} {INSTALL['jupyter']}")
+        raise NotInstalled(f"{sys.executable} {INSTALL['jupyter']}")
     has_lab = importlib.util.find_spec("jupyterlab") is not None
     token = secrets.token_urlsafe(32)
     token_file = _write(directory, "token", token)
@@ -112,31 +112,31 @@ def _jupyter(host: str, port: int, directory: str, root: str) -> Server:
         "token": token,
         "open": f"http://{host}:{port}/{'lab' if has_lab else ''}?token={token}",
     }
-    return Server(argv, address, {"JUPYTER_TOKEN_FILE": token_file})
+    return IdeServer(argv, address, {"JUPYTER_TOKEN_FILE": token_file})
 
 
-def _editor(host: str, port: int, directory: str, root: str, path: str) -> Server:
+def _editor(host: str, port: int, directory: str, root: str, path: str) -> IdeServer:
     program = editor_of(path)
     if program is None:
-        raise Missing(f"this machine {INSTALL['vscode']}")
+        raise NotInstalled(f"this machine {INSTALL['vscode']}")
     token = secrets.token_urlsafe(32)
     url = f"http://{host}:{port}/"
     if os.path.basename(program) == "openvscode-server":
         token_file = _write(directory, "token", token)
         argv = [program, f"--host={host}", f"--port={port}", f"--connection-token-file={token_file}"]
         argv += [f"--default-folder={root}", "--accept-server-license-terms"]
-        return Server(argv, {"url": url, "token": token, "open": f"{url}?tkn={token}"})
+        return IdeServer(argv, {"url": url, "token": token, "open": f"{url}?tkn={token}"})
     # JSON is YAML, which code-server reads.
     settings = {"bind-addr": f"{host}:{port}", "auth": "password", "password": token, "cert": False}
     argv = [program, f"--config={_write(directory, 'code-server.yaml', json.dumps(settings))}"]
     argv += ["--disable-telemetry", "--disable-update-check", root]
-    return Server(argv, {"url": url, "token": token, "open": url})
+    return IdeServer(argv, {"url": url, "token": token, "open": url})
 
 
-def _sshd(host: str, port: int, directory: str, root: str, path: str) -> Server:
+def _sshd(host: str, port: int, directory: str, root: str, path: str) -> IdeServer:
     sshd, keygen = sshd_of(path), keygen_of(path)
     if sshd is None or keygen is None:
-        raise Missing(f"this machine {INSTALL['ssh']}")
+        raise NotInstalled(f"this machine {INSTALL['ssh']}")
     keys = {name: os.path.join(directory, name) for name in ("host_key", "user_key")}
     for name, key in keys.items():
         if not os.path.exists(key):
@@ -160,7 +160,7 @@ def _sshd(host: str, port: int, directory: str, root: str, path: str) -> Server:
         "  IdentitiesOnly yes", "  StrictHostKeyChecking yes", "",
     ])  # fmt: skip
     ssh_config = _write(directory, "ssh_config", client)
-    return Server([sshd, "-D", "-e", "-f", config], {"url": f"ssh://{user}@{host}:{port}", "ssh_config": ssh_config})
+    return IdeServer([sshd, "-D", "-e", "-f", config], {"url": f"ssh://{user}@{host}:{port}", "ssh_config": ssh_config})
 
 
 def environment(home: str, environ: Mapping[str, str]) -> dict[str, str]:
