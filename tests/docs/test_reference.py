@@ -24,6 +24,7 @@ WHOLE = {
     "Team": {"name": "a"},
     "Pool": {"name": "a", "hardware": "{cpu: 1, memory: 1Gi}"},
     "Simulation": {"name": "a"},
+    "Workspace": {"name": "a"},
     "Fleet": {"name": "a", "clusters": "{home: {}}"},
 }
 _OF_LAYOUTS = (".NAME.instances", ".NAME.replicas", ".NAME.sharing")
