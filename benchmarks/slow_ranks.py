@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from benchmarks.data import TRACES, folder_of, step_traces
 from fairlead.policy.health.slow_ranks import SlowRankDetector
 from fairlead.policy.health.step_replay import BACKWARD, FORWARD, StepGraph, step_graph
 from fairlead.policy.health.what_if import own_of_workers
@@ -35,20 +36,14 @@ Rule = Callable[[Own], int | None]
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, default=Path("../shared/traces/straggler"), help="folder of the traces")
+    parser.add_argument("--data", type=folder_of("straggler"), default=Path("../shared/traces/straggler"), help=TRACES)
     parser.add_argument("--cases", type=int, default=100, help="slow workers of each row (default 100)")
     parser.add_argument("--steps", type=int, default=20_000, help="steps without a slow worker (default 20000)")
     parser.add_argument("--factors", default="1.05,1.10", help="factors of the slow worker, separated by commas")
     parser.add_argument("--seed", type=int, default=0, help="seed of all draws (default 0)")
     parser.add_argument("--json", action="store_true", help="one JSON object a row")
     arguments = parser.parse_args()
-    paths = sorted(arguments.data.glob("trace-*.parquet"))
-    if not paths:
-        print(
-            f"no trace-*.parquet in {arguments.data}: copy the folder `data` of ByteDance-Seed/StragglerAnalysis",
-            file=sys.stderr,
-        )
-        return 2
+    paths = step_traces(parser, arguments.data)
     factors = [float(factor) for factor in arguments.factors.split(",")]
     is_first = True
     for row in rows_of(paths, factors, arguments.cases, arguments.steps, arguments.seed):

@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet  # noqa: F401
 
+from benchmarks.data import TRACES, folder_of, step_traces
 from fairlead.policy.health.step_replay import BACKWARD, FORWARD, StepGraph, step_graph, step_times
 from fairlead.policy.health.what_if import (
     CAUSES,
@@ -39,16 +40,10 @@ DATA_CORRELATION, MOST_EXPLAINED, LEAST_COMPARED = 0.9, 0.5, 0.1
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, default=Path("../shared/traces/straggler"), help="folder of the traces")
+    parser.add_argument("--data", type=folder_of("straggler"), default=Path("../shared/traces/straggler"), help=TRACES)
     parser.add_argument("--json", action="store_true", help="one JSON object a trace")
     arguments = parser.parse_args()
-    paths = sorted(arguments.data.glob("trace-*.parquet"))
-    if not paths:
-        print(
-            f"no trace-*.parquet in {arguments.data}: copy the folder `data` of ByteDance-Seed/StragglerAnalysis",
-            file=sys.stderr,
-        )
-        return 2
+    paths = step_traces(parser, arguments.data)
     rows = [measure(path) for path in paths]
     if arguments.json:
         for row in rows:

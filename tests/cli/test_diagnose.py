@@ -35,6 +35,7 @@ def test_a_slow_rank_of_a_trace_is_named_with_what_it_costs(tmp_path: Path) -> N
     assert report["cause"] == "worker"
     assert report["worst"] == {"data_rank": 1, "stage": 0}
     assert report["slowdown"] == pytest.approx(4 / (8 / 3))
+    assert report["shares"]["worker"] == pytest.approx(1)
     text = CliRunner().invoke(diagnose, ["--trace", str(tmp_path / "trace.parquet")]).output
     assert "slow workers" in text
     assert "1.0 |#####|" in text

@@ -669,11 +669,28 @@ def beside(number: int) -> Replayed:
     )
 
 
+UNRELIABLE = Replayed(
+    runs=(training("wide", nodes=10, resources=Resources(gpu=gpus(4), cpu_milli=1000)),),
+    pools=(a_pool(name="a", nodes=10),),
+    duration_s=20_000.0,
+)
+LEMONS = {
+    "failures.mtbf": "1000d", "failures.repair": "1m", "failures.taken_out": "1h", "failures.lemons.mtbf": "1h",
+    "failures.lemons.share": "30%",
+}  # fmt: skip
+AGEING = {"failures.mtbf": "1000d", "failures.lemons.mtbf": "20d", "failures.lemons.share": "0%"}
+
 EFFECTS["Simulation"] = [
     Effect("name", "s", "u", ON_BOTH, {"pools": ["unknown"]}),
     Effect("pools", ["a"], ["b"], ON_BOTH, {"failures.mtbf": "3h"}),
     Effect("failures.mtbf", "10h", "2h", ON_BOTH),
     Effect("failures.repair", "10m", "3h", ON_BOTH, {"failures.mtbf": "2h"}),
+    Effect("failures.known", "100%", "0%", ON_BOTH, {"failures.mtbf": "2h"}),
+    Effect("failures.taken_out", "1h", "5h", UNRELIABLE, LEMONS),
+    Effect("failures.lemons.mtbf", "1h", "20h", UNRELIABLE, LEMONS),
+    Effect("failures.lemons.share", "0%", "30%", UNRELIABLE, LEMONS),
+    Effect("failures.lemons.yearly", "0%", "100%", replace(UNRELIABLE, duration_s=2e7), AGEING),
+    Effect("failures.lemons.cured", "0%", "100%", UNRELIABLE, LEMONS),
     Effect("reclaims.every", "10h", "30m", ON_BOTH),
     Effect("reclaims.notice", "1s", "5m", ON_BOTH, {"reclaims.every": "30m", "programs.save": "60s"}),
     Effect("reclaims.away", "10m", "5h", ON_BOTH, {"reclaims.every": "30m"}),

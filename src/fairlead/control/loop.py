@@ -38,12 +38,12 @@ def run_pass(
         counts.held = {(each.team, each.name): each.gpu_milli for each in plan.held}
         counts.debts = dict(seen.debts)
     _note_failures(seen, plan, counts)
-    if not plan.changes and plan.standby is None and not plan.partitioning:
+    if not plan.changes and plan.standby is None and not plan.partitioning and not plan.withdrawn:
         return False
     applied = cluster.apply(plan)
     if counts is not None:
         counts.note(seen, plan, applied, now)
-    return any(applied) or plan.standby is not None or bool(plan.partitioning)
+    return any(applied) or plan.standby is not None or bool(plan.partitioning) or bool(plan.withdrawn)
 
 
 def _note_failures(seen: Snapshot, plan: Plan, counts: PassCounts | None) -> None:

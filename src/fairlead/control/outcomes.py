@@ -5,6 +5,7 @@ from collections.abc import Iterable, Sequence
 from itertools import pairwise
 
 from fairlead.cluster.simulated.accounts import NodeTime, PodTime
+from fairlead.cluster.simulated.node_failures import TakenOut
 from fairlead.control.spending import Spent, Uses, prices_of, spent_by, uses_of
 from fairlead.frozen import dataclass
 from fairlead.specs.pool import Pool
@@ -22,6 +23,7 @@ class Simulated:
         held: Spans in which it held its nodes, as (start, end).
         ended_s: Time at which it reached a final phase; None if it never did.
         spent: Uses of the GPU time that it held.
+        num_failures: How often it failed and was restarted.
     """
 
     name: str
@@ -34,6 +36,7 @@ class Simulated:
     held: tuple[tuple[float, float], ...]
     ended_s: float | None
     spent: Spent
+    num_failures: int = 0
 
     @property
     def started_s(self) -> float | None:
@@ -71,6 +74,7 @@ class Outcome:
         nodes: Spans in which each node existed, up or down.
         pools: Pools of the nodes; a node is named after its pool.
         ended_s: Time at which the last run ended, or nothing changed any more.
+        taken_out: Nodes that were taken out because they failed too often.
     """
 
     runs: tuple[Simulated, ...]
@@ -79,6 +83,7 @@ class Outcome:
     pools: tuple[Pool, ...]
     ended_s: float
     num_decisions: int
+    taken_out: tuple[TakenOut, ...] = ()
 
     @property
     def num_nodes(self) -> int:

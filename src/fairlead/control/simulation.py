@@ -60,6 +60,7 @@ class _Watched:
     arrival: Arrival
     holding_since: float | None = None
     held: list[tuple[float, float]] = field(default_factory=list)
+    num_failures: int = 0
 
 
 def simulate(
@@ -132,7 +133,7 @@ def simulate(
         if not pending and now - moved_at > patience_s:
             break
         cluster.go_on(until)
-    return _outcome(cluster, watched, pools, began, num_decisions)
+    return _outcome(cluster, surroundings, watched, pools, began, num_decisions)
 
 
 def declared(arrivals: Sequence[Arrival], factor: float, world: World) -> tuple[Arrival, ...]:
@@ -217,6 +218,7 @@ def _follow(watched: _Watched, type_: str, at_s: float) -> bool:
     phase = next((phase for phase in Phase if phase.value == type_), None)
     if phase is None:
         return False
+    watched.num_failures += phase is Phase.RESTARTING
     if phase in HOLDING and watched.holding_since is None:
         watched.holding_since = at_s
     elif phase not in HOLDING and watched.holding_since is not None:
@@ -226,7 +228,12 @@ def _follow(watched: _Watched, type_: str, at_s: float) -> bool:
 
 
 def _outcome(
-    cluster: SimulatedCluster, watched: dict[str, _Watched], pools: Sequence[Pool], began: float, num_decisions: int
+    cluster: SimulatedCluster,
+    surroundings: SimulatedEnvironment,
+    watched: dict[str, _Watched],
+    pools: Sequence[Pool],
+    began: float,
+    num_decisions: int,
 ) -> Outcome:
     ended_s = _after(began, cluster.clock.now())
     last = {workload.uid: workload for workload in cluster.workloads()}
@@ -242,6 +249,10 @@ def _outcome(
         pools=tuple(pools),
         ended_s=ended_s,
         num_decisions=num_decisions,
+        taken_out=tuple(
+            replace(each, since=each.since - began, until=None if each.until is None else each.until - began)
+            for each in surroundings.taken_out
+        ),
     )
 
 
@@ -277,4 +288,5 @@ def _told(
         held=tuple(held),
         ended_s=None if finished is None else _after(began, finished),
         spent=spent_by(pods, prices),
+        num_failures=watched.num_failures,
     )

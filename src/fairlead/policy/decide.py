@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from fairlead.policy.disruption.node_reclaims import leaving
+from fairlead.policy.health.node_withdrawal import withdrawals
 from fairlead.policy.kinds import checkpoint_health as checkpoints
 from fairlead.policy.kinds.internal_failures import Failures, without_failing
 from fairlead.policy.kinds.lost_pods import is_incomplete
@@ -46,11 +47,17 @@ def decide(snapshot: Snapshot, now: float, cache: PassCache | None = None) -> Pl
     if cache is not None and snapshot.spending is None and not snapshot.parents and is_whole:
         try:
             cache.look(snapshot)
+            withdrawn = withdrawals(snapshot, now)
+            if withdrawn:
+                return Plan(withdrawn=withdrawn)
             return _decide_news(snapshot, cache, now, failures)
         except Exception as error:  # noqa: BLE001
             # Without what is kept from earlier passes each run is looked at by itself.
             cache.forget()
             failures.note("", error)
+    withdrawn = withdrawals(snapshot, now)
+    if withdrawn:
+        return Plan(withdrawn=withdrawn)  # before anything is placed there
     pods = _current_pods(snapshot)
     changes: list[Change] = []
     workloads = snapshot.workloads

@@ -20,6 +20,7 @@ from fairlead.policy.disruption.defragmentation import can_resume
 from fairlead.policy.disruption.eviction import HolderFacts
 from fairlead.policy.disruption.migration import is_moving
 from fairlead.policy.disruption.node_reclaims import leaving
+from fairlead.policy.health.node_risk import risks_of
 from fairlead.policy.kinds import checkpoint_health
 from fairlead.policy.kinds.silent_nodes import silent
 from fairlead.policy.next_decision import depends_on_time
@@ -287,7 +288,7 @@ class PassCache:
                 ledger.add(self.runs[uid].gang)
         return ledger
 
-    def rooms(self, snapshot: Snapshot) -> FreeCapacity:
+    def rooms(self, snapshot: Snapshot, now: float) -> FreeCapacity:
         """Return the free capacity, which one pass may modify."""
         if len(snapshot.nodes) < 2:
             return rooms(snapshot.nodes, snapshot.pods)
@@ -295,7 +296,7 @@ class PassCache:
 
         if self._holdings is None:
             self._holdings = Holdings(snapshot.nodes, snapshot.pods)
-        return PackedRooms(self._holdings.copy(), self._mix.settled())
+        return PackedRooms(self._holdings.copy(), self._mix.settled(), risks_of(snapshot, now))
 
     def _note(self, uid: str) -> None:
         """Recompute everything kept about one run."""

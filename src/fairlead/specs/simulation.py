@@ -5,7 +5,7 @@ from typing import Annotated, ClassVar
 
 from fairlead.frozen import dataclass
 from fairlead.specs.constraints import NAME, Limit, enforce, quote
-from fairlead.specs.field_types import DURATION, FACTOR, TEXT, ListField
+from fairlead.specs.field_types import DURATION, FACTOR, SHARE, TEXT, ListField
 from fairlead.specs.key import Key, broken
 from fairlead.specs.workload import Kind
 
@@ -15,6 +15,35 @@ _SPAN_OR_NONE = Limit(low=0.001, high=LONGEST_S, zero=True)
 _FACTOR = Limit(low=1, high=100)
 
 POOLS_MOST = 1_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lemons:
+    """Nodes that fail far more often than others, until they are taken out and repaired."""
+
+    mtbf_s: Annotated[
+        float,
+        Key("mtbf", DURATION, _SPAN, example="60h", also="every mean_time_between_failures interval"),
+        "Mean time between failures of such a node.",
+    ]
+    share: Annotated[
+        float,
+        Key("share", SHARE, Limit(low=0, high=1), example="1.2%", also="fraction part"),
+        "Share of the nodes that are such from the beginning.",
+    ] = 0.012
+    yearly: Annotated[
+        float,
+        Key("yearly", SHARE, Limit(low=0, high=1), example="4%", also="per_year arising new"),
+        "Share of the other nodes that become such within a year.",
+    ] = 0.0
+    cured: Annotated[
+        float,
+        Key("cured", SHARE, Limit(low=0, high=1), example="90%", also="success repaired fixed"),
+        "Share of them that are healthy when they are given back.",
+    ] = 0.9
+
+    def __post_init__(self) -> None:
+        enforce(broken(self))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,6 +60,21 @@ class Failures:
         Key("repair", DURATION, _SPAN, example="1h", also="mttr repair_time down downtime"),
         "How long a failed node is away.",
     ] = 3600.0
+    known: Annotated[
+        float,
+        Key("known", SHARE, Limit(low=0, high=1), example="70%", also="attributed visible"),
+        "Share of failures by which the node is lost; the others kill the runs on it without naming it.",
+    ] = 1.0
+    taken_out_s: Annotated[
+        float,
+        Key("taken_out", DURATION, _SPAN, example="5d", also="out test withdrawn"),
+        "How long a node is away that is taken out because it failed too often.",
+    ] = 432000.0
+    lemons: Annotated[
+        Lemons | None,
+        Key("lemons", example="{share: 1.2%, mtbf: 60h}", also="bad_nodes unreliable"),
+        "Nodes that fail more often than the others; none when left out.",
+    ] = None
 
     def __post_init__(self) -> None:
         enforce(broken(self))

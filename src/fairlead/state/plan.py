@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 from fairlead.frozen import dataclass
 from fairlead.specs.workload import WorkloadSpec
+from fairlead.state.node_health import Incident, NodeWithdrawal
 from fairlead.state.reasons import Reason
 from fairlead.state.snapshot import Grant, Intent, Status
 
@@ -82,6 +83,7 @@ class Change:
         forget: Remove the workload, its events and its files; only when it has no live pod and no child.
         submit: Children to submit.
         children: New intents of existing children.
+        incident: A failure to add to the history of nodes.
     """
 
     workload_uid: str
@@ -94,6 +96,7 @@ class Change:
     forget: bool = False
     submit: tuple[SubmitChild, ...] = ()
     children: tuple[ChildIntent, ...] = ()
+    incident: Incident | None = None
 
     @property
     def needs_pods(self) -> bool:
@@ -144,6 +147,7 @@ class Plan:
     Attributes:
         standby: The standby nodes that pools should have; None leaves them as they are.
         partitioning: Steps of nodes whose GPUs are repartitioned, at most one per node.
+        withdrawn: Nodes to take out.
         held: What is held free for pending runs.
         contending: Teams of which a run has found no room.
         failures: Failures of Fairlead itself while it judged, each already shown by a change of its workload.
@@ -152,6 +156,7 @@ class Plan:
     changes: tuple[Change, ...] = ()
     standby: "tuple[Standby, ...] | None" = None
     partitioning: "tuple[PartitionStep, ...]" = ()
+    withdrawn: tuple[NodeWithdrawal, ...] = ()
     held: tuple[HeldRoom, ...] = ()
     contending: frozenset[str] = frozenset()
     failures: tuple[Failure, ...] = ()

@@ -58,6 +58,8 @@ class SchedulingPolicy:
         moves: Whether runs may be moved, with a checkpoint, to free room, so that another gets contiguous room.
         most_moved: The part of the whole cluster's time in any hour that moves may cost at most in repeated work.
         moved_apart_s: The minimum time between two moves of a run.
+        places_by_risk: Whether, of nodes that are otherwise equal, wide gangs get those with the fewest failures.
+        withdraws_nodes: Whether nodes are taken out whose failures cost more than their repair.
         shows_names: Whether reasons name the runs of other teams than that of their reader.
         most_promises: The maximum number of pending runs with a promised start; bounds the cost of a decision.
     """
@@ -72,6 +74,8 @@ class SchedulingPolicy:
     moves: bool = True
     most_moved: float = 0.05
     moved_apart_s: float = 4 * 3600.0
+    places_by_risk: bool = True
+    withdraws_nodes: bool = True
     shows_names: bool = True
     most_promises: int = 50
 

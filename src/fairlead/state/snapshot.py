@@ -13,6 +13,7 @@ from fairlead.specs.gang import GangSpec
 from fairlead.specs.sharing import Sharing
 from fairlead.specs.training import Training
 from fairlead.specs.workload import Kind, WorkloadSpec
+from fairlead.state.node_health import Histories
 from fairlead.state.reasons import Reason
 from fairlead.state.scheduling_policy import DEFAULT, SchedulingPolicy
 from fairlead.state.slow_ranks import SlowRankReport
@@ -506,6 +507,7 @@ class Status:
         used: The peak usage of any of its pods that are over; None if not measured.
         paces: Of a run that may be colocated, its speeds beside others; the newest last.
         assigned: The assignment of the last round of sharing; None if no round concerned it.
+        failed_on: The nodes on which its last failures in a row without progress began, as far as they are known.
         avoids: Nodes that failed to start its pods since it last ran; it is placed elsewhere if there is room.
         probing: Of a run with several candidate splits, the results so far; None before the first is over.
         lost: The pods of the current attempt that were lost while the others went on, by index.
@@ -547,6 +549,7 @@ class Status:
     used: Usage | None = None
     paces: tuple[Pace, ...] = ()
     assigned: Assignment | None = None
+    failed_on: tuple[str, ...] = ()
     avoids: tuple[str, ...] = ()
     probing: Probing | None = None
     lost: tuple[LostPod, ...] = ()
@@ -720,6 +723,8 @@ class Snapshot:
         pools: Pools that should have nodes ahead of demand, with the demand for them.
         standby: The nodes that they should have, as last decided.
         partitioned: Nodes whose GPUs may be repartitioned.
+        node_health: Histories of nodes, by name; a node without one never failed.
+        withdraws_nodes: Whether nodes can be taken out here.
         debts: What teams have had beyond their shares, in seconds of the whole cluster; negative for less, missing for
             none.
         recommended: Recommendations for kinds of runs with a run whose requests are still undecided.
@@ -746,6 +751,8 @@ class Snapshot:
     pools: "tuple[PoolDemand, ...]" = ()
     standby: "tuple[Standby, ...]" = ()
     partitioned: "tuple[PartitionedNode, ...]" = ()
+    node_health: Histories = field(default_factory=dict)
+    withdraws_nodes: bool = False
     debts: Mapping[str, float] = field(default_factory=dict)
     recommended: tuple[Recommendation, ...] = ()
     unreadable: Mapping[str, str] = field(default_factory=dict)

@@ -20,6 +20,7 @@ from fairlead.cluster.simulated.pod_simulation import Course
 from fairlead.cluster.simulated.programs import Behaviour
 from fairlead.cluster.simulated.simulation_state import Due, State
 from fairlead.errors import Conflict, NameTaken, NotFound
+from fairlead.policy.health.node_risk import charged
 from fairlead.policy.kinds.spec_updates import changed, changed_meanwhile, check_update, updated_status
 from fairlead.policy.queue.run_limits import limited
 from fairlead.specs.pool import Pool
@@ -27,6 +28,7 @@ from fairlead.specs.simulation import Interference
 from fairlead.specs.team import Team
 from fairlead.specs.training import Training
 from fairlead.state.capacity_requests import CapacityRequest, Growth
+from fairlead.state.node_health import NodeOutage, NodeWithdrawal
 from fairlead.state.partitions import PartitionStep
 from fairlead.state.plan import Change, Event, Plan
 from fairlead.state.pool_demand import PoolDemand
@@ -65,6 +67,7 @@ class SimulatedCluster:
         here = {node.name: node for node in nodes}
         state = State(now=clock.now(), nodes=here, teams=tuple(teams), interference=interference, rules=rules)
         for name in here:
+            state.node_since[name] = state.now
             state.accounts.node_is(name, True, state.now)
         self._take(state, clock, behaviour)
         self._seen_version = state.version
@@ -102,6 +105,11 @@ class SimulatedCluster:
     def num_created(self) -> int:
         """Return the number of pods created so far."""
         return self._state.num_created
+
+    @property
+    def taken_out(self) -> tuple[str, ...]:
+        """Return the nodes that are taken out."""
+        return tuple(name for name, history in self._state.node_health.items() if history.out is not None)
 
     def is_empty(self, node: str) -> bool:
         """Return whether no live pod is on a node."""
@@ -148,6 +156,8 @@ class SimulatedCluster:
                 pools=state.pools,
                 standby=state.standby,
                 partitioned=tuple(state.partitioned.values()),
+                node_health=state.node_health,
+                withdraws_nodes=True,
             )
             self._shown_version, self._shown_at = state.version, now
         return self._shown
@@ -197,6 +207,8 @@ class SimulatedCluster:
             self._state.touch()
         for step in plan.partitioning:
             carry_out_step(self._state, step, self.clock.now())
+        for withdrawal in plan.withdrawn:
+            self._take_out(withdrawal)
         return tuple(self._carry_out(change) for change in plan.changes)
 
     def submit(self, spec: Spec) -> Workload[Spec]:
@@ -328,6 +340,8 @@ class SimulatedCluster:
             state.completed = (*state.completed[1 - MOST_COMPLETED :], ended)
         if effect.event is not None:
             state.record(workload, effect.event, now)
+        if change.incident is not None:
+            state.node_health = charged(state.node_health, change.incident, state.node_since)
         for create in effect.created:
             self._course.create(state.run_of(workload.uid), create)
         for notice in effect.notices:
@@ -351,6 +365,15 @@ class SimulatedCluster:
             known = (state.workloads[uid] for uid in state.children.get(workload.uid, ()))
             children = [Child(uid=child.uid, name=child.spec.name, intent=child.intent) for child in known]
         return transition(workload, change, now, pods=pods, children=children)
+
+    def _take_out(self, withdrawal: NodeWithdrawal) -> None:
+        """Accept no more pods on a node; those that are there stay."""
+        state, now, name = self._state, self.clock.now(), withdrawal.node
+        history = replace(state.node_health[name], out=NodeOutage(since=now, why=withdrawal.why))
+        state.node_health = {**state.node_health, name: history}
+        state.nodes[name] = replace(state.nodes[name], closed=f"taken out: {withdrawal.why}")
+        state.accounts.node_is(name, False, now)
+        state.touch()
 
     def _forget(self, workload: AnyWorkload) -> None:
         state, uid = self._state, workload.uid

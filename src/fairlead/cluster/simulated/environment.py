@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from fairlead.cluster.simulated.autoscaler import Autoscaler
 from fairlead.cluster.simulated.cluster import SimulatedCluster
 from fairlead.cluster.simulated.groups import Group
-from fairlead.cluster.simulated.node_failures import Weather
+from fairlead.cluster.simulated.node_failures import TakenOut, Weather
 from fairlead.state.snapshot import Node
 
 
@@ -28,6 +28,11 @@ class SimulatedEnvironment:
     def next_at(self) -> float:
         """Return the time of the next event that does not depend on a decision; infinity without one."""
         return min(self._weather.next_at, self._autoscaler.next_at(self._cluster))
+
+    @property
+    def taken_out(self) -> tuple[TakenOut, ...]:
+        """Return the nodes that were taken out."""
+        return tuple(self._weather.taken_out)
 
     @property
     def may_help(self) -> bool:

@@ -47,6 +47,20 @@ class ReturnNode:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class KillRunsOnNode:
+    """All ranks of all runs with a pod on the node are killed at once, which does not show where the cause was."""
+
+    node: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GiveBackNode:
+    """A node that was taken out is tested, and given back."""
+
+    node: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class WarnNode:
     """The node announces that it will be taken away in so many seconds."""
 
@@ -78,4 +92,16 @@ class PartitionNode:
     works: bool = True
 
 
-Fault = KillRank | LosePod | RefusePod | LoseNode | ReturnNode | WarnNode | RemoveNode | AddNode | PartitionNode
+Fault = (
+    KillRank
+    | LosePod
+    | RefusePod
+    | LoseNode
+    | ReturnNode
+    | KillRunsOnNode
+    | GiveBackNode
+    | WarnNode
+    | RemoveNode
+    | AddNode
+    | PartitionNode
+)

@@ -12,7 +12,9 @@ from fairlead.cluster.simulated.clock import Clock
 from fairlead.cluster.simulated.faults import (
     AddNode,
     Fault,
+    GiveBackNode,
     KillRank,
+    KillRunsOnNode,
     LoseNode,
     LosePod,
     PartitionNode,
@@ -26,6 +28,7 @@ from fairlead.cluster.simulated.mig_manager import carry_out_layout, note_partit
 from fairlead.cluster.simulated.programs import Behaviour, OnTerm, at_speed
 from fairlead.cluster.simulated.runs import Run, count
 from fairlead.cluster.simulated.simulation_state import Due, State
+from fairlead.policy.health.node_risk import returned
 from fairlead.specs.serving import Replica
 from fairlead.specs.simulation import Interference
 from fairlead.specs.training import Elastic
@@ -128,6 +131,7 @@ class Course:
         elif isinstance(fault, AddNode):
             state.nodes[fault.node.name] = fault.node
             note_partitions(state, fault.node)
+            state.node_since[fault.node.name] = at
             state.accounts.node_is(fault.node.name, True, at)
             state.touch()
         elif isinstance(fault, PartitionNode):
@@ -333,10 +337,22 @@ class Course:
             rest = (exit_ for exit_ in others if exit_.rank != fault.rank)
             self._end(run, at, PodPhase.FAILED, (*killed, *rest))
 
-    def _suffer_node(self, fault: LoseNode | ReturnNode | WarnNode | RemoveNode, at: float) -> None:
+    def _suffer_node(
+        self, fault: LoseNode | ReturnNode | KillRunsOnNode | GiveBackNode | WarnNode | RemoveNode, at: float
+    ) -> None:
         state, name = self._state, fault.node
-        if isinstance(fault, RemoveNode):
+        if isinstance(fault, KillRunsOnNode):
+            for uid in dict.fromkeys(state.runs[pod].workload_uid for pod in state.on_node.get(name, ())):
+                for run in [state.runs[pod] for pod in state.live[uid]]:
+                    self._end(run, at, PodPhase.FAILED, self._exits(run, at, None, signals.SIGKILL))
+            return
+        if isinstance(fault, GiveBackNode):
+            state.nodes[name] = replace(state.nodes[name], ready=True, closed=None)
+            state.node_health = {**state.node_health, name: returned(state.node_health[name], at)}
+            state.accounts.node_is(name, True, at)
+        elif isinstance(fault, RemoveNode):
             del state.nodes[name]
+            state.node_health = {node: known for node, known in state.node_health.items() if node != name}
             state.partitioned.pop(name, None)
             state.accounts.node_is(name, None, at)
         elif isinstance(fault, WarnNode):

@@ -12,6 +12,7 @@ from fairlead.specs.pool import Pool
 from fairlead.specs.simulation import Interference
 from fairlead.specs.team import Team
 from fairlead.state.capacity_requests import CapacityRequest, Growth
+from fairlead.state.node_health import Histories
 from fairlead.state.partitions import PartitionedNode, PartitionStep
 from fairlead.state.plan import Event
 from fairlead.state.pool_demand import PoolDemand, Standby
@@ -54,6 +55,8 @@ class State:
         pool_of: Pools of nodes whose GPUs may be repartitioned, by name of the node.
         partitioned: Those nodes that exist, as in a snapshot, by name.
         partition_steps: All steps of them so far, with their times.
+        node_health: Histories of nodes, as in a snapshot.
+        node_since: When each node arrived.
         version: Rises with every change that a snapshot shows.
     """
 
@@ -89,6 +92,8 @@ class State:
     pool_of: dict[str, Pool] = field(default_factory=dict)
     partitioned: dict[str, PartitionedNode] = field(default_factory=dict)
     partition_steps: list[tuple[float, PartitionStep]] = field(default_factory=list)
+    node_health: Histories = field(default_factory=dict)
+    node_since: dict[str, float] = field(default_factory=dict)
     accounts: Accounts = field(default_factory=Accounts)
     version: int = 0
 

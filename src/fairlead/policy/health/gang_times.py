@@ -41,6 +41,10 @@ class GangTimes:
 
     def __init__(self, num_ranks: int) -> None:
         self._num_ranks = num_ranks
+        self._begin()
+
+    def _begin(self) -> None:
+        """Forget all steps."""
         self._detector: SlowRankDetector | None = None
         self._num_observed, self._last_step = 0, -1
         self._stretches: list[tuple[int, int]] = []
@@ -56,7 +60,7 @@ class GangTimes:
         first = max(report.step - len(report.own_us) + 1 for report in own)
         done = self._last_step
         if last < done:  # the gang continues from an earlier step
-            self.__init__(self._num_ranks)  # type: ignore[misc] # nothing of what was seen before holds
+            self._begin()
             done = -1
         if self._detector is None and all(report.of_gpu for report in own):
             self._detector = SlowRankDetector(self._num_ranks)

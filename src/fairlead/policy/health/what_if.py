@@ -147,7 +147,10 @@ def own_of_workers(graph: StepGraph, own: "NDArray[np.float64]") -> "NDArray[np.
 
 
 def _without_workers(graph: StepGraph, own: "NDArray[np.float64]") -> "NDArray[np.float64]":
-    """Return own times in which a worker that is slow in nearly every step is divided by its factor."""
+    """Return own times in which a worker that is slow in nearly every step is like the others of its stage.
+
+    It is divided by its factor, and then all are scaled so that each kind keeps the mean, which the ideal step has too.
+    """
     logs = np.log(np.maximum(own_of_workers(graph, own), 1e-12))
     excess = _less_median_of_others(logs, 0) if len(logs) > 1 else np.zeros_like(logs)
     if excess.shape[1] > 1:
@@ -157,6 +160,10 @@ def _without_workers(graph: StepGraph, own: "NDArray[np.float64]") -> "NDArray[n
     rows = computations(graph)
     result = own.copy()
     result[rows] /= np.exp(factor)[graph.data_rank[rows], graph.stage[rows]]
+    for kind, name in enumerate(graph.kinds):
+        if name in (FORWARD, BACKWARD):
+            of_kind = graph.kind == kind
+            result[of_kind] *= own[of_kind].mean(axis=(0, -1))[:, None] / result[of_kind].mean(axis=(0, -1))[:, None]
     return result
 
 

@@ -52,6 +52,7 @@ class Failure:
         setting: A fix in the form of ``--set``; None if no key would help. The remedy has further advice.
         nodes: Nodes that did not start its pods, which it avoids from now on.
         is_exit_code: Whether a kill is known only from an exit code such as 137, which a program may give by itself.
+        node: The node of the pod that was lost; empty if none was, or if that is unknown.
     """
 
     blame: Blame
@@ -59,6 +60,7 @@ class Failure:
     setting: str | None = None
     nodes: tuple[str, ...] = ()
     is_exit_code: bool = False
+    node: str = ""
 
     def remedy(self, name: str, *, is_over: bool) -> str | None:
         """Return what a user can do, with commands that work as written.
@@ -111,7 +113,7 @@ def _lost(spec: Training, pod: Pod, nodes: tuple[Node, ...]) -> Failure:
         what = pod.message or "its supervising process was killed, which ended its ranks"
         where = f" on {pod.node}" if pod.node else ""  # a pod of an engine may have been on no node
         reason = Reason(code=Code.POD_LOST, message=f"pod {pod.index} of {spec.nodes}{where} was lost: {what}")
-    return Failure(blame=Blame.INFRASTRUCTURE, reason=reason)
+    return Failure(blame=Blame.INFRASTRUCTURE, reason=reason, node=pod.node)
 
 
 def _refused(spec: Training, pod: Pod) -> Failure:

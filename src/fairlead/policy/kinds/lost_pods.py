@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from fairlead.policy.disruption.node_reclaims import reclaim
+from fairlead.policy.health.incidents import with_incident
 from fairlead.policy.kinds.failures import Blame, Failure, diagnose
 from fairlead.policy.kinds.retries import PRODUCTIVE_S, backoff_s
 from fairlead.policy.kinds.slow_starts import LIMIT_S, overdue
@@ -92,13 +93,15 @@ def go_on(workload: Workload, own: tuple[Pod, ...], nodes: tuple[Node, ...], now
     they = "they are" if len(gone) > 1 else "it is"
     message = f"{first.message}{more}; {ranks} in {goes_on} of {num} pods continue in place, and {they} replaced"
     reason = Reason(code=first.code, message=message)
-    return Change(
+    change = Change(
         workload_uid=workload.uid,
         version=workload.version,
         status=replace(status, reason=reason, lost=lost, avoids=avoids, asked_at=None, ask_again_at=None),
         event=Event(type=LOST, reason=reason),
         terminate=notices(tuple(left), 0.0),
     )
+    pods = (at[index] for index in gone if index in at)
+    return with_incident(change, workload, gone[min(gone)], pods, now, progressed=known[min(gone)].in_a_row == 1)
 
 
 def leave(workload: Workload, own: tuple[Pod, ...], nodes: tuple[Node, ...]) -> Change | None:

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from fairlead.policy.disruption.node_reclaims import reclaim
+from fairlead.policy.health.incidents import blamed_program, failed_on, is_of_program, made_progress, with_incident
 from fairlead.policy.kinds import checkpoint_health as checkpoints
 from fairlead.policy.kinds import hangs, idleness, lost_pods, silent_nodes, slow_rank, unconfirmed_ends
 from fairlead.policy.kinds.engines import hand_over, tell_wait
@@ -212,7 +213,11 @@ def _watch(
             counts = {"program_failures": status.program_failures, "disruptions": status.disruptions}
             return after_failure(workload, live, failure, Again(at=now, **counts), now, requests=larger, used=used)
         verdict = retry(workload.spec, status, failure, workload.progress, now)
-        return after_failure(workload, live, failure, verdict, now, used=used)
+        progressed = made_progress(workload, verdict.disruptions, now)
+        nodes = failed_on(workload, failure, own, progressed=progressed)
+        told = blamed_program(failure, nodes) if is_of_program(failure, nodes) else failure
+        change = after_failure(workload, live, told, verdict, now, used=used, failed_on=nodes)
+        return with_incident(change, workload, failure, own, now, progressed=progressed)
     must_leave = reclaim(workload.spec, (pod for pod in current if not pod.phase.is_final), snapshot.nodes)
     if must_leave is not None and lost_pods.leaving_alone(workload, current, snapshot.nodes):
         leaves = lost_pods.leave(workload, current, snapshot.nodes)

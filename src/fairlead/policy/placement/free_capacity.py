@@ -5,7 +5,7 @@ A single node leaves only devices to choose, which needs no arrays. Among severa
 laptop never needs.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from fairlead.errors import ClusterError
 from fairlead.policy.placement.node_eligibility import doors_of
@@ -64,11 +64,17 @@ class OneNode:
         return [self._room] if self._room is not None else []
 
 
-def rooms(nodes: Sequence[Node], pods: Iterable[Pod], mix: TaskMix | None = None) -> FreeCapacity:
+def rooms(
+    nodes: Sequence[Node],
+    pods: Iterable[Pod],
+    mix: TaskMix | None = None,
+    risks: Mapping[str, int] | None = None,
+) -> FreeCapacity:
     """Return the free capacity of the nodes; a pod holds its grant until none of its processes is alive.
 
     Args:
         mix: The expected future requests; unspecific if omitted.
+        risks: Bits of evidence against nodes, by name; none if omitted.
     """
     if len(nodes) > 1:
         try:
@@ -78,7 +84,7 @@ def rooms(nodes: Sequence[Node], pods: Iterable[Pod], mix: TaskMix | None = None
                 f"Placement on several nodes needs {error.name}, which a small installation leaves out; "
                 "install fairlead[cluster]."
             ) from error
-        return PackedRooms.of(nodes, pods, mix or TaskMix())
+        return PackedRooms.of(nodes, pods, mix or TaskMix(), risks)
     room = NodeCapacity.of(nodes[0]) if nodes else None
     for pod in pods:
         if room is not None and not pod.phase.is_final and pod.node == room.node.name:

@@ -50,9 +50,13 @@ class Ranking:
         self._kept[shape] = (scores, fleet.changes)
         return scores
 
-    def best(self, shape: Shape, among: Ints | None = None) -> int | None:
-        """Return the node with the highest score among those given; None if the shape fits on none of them."""
-        scores = self.scores(shape)
+    def best(self, shape: Shape, among: Ints | None = None, bonus: Scores | None = None) -> int | None:
+        """Return the node with the highest score among those given; None if the shape fits on none of them.
+
+        Args:
+            bonus: Added to the scores (N).
+        """
+        scores = self.scores(shape) if bonus is None else self.scores(shape) + bonus
         if not len(scores if among is None else among):
             return None
         node = int(scores.argmax() if among is None else among[scores[among].argmax()])

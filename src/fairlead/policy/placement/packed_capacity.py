@@ -1,6 +1,6 @@
 """Provides the free capacity of many nodes, with ``fairlead.policy.placement.packing`` choosing among them."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
@@ -9,12 +9,18 @@ from fairlead.policy.placement.fleet_arrays import Fleet, Spot
 from fairlead.policy.placement.gang_placement import members, place_gang, place_one
 from fairlead.policy.placement.node_arrays import Ints
 from fairlead.policy.placement.node_eligibility import doors_of
-from fairlead.policy.placement.packing import Packing
+from fairlead.policy.placement.node_ranking import Scores
+from fairlead.policy.placement.packing import ORDER_WEIGHT, Packing
 from fairlead.policy.placement.placement import NodeCapacity, grant_of, ways_of
 from fairlead.policy.placement.pod_shapes import WHOLE_GPU, Shape
 from fairlead.policy.placement.task_mix import TaskMix
 from fairlead.specs.sharing import Sharing
 from fairlead.state.snapshot import Grant, Node, Pod
+
+WIDE = 32
+"""Gangs of so many pods get the nodes with the fewest failures; or, on a small cluster, of a sixteenth of its nodes."""
+MOST_BITS = 8
+"""The most bits of evidence against a node that count: more make no node better for a narrow gang."""
 
 
 class Holdings:
@@ -59,17 +65,21 @@ class PackedRooms:
 
     Args:
         fleet: Owned by this object from now on.
+        risks: Bits of evidence against nodes, by name; those of others are 0.
     """
 
-    def __init__(self, fleet: Fleet, mix: TaskMix) -> None:
+    def __init__(self, fleet: Fleet, mix: TaskMix, risks: Mapping[str, int] | None = None) -> None:
         self.doors = doors_of(fleet.nodes)
         self._fleet = fleet
         self._packing = Packing(fleet, mix)
+        self._bonus = _bonus(fleet, risks or {})
 
     @classmethod
-    def of(cls, nodes: Sequence[Node], pods: Iterable[Pod], mix: TaskMix) -> "PackedRooms":
+    def of(
+        cls, nodes: Sequence[Node], pods: Iterable[Pod], mix: TaskMix, risks: Mapping[str, int] | None = None
+    ) -> "PackedRooms":
         """Return the capacity of nodes with what these pods hold."""
-        return cls(Holdings(nodes, pods).copy(), mix)
+        return cls(Holdings(nodes, pods).copy(), mix, risks)
 
     @property
     def sharing(self) -> frozenset[Sharing]:
@@ -82,7 +92,10 @@ class PackedRooms:
             self._packing.learn_later()
             return None
         self._packing.learn()
-        chooser = _Members(self._packing, tuple(peers) if count == 1 else ())
+        bonus = self._bonus
+        if bonus is not None and count >= min(WIDE, max(1, len(self._fleet) // 16)):
+            bonus = -bonus
+        chooser = _Members(self._packing, tuple(peers) if count == 1 else (), bonus)
         gang = place_one(shape, self._fleet, chooser) if count == 1 else place_gang(shape, count, self._fleet, chooser)
         return None if gang is None else tuple(self._grant(shape, spot) for spot in gang)
 
@@ -119,16 +132,29 @@ class PackedRooms:
         return NodeCapacity(node, int(fleet.cpu_milli[index]), int(fleet.memory_bytes[index]), free)
 
 
+def _bonus(fleet: Fleet, risks: Mapping[str, int]) -> Scores | None:
+    """Return how much narrow gangs prefer each node, enough to outweigh the order of equals (N); None without risks."""
+    at = [(fleet.index[name], bits) for name, bits in risks.items() if name in fleet.index]
+    if not at:
+        return None
+    bonus = np.zeros(len(fleet))
+    for node, bits in at:
+        bonus[node] = ORDER_WEIGHT * min(bits, MOST_BITS)
+    return bonus
+
+
 @dataclass(frozen=True, slots=True)
 class _Members:
     """Chooses for the pods of one gang.
 
     Attributes:
         peers: The nodes of replicas of the same endpoint, for a replica of one pod; several pods follow the topology.
+        bonus: How much each node is preferred beside its value (N); None for all alike.
     """
 
     packing: Packing
     peers: tuple[str, ...]
+    bonus: Scores | None
 
     def choose(self, shape: Shape, among: Ints | None = None) -> Spot | None:
-        return self.packing.pick(shape, among, self.peers)
+        return self.packing.pick(shape, among, self.peers, self.bonus)

@@ -93,13 +93,16 @@ class Packing:
         self.learn()
         return self.pick(shape, among)
 
-    def pick(self, shape: Shape, among: Ints | None = None, peers: Sequence[str] = ()) -> Spot | None:
+    def pick(
+        self, shape: Shape, among: Ints | None = None, peers: Sequence[str] = (), bonus: Scores | None = None
+    ) -> Spot | None:
         """Return the same as ``choose``, by the last learnt values: they are the same for all of a gang.
 
         Args:
             peers: The nodes of replicas of the same endpoint, which others are preferred to if they are as good.
+            bonus: How much each node is preferred beside its value (N).
         """
-        node = self._ranking.best(shape, among)
+        node = self._ranking.best(shape, among, bonus)
         if node is None:
             return None
         if peers:

@@ -22,6 +22,7 @@ from fairlead.policy.disruption.aftermath import without
 from fairlead.policy.disruption.eviction import EvictionPass
 from fairlead.policy.disruption.migration import change_place, coming, describe_makes_room, keep, move_away, placed_in
 from fairlead.policy.disruption.preemption import Victim
+from fairlead.policy.health.node_risk import risks_of
 from fairlead.policy.placement.free_capacity import rooms
 from fairlead.policy.placement.node_eligibility import keeps_apart
 from fairlead.policy.placement.placement import (
@@ -239,7 +240,7 @@ class SchedulingPass:
         whole = capacity(snapshot.nodes)
         durations = durations_of(snapshot.completed)
         if cache is None:
-            free = rooms(snapshot.nodes, snapshot.pods, settled_mix(snapshot.workloads))
+            free = rooms(snapshot.nodes, snapshot.pods, settled_mix(snapshot.workloads), risks_of(snapshot, now))
             traits = SpecTraits(snapshot.nodes) if traits is None else traits
             reserved = keep(snapshot.workloads, free)
             holding = reserved.keys() | {pod.workload_uid for pod in snapshot.pods if not pod.phase.is_final}
@@ -248,7 +249,7 @@ class SchedulingPass:
             holders = [workload for workload in of_queue if workload.uid in holding]
             ledger = Ledger.of(snapshot.teams, whole, holders)
         else:
-            free, traits = cache.rooms(snapshot), cache.traits
+            free, traits = cache.rooms(snapshot, now), cache.traits
             reserved = keep(cache.moving(), free)
             holders = cache.holders(reserved)
             ledger = cache.ledger(reserved)

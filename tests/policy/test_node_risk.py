@@ -1,0 +1,183 @@
+"""The posterior of unreliable nodes, what is charged to them, where gangs are placed, and which nodes are taken out."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from fairlead.policy.decide import decide
+from fairlead.policy.health.incidents import blamed_program, failed_on, is_of_program, with_incident
+from fairlead.policy.health.node_risk import charged, evidence_bits, lemon_chance, returned, risks_of
+from fairlead.policy.health.node_withdrawal import failure_cost_days, withdrawals
+from fairlead.policy.kinds.failures import Blame, Failure
+from fairlead.policy.pass_cache import PassCache
+from fairlead.policy.placement.packed_capacity import PackedRooms
+from fairlead.policy.placement.pod_shapes import Shape
+from fairlead.policy.placement.task_mix import TaskMix
+from fairlead.specs.training import Checkpoint
+from fairlead.state.node_health import Incident, NodeHistory, NodeOutage
+from fairlead.state.plan import Change
+from fairlead.state.reasons import Code, Reason
+from fairlead.state.scheduling_policy import SchedulingPolicy
+from fairlead.state.snapshot import Grant, Intent, Phase, Pod, PodPhase, Snapshot, Workload
+from tests.builders import node, status, training
+
+DAY_S = 86400.0
+NOW = 20 * DAY_S
+NODES = tuple(node(f"n-{number}", gpus=1, price_per_hour=10.0) for number in range(20))
+WHOLE = Shape(num_gpus=1, gpu_milli=1000)
+
+
+def failing(*days: float, name: str = "n-0") -> dict[str, NodeHistory]:
+    """Return the histories after failures of one node on these days, in service since day 0."""
+    histories: dict[str, NodeHistory] = {}
+    for day in days:
+        incident = Incident(at=day * DAY_S, run="train", cause=Code.NODE_LOST, nodes=(name,))
+        histories = charged(histories, incident, {name: 0.0})
+    return histories
+
+
+def gang_on(*names: str, **changes: Any) -> tuple[Workload, tuple[Pod, ...]]:
+    """Return a running gang with a pod on each node, and its pods."""
+    spec = training(nodes=len(names), checkpoint=Checkpoint(every_s=DAY_S / 2))
+    state = status(Phase.RUNNING, **changes)
+    run = Workload(uid="w", spec=spec, intent=Intent.RUN, status=state, version=1, created_at=0.0)
+    pods = tuple(
+        Pod(uid=f"w-0-{index}", workload_uid="w", attempt=0, index=index, node=name, grant=Grant(),
+            phase=PodPhase.RUNNING, created_at=0.0)
+        for index, name in enumerate(names)
+    )  # fmt: skip
+    return run, pods
+
+
+def failure(code: Code, name: str = "") -> Failure:
+    return Failure(blame=Blame.INFRASTRUCTURE, reason=Reason(code=code, message="it failed"), node=name)
+
+
+def snapshot(histories: dict[str, NodeHistory], **changes: Any) -> Snapshot:
+    run, pods = gang_on(*(each.name for each in NODES[10:]))
+    return Snapshot(**{
+        "nodes": NODES, "workloads": (run,), "pods": pods, "node_health": histories, "withdraws_nodes": True, **changes,
+    })  # fmt: skip
+
+
+def test_a_node_without_failures_becomes_less_suspicious_and_one_with_many_certain() -> None:
+    new = NodeHistory(node="n", since=0.0)
+    assert lemon_chance(new, 0.0) == pytest.approx(0.012)
+    assert lemon_chance(new, 60 * DAY_S) < 0.001
+    chances = [lemon_chance(failing(*days)["n-0"], NOW) for days in ((18,), (16, 18), (14, 16, 18), (12, 14, 16, 18))]
+    assert chances == sorted(chances)
+    assert chances[0] < 0.1
+    assert chances[3] > 0.99
+
+
+def test_a_likelihood_ratio_of_two_failures_is_that_of_the_formula() -> None:
+    # Gamma(3) / ((d + 2.5) * .0018)^2 with d = 60 days / ln 2 * (1 - 2^(-20 / 60)).
+    history = replace(NodeHistory(node="n", since=0.0), failures=2.0, at=NOW)
+    assert evidence_bits(history, NOW) == 10  # log2(2 / (20.35 * .0018)^2) = 10.5
+    assert evidence_bits(replace(history, failures=0.0), NOW) == 0
+
+
+def test_failures_count_half_after_sixty_days() -> None:
+    bits = [evidence_bits(failing(1, 2, 3)["n-0"], day * DAY_S) for day in (3, 63, 183)]
+    assert bits == sorted(bits, reverse=True)
+    assert bits[-1] < 4 < bits[0]
+
+
+def test_a_failure_without_a_known_node_is_shared_by_risk() -> None:
+    histories = failing(10, 12)
+    shared = Incident(at=14 * DAY_S, run="train", cause=Code.STALLED, nodes=("n-0", "n-1", "n-2"))
+    after = charged(histories, shared, {})
+    shares = {name: history.recent[-1].share for name, history in after.items()}
+    assert sum(shares.values()) == pytest.approx(1)
+    assert shares["n-0"] > 0.9
+    assert shares["n-1"] == pytest.approx(shares["n-2"])
+
+
+def test_a_node_that_comes_back_starts_anew_under_more_suspicion() -> None:
+    back = returned(failing(10, 12)["n-0"], NOW)
+    assert lemon_chance(back, NOW) == pytest.approx(0.1)
+    assert len(back.recent) == 2
+
+
+def test_a_lost_node_is_charged_and_a_kill_is_shared_among_the_gang() -> None:
+    run, pods = gang_on("a", "b")
+    change = Change(workload_uid="w", version=1)
+    lost = with_incident(change, run, failure(Code.NODE_LOST, "b"), pods, 5.0, progressed=True)
+    assert lost.incident == Incident(at=5.0, run="train", cause=Code.NODE_LOST, nodes=("b",))
+    killed = with_incident(change, run, failure(Code.KILLED), pods, 5.0, progressed=True)
+    assert killed.incident is not None
+    assert killed.incident.nodes == ("a", "b")
+    again = with_incident(change, run, failure(Code.KILLED), pods, 5.0, progressed=False)
+    assert again.incident is None, "without progress it may be the program"
+    own = replace(failure(Code.PROGRAM_FAILED), blame=Blame.PROGRAM)
+    assert with_incident(change, run, own, pods, 5.0, progressed=True).incident is None
+
+
+def test_a_run_that_failed_on_three_nodes_in_a_row_is_itself_at_fault() -> None:
+    nodes: tuple[str, ...] = ()
+    for number, name in enumerate(("a", "b", "c"), 1):
+        run, pods = gang_on(name, failed_on=nodes)
+        killed = failure(Code.KILLED)
+        nodes = failed_on(run, killed, pods, progressed=number == 1)
+        assert is_of_program(killed, nodes) is (number == 3)
+    assert "it failed on a, b and c in a row" in blamed_program(killed, nodes).reason.message
+    change = with_incident(Change(workload_uid="w", version=1), run, killed, pods, 5.0, progressed=False)
+    assert change.incident is None
+    assert failed_on(run, killed, pods, progressed=True) == ("c",), "progress ends the row"
+
+
+def test_wide_gangs_avoid_nodes_with_failures_and_narrow_ones_take_them() -> None:
+    nodes = tuple(node(f"n-{number}", gpus=1) for number in range(64))
+    risks = {"n-7": 4, "n-9": 1}
+    wide = PackedRooms.of(nodes, (), TaskMix(), risks).place(WHOLE, 62)
+    assert wide is not None
+    assert {"n-7", "n-9"}.isdisjoint(name for name, _ in wide)
+    narrow = PackedRooms.of(nodes, (), TaskMix(), risks).place(WHOLE, 1)
+    assert narrow is not None
+    assert narrow[0][0] == "n-7"
+    whole = PackedRooms.of(nodes, (), TaskMix(), risks).place(WHOLE, 64)
+    assert whole is not None, "nothing that fits is refused"
+
+
+def test_on_few_nodes_every_gang_avoids_failures() -> None:
+    for name in ("n-0", "n-1"):
+        placed = PackedRooms.of(NODES[:2], (), TaskMix(), {name: 3}).place(WHOLE, 1)
+        assert placed is not None
+        assert placed[0][0] != name
+
+
+def test_risks_are_those_of_the_snapshot_unless_the_rules_ignore_them() -> None:
+    seen = snapshot(failing(18))
+    assert set(risks_of(seen, NOW)) == {"n-0"}
+    assert risks_of(replace(seen, rules=SchedulingPolicy(places_by_risk=False)), NOW) == {}
+
+
+def test_a_node_is_taken_out_before_anything_is_placed_when_its_failures_cost_more_than_its_repair() -> None:
+    seen = snapshot(failing(14, 16, 18))
+    assert failure_cost_days(seen) == pytest.approx(10 * (600 + DAY_S / 4) / DAY_S)
+    (one,) = withdrawals(seen, NOW)
+    assert one.node == "n-0"
+    assert "3 failures in 6.0 days" in one.why
+    assert "against $1200.00" in one.why
+    assert decide(seen, NOW).withdrawn == (one,)
+    assert decide(seen, NOW, PassCache()).withdrawn == (one,)
+
+
+@pytest.mark.parametrize("changes", [
+    {"node_health": failing(18)},
+    {"workloads": (), "pods": ()},
+    {"withdraws_nodes": False},
+    {"rules": SchedulingPolicy(withdraws_nodes=False)},
+    {"node_health": {"n-0": replace(failing(14, 16, 18)["n-0"], out=NodeOutage(since=0.0, why="failed"))}},
+], ids=["one failure", "no run to protect", "a cluster that cannot", "rules against it", "out already"])  # fmt: skip
+def test_a_node_stays(changes: dict[str, Any]) -> None:
+    assert withdrawals(replace(snapshot(failing(14, 16, 18)), **changes), NOW) == ()
+
+
+def test_never_more_than_a_fifth_of_the_nodes_are_away() -> None:
+    names = [f"n-{number}" for number in range(8)]
+    histories = {name: failing(14, 16, 18, name=name)[name] for name in names}
+    assert len(withdrawals(snapshot(histories), NOW)) == 4
+    away = tuple(replace(each, ready=False) if each.name in ("n-18", "n-19") else each for each in NODES)
+    assert len(withdrawals(snapshot(histories, nodes=away), NOW)) == 2
