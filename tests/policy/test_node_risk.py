@@ -110,6 +110,8 @@ def test_a_lost_node_is_charged_and_a_kill_is_shared_among_the_gang() -> None:
     assert killed.incident.nodes == ("a", "b")
     again = with_incident(change, run, failure(Code.KILLED), pods, 5.0, progressed=False)
     assert again.incident is None, "without progress it may be the program"
+    by_itself = replace(failure(Code.KILLED), is_exit_code=True)
+    assert with_incident(change, run, by_itself, pods, 5.0, progressed=True).incident is None
     own = replace(failure(Code.PROGRAM_FAILED), blame=Blame.PROGRAM)
     assert with_incident(change, run, own, pods, 5.0, progressed=True).incident is None
 

@@ -4,9 +4,9 @@ A node is taken out if
 
     chance of a lemon * (its rate - that of a healthy node) * node days that a failure costs * horizon > days of repair,
 
-after ``LEAST_FAILURES`` failures at least, one of them known to be its own, and while no more than ``MOST_SHARE`` of the nodes of its hardware are
-away for any reason: more of them mean that something else is wrong (NVSentinel's circuit breaker, Amazon EKS' node
-repair).
+after ``LEAST_FAILURES`` failures at least, one of them known to be its own, and while no more than ``MOST_SHARE`` of
+the nodes of its hardware are away for any reason: more of them mean that something else is wrong (NVSentinel's circuit
+breaker, Amazon EKS' node repair).
 
 See decision 234.
 """
