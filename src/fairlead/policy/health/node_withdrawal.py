@@ -36,7 +36,7 @@ CHECKPOINT_S = 3600.0
 MOST_SHARE = 0.2
 LEAST_FAILURES = 1.5
 OWN_SHARE = 0.5
-"""A node with a larger share in a failure caused it; of a gang that shares it, all others are more likely to be well."""
+"""A node with a larger share in a failure caused it; in a gang that shares it, each node is more likely to be well."""
 
 
 def withdrawals(snapshot: Snapshot, now: float) -> tuple[NodeWithdrawal, ...]:
