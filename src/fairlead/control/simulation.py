@@ -250,8 +250,8 @@ def _outcome(
         ended_s=ended_s,
         num_decisions=num_decisions,
         taken_out=tuple(
-            replace(each, since=each.since - began, until=None if each.until is None else each.until - began)
-            for each in surroundings.taken_out
+            replace(out, since=out.since - began, until=None if out.until is None else out.until - began)
+            for out in surroundings.taken_out
         ),
     )
 

@@ -215,8 +215,8 @@ def _watch(
         verdict = retry(workload.spec, status, failure, workload.progress, now)
         progressed = made_progress(workload, verdict.disruptions, now)
         nodes = failed_on(workload, failure, own, progressed=progressed)
-        told = blamed_program(failure, nodes) if is_of_program(failure, nodes) else failure
-        change = after_failure(workload, live, told, verdict, now, used=used, failed_on=nodes)
+        shown = blamed_program(failure, nodes) if is_of_program(failure, nodes) else failure
+        change = after_failure(workload, live, shown, verdict, now, used=used, failed_on=nodes)
         return with_incident(change, workload, failure, own, now, progressed=progressed)
     must_leave = reclaim(workload.spec, (pod for pod in current if not pod.phase.is_final), snapshot.nodes)
     if must_leave is not None and lost_pods.leaving_alone(workload, current, snapshot.nodes):
