@@ -1,3 +1,4 @@
+import contextlib
 import io
 import json
 import os
@@ -6,6 +7,7 @@ import subprocess
 import sys
 import tarfile
 import threading
+import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import chain
@@ -193,7 +195,7 @@ def store_in(cache: Cache, name: str) -> bool:
     """Fetch 400 bytes of nothing into a cache; return whether they were stored."""
     claim = cache.claim(name * 32)
     assert claim is not None
-    return claim.write(bytes(400))
+    return claim.write(bytes(400)) is not None
 
 
 def test_versions_that_are_read_more_push_out_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -307,6 +309,69 @@ def test_files_of_an_http_server_are_read_by_ranges_if_it_has_them(etag: str | N
                 store.get(entries[0], 5, 9)
     finally:
         store.close()
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+class Troubled(Files):
+    """A server that is busy, ends a connection within an answer, or closes it after one, now and then."""
+
+    protocol_version = "HTTP/1.1"
+    num_requests = 0
+
+    def do_GET(self) -> None:
+        cls = type(self)
+        cls.num_requests += 1
+        if cls.num_requests % 7 == 3:
+            self.send_response(503)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+        elif cls.num_requests % 7 == 5:
+            self.send_response(206)
+            self.send_header("Content-Length", "100000")
+            self.end_headers()
+            self.wfile.write(b"begin")
+            self.close_connection = True
+        else:
+            self.close_connection = cls.num_requests % 7 == 6
+            with contextlib.suppress(ConnectionError):  # a reader that has ended
+                self._answer(body=True)
+
+
+def test_samples_arrive_whole_from_a_troubled_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(time, "sleep", lambda _: None)
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Troubled)
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+    thread.start()
+    names = ",".join(f"{number:02}" for number in range(40))
+    data = Data(a_source(f"http://127.0.0.1:{server.server_port}/{{{names}}}.bin", tmp_path))
+    try:
+        samples = [sample for batch in data.batches(8, epochs=2) for sample in batch]
+    finally:
+        data.close()
+        server.shutdown()
+        thread.join()
+        server.server_close()
+    assert sorted({sample["__key__"] for sample in samples}) == names.split(",")
+    assert len(samples) == 80
+    assert {sample["bin"] for sample in samples} == {Files.content}
+    assert 40 <= Troubled.num_requests < 80, "each leaves the server once, but for those that failed"
+
+
+def test_a_changed_object_of_a_server_ends_the_batch_with_its_name(tmp_path: Path) -> None:
+    handler = type("Handler", (Files,), {"protocol_version": "HTTP/1.1"})
+    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+    thread.start()
+    data = Data(a_source(f"http://127.0.0.1:{server.server_port}/{{a,b}}.bin", tmp_path))
+    try:
+        assert data.version
+        handler.etag = '"two"'  # type: ignore[attr-defined]
+        with pytest.raises(DataChanged, match=r"[ab]\.bin"):
+            list(data.batches(2))
+    finally:
+        data.close()
         server.shutdown()
         thread.join()
         server.server_close()

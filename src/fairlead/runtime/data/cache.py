@@ -31,12 +31,19 @@ NOTE_S = 5.0
 
 
 class Bundle:
-    """The bytes of a bundle, mapped from its file; a page is verified when it is first read."""
+    """The bytes of a bundle, mapped from its file; a page is verified when it is first read.
 
-    def __init__(self, data: "mmap.mmap | bytes", size: int, sums: tuple[int, ...]) -> None:
+    Args:
+        is_verified: True for bytes that this process just wrote.
+    """
+
+    def __init__(
+        self, data: "mmap.mmap | bytes", size: int, sums: tuple[int, ...], *, is_verified: bool = False
+    ) -> None:
         self._data = data
+        self._view = memoryview(data)
         self._sums = sums
-        self._verified = bytearray(len(sums))
+        self._verified = bytearray(bytes([is_verified]) * len(sums))
         self.size = size
 
     def read(self, start: int, stop: int) -> bytes:
@@ -47,17 +54,10 @@ class Bundle:
         """
         for page in range(start // PAGE, (stop + PAGE - 1) // PAGE):
             if not self._verified[page]:
-                if zlib.crc32(self._data[page * PAGE : min(self.size, (page + 1) * PAGE)]) != self._sums[page]:
+                if zlib.crc32(self._view[page * PAGE : min(self.size, (page + 1) * PAGE)]) != self._sums[page]:
                     raise ValueError("a page of the bundle is damaged")
                 self._verified[page] = 1
         return self._data[start:stop]
-
-
-def in_memory(data: bytes) -> Bundle:
-    """Return a bundle that was just fetched."""
-    bundle = Bundle(data, len(data), ())
-    bundle._verified = bytearray(b"\1" * (len(data) // PAGE + 1))
-    return bundle
 
 
 class Claim:
@@ -69,26 +69,28 @@ class Claim:
         self._partial = partial
         self._descriptor = descriptor
 
-    def write(self, data: bytes) -> bool:
-        """Store the bundle if the cache admits it, give up the right, and return whether it is stored."""
+    def write(self, data: bytes | memoryview) -> Bundle | None:
+        """Store the bundle if the cache admits it, give up the right, and return it; None if it is not stored."""
         try:
             if not self._cache.admit(len(data), self._descriptor):
-                return False
-            sums = [zlib.crc32(data[at : at + PAGE]) for at in range(0, len(data), PAGE)]
+                return None
+            whole = memoryview(data)
+            sums = [zlib.crc32(whole[at : at + PAGE]) for at in range(0, len(data), PAGE)]
             table = struct.pack(f"<{len(sums)}I", *sums)
-            for part in (data, table, _TAIL.pack(_MAGIC, len(data), len(sums), zlib.crc32(table))):
+            for part in (whole, table, _TAIL.pack(_MAGIC, len(data), len(sums), zlib.crc32(table))):
                 view = memoryview(part)
                 while view:
                     view = view[os.write(self._descriptor, view) :]
             self._partial.rename(self._cache.path(self._name))
+            mapped = mmap.mmap(self._descriptor, 0, access=mmap.ACCESS_READ)
+            return Bundle(mapped, len(data), tuple(sums), is_verified=True)
         except OSError as error:
             self._cache.returned(len(data))
             if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.ENOENT):
                 raise
-            return False
+            return None
         finally:
             self.release()
-        return True
 
     def release(self) -> None:
         """Give up the right; what is unfinished is removed."""
@@ -129,6 +131,10 @@ class Cache:
     def path(self, name: str) -> Path:
         """Return the path of a bundle, existing or not."""
         return below(self._directory, name)
+
+    def has(self, name: str) -> bool:
+        """Return whether a bundle is stored."""
+        return os.path.exists(self.path(name))
 
     def open(self, name: str) -> Bundle | None:
         """Return a stored bundle; None if it is not stored. A damaged file is removed."""

@@ -1,52 +1,48 @@
 """Fetches bundles and objects: requests in the order in which their samples are needed, many at a time.
 
-See decision 210.
+See decisions 210 and 224.
 """
 
+import bisect
 import hashlib
 import itertools
 import queue
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
-from fairlead.runtime.data.cache import Bundle, Cache, Claim, in_memory
+from fairlead.runtime.data.cache import Bundle, Cache, Claim
+from fairlead.runtime.data.concurrency import THREADS, RequestLimit
+from fairlead.runtime.data.http_pool import HttpPool, Transfer
 from fairlead.runtime.data.layout import BUNDLE_BYTES, Layout, Member
 from fairlead.runtime.data.manifest import DataManifest
-from fairlead.runtime.data.stores import DataStore
+from fairlead.runtime.data.s3 import S3Store
+from fairlead.runtime.data.stores import DataStore, HttpStore
+from fairlead.runtime.errors import DataChanged, StoreUnavailable
 
-THREADS = 128
-"""Most requests at a time."""
-LEAST_THREADS = 32
-WINDOW_S = 0.2
 PART_BYTES = 2 * BUNDLE_BYTES
 AHEAD = 16
-"""Bundles on their way or waiting in memory, ahead of the one that is read."""
+"""Most bundles on their way or waiting in memory, ahead of the one that is read."""
+AHEAD_BYTES = AHEAD * BUNDLE_BYTES
+"""Bytes of them, beyond which only the next bundle is fetched ahead, as row groups may be large."""
 POLL_S = 0.003
+URGENT = -1.0
 IDLE_S = 5.0
 
 
 class Workers:
-    """Threads that make requests, those needed soonest first. They start when there is work, and end when idle.
-
-    Twice as many requests are on their way as the fastest one so far takes of the requests that are answered a second
-    (Little's law): fewer would leave a distant store idle, and more would only wait for each other in a near one.
-    """
+    """Threads that make requests, those needed soonest first. They start when there is work, and end when idle."""
 
     def __init__(self, most: int = THREADS) -> None:
-        self._most = most
-        self._limit = min(LEAST_THREADS, most)
-        self._tasks: queue.PriorityQueue[tuple[int, int, Callable[[], None]]] = queue.PriorityQueue()
+        self._limit = RequestLimit(time.monotonic(), most)
+        self._tasks: queue.PriorityQueue[tuple[float, int, Callable[[], None]]] = queue.PriorityQueue()
         self._numbers = itertools.count()
         self._mutex = threading.Lock()
         self._running = 0
         self._idle = 0
-        self._fastest_s = float("inf")
-        self._num_done = 0
-        self._since = time.monotonic()
 
-    def submit(self, priority: int, task: Callable[[], None]) -> None:
+    def submit(self, priority: float, task: Callable[[], None]) -> None:
         """Queue a task, which must not raise; lower priorities run first."""
         self._tasks.put((priority, next(self._numbers), task))
         with self._mutex:
@@ -63,7 +59,7 @@ class Workers:
 
     def _start(self, count: int) -> None:
         """Start threads up to the limit; called with the mutex."""
-        for _ in range(min(count, self._limit - self._running)):
+        for _ in range(min(count, self._limit.value - self._running)):
             self._running += 1
             threading.Thread(target=self._work, name="fairlead-data", daemon=True).start()
 
@@ -90,31 +86,165 @@ class Workers:
     def _is_enough(self, now: float, begun: float) -> bool:
         """Count a request, adapt the number of threads, and return whether this one has to end."""
         with self._mutex:
-            self._num_done += 1
-            self._fastest_s = min(self._fastest_s, now - begun)
-            elapsed = now - self._since
-            if elapsed > WINDOW_S:
-                at_a_time = int(2 * self._fastest_s * self._num_done / elapsed) + 1
-                self._limit = max(min(LEAST_THREADS, self._most), min(self._most, at_a_time))
-                self._num_done, self._since = 0, now
+            if self._limit.count(now, begun):
                 self._start(self._tasks.qsize())
-            if self._running <= self._limit:
+            if self._running <= self._limit.value:
                 return False
             self._running -= 1
             return True
 
 
-class _Fetch:
-    """A bundle on its way."""
+class _Latch:
+    """Wakes one thread once all that it waits for is here, or cannot come."""
 
-    def __init__(self, num_parts: int, claim: Claim | None) -> None:
-        self.parts: list[bytes] = [b""] * num_parts
-        self.missing = num_parts
+    def __init__(self, count: int) -> None:
+        self._count = count
+        self._mutex = threading.Lock()
+        self._event = threading.Event()
+
+    def down(self, count: int) -> None:
+        with self._mutex:
+            self._count -= count
+            if self._count <= 0:
+                self._event.set()
+
+    def wait(self) -> None:
+        self._event.wait()
+
+
+class _Buffers:
+    """Memory of bundles that are stored by now, for those that follow: pages that are new to a process cost it time."""
+
+    def __init__(self) -> None:
+        self._free: list[bytearray] = []
+
+    def take(self, size: int) -> bytearray:
+        try:
+            buffer = self._free.pop()
+        except IndexError:
+            return bytearray(size if size > BUNDLE_BYTES else BUNDLE_BYTES)
+        return buffer if len(buffer) >= size else bytearray(size)
+
+    def give_back(self, buffer: bytearray) -> None:
+        if len(self._free) < AHEAD and len(buffer) == BUNDLE_BYTES:
+            self._free.append(buffer)
+
+
+class _Fetch:
+    """A bundle on its way, of which a range can be read as soon as it is here.
+
+    Attributes:
+        buffer: Its bytes, and more behind them; None once they are read from the file of the cache.
+    """
+
+    def __init__(self, parts: Sequence[Member], claim: Claim | None, buffers: _Buffers) -> None:
+        self.parts = parts
+        self.starts = [0]
+        for part in parts:
+            self.starts.append(self.starts[-1] + part.stop - part.start)
+        self.size = self.starts.pop()
+        self._buffers = buffers
+        self.buffer: bytearray | None = buffers.take(self.size)
         self.claim = claim
-        self.done = threading.Event()
+        self.is_done = False
         self.error: BaseException | None = None
-        self.bundle: Bundle | None = None
-        self.mutex = threading.Lock()
+        self._has = bytearray(len(parts) + 1)  # the last one is for what is stored, and stays 0
+        self._missing = len(parts)
+        self._mutex = threading.Lock()
+        self._latches: dict[int, list[_Latch]] = {}
+        self._stored: Bundle | None = None
+
+    def into(self, number: int) -> memoryview:
+        """Return the place of a part."""
+        start, part = self.starts[number], self.parts[number]
+        assert self.buffer is not None
+        return memoryview(self.buffer)[start : start + part.stop - part.start]
+
+    def arrived(self, number: int) -> bool:
+        """Note a part that is in its place; return whether it was the last one."""
+        with self._mutex:
+            self._has[number] = 1
+            self._missing -= 1
+            latches = self._latches.pop(number, ()) if self._latches else ()
+            is_last = self._missing == 0
+        for latch in latches:
+            latch.down(1)
+        return is_last
+
+    def end(self, error: BaseException | None = None) -> None:
+        """Note that all is here and stored, or that it never will be; give up the right to fetch it."""
+        with self._mutex:
+            self.error = self.error or error
+            self.is_done = True
+            claim, self.claim = self.claim, None
+            latches = [latch for waiting in self._latches.values() for latch in waiting]
+            self._latches.clear()
+        if claim is not None:
+            claim.release()
+        for latch in latches:
+            latch.down(1)
+
+    def parts_of(self, start: int, stop: int) -> list[int]:
+        """Return the parts of a range that are not here yet."""
+        if not self._missing:
+            return []
+        first, last = bisect.bisect_right(self.starts, start) - 1, bisect.bisect_left(self.starts, stop)
+        return [number for number in range(first, last) if not self._has[number]]
+
+    def expect(self, numbers: Sequence[int], latch: _Latch) -> None:
+        """Count parts down that are here, or once they are."""
+        with self._mutex:
+            for number in numbers:
+                if self._has[number] or self.is_done:
+                    latch.down(1)
+                else:
+                    self._latches.setdefault(number, []).append(latch)
+
+    def wait(self) -> None:
+        """Wait until all is here and stored.
+
+        Raises:
+            BaseException: The error of a request.
+        """
+        latch = _Latch(1)
+        self.expect((len(self.parts),), latch)
+        latch.wait()
+        if self.error is not None:
+            raise self.error
+
+    def read(self, start: int, stop: int) -> bytes:
+        """Return bytes of the bundle once they are here.
+
+        Raises:
+            BaseException: The error of a request.
+        """
+        numbers = self.parts_of(start, stop)
+        if numbers:
+            latch = _Latch(len(numbers))
+            self.expect(numbers, latch)
+            latch.wait()
+            if self.error is not None and self.parts_of(start, stop):
+                raise self.error
+        with self._mutex:
+            if self.buffer is not None:
+                return bytes(memoryview(self.buffer)[start:stop])
+        assert self._stored is not None
+        return self._stored.read(start, stop)
+
+    def store(self) -> None:
+        """Store what has arrived as a whole, and read it from there from now on.
+
+        Raises:
+            OSError: The disk cannot be written, for another reason than being full.
+        """
+        claim, buffer = self.claim, self.buffer
+        if claim is None or buffer is None:
+            return
+        stored = claim.write(memoryview(buffer)[: self.size])
+        if stored is not None:
+            with self._mutex:
+                self._stored, self.buffer = stored, None
+            self._buffers.give_back(buffer)
 
 
 class Bundles:
@@ -133,30 +263,44 @@ class Bundles:
         self._store = store
         self._cache = cache if cache is None or cache.takes_files() else None
         self._workers = workers
+        self._pool = HttpPool(store) if isinstance(store, S3Store | HttpStore) else None
         self._held = held
-        self._open: OrderedDict[int, Bundle] = OrderedDict()
+        self._open: OrderedDict[int, Bundle | _Fetch] = OrderedDict()
         self._fetches: dict[int, _Fetch] = {}
-        self._priorities = itertools.count(1)
+        self._buffers = _Buffers()
+        self._names: dict[int, str] = {}
+        self._sizes: dict[int, int] = {}
+        self._stored: set[int] = set()
         self.fetched_bytes = 0
 
-    def ahead(self, upcoming: Sequence[int]) -> None:
-        """Begin to fetch bundles that are needed soon, in their order; those of other processes are left to them."""
-        for bundle in upcoming[:AHEAD]:
-            if bundle in self._open or bundle in self._fetches:
+    def ahead(self, upcoming: Sequence[int], need: Callable[[int], Sequence[float]]) -> None:
+        """Begin to fetch bundles that are needed soon, in their order; those of other processes are left to them.
+
+        Args:
+            need: Returns when the samples of a bundle are needed, on a scale of the caller: one value for all of them,
+                or one for each of its members.
+        """
+        size = 0
+        for place, bundle in enumerate(upcoming[:AHEAD]):
+            size += self._size(bundle)
+            if place > 1 and size > AHEAD_BYTES:
+                return
+            if bundle in self._stored or bundle in self._open or bundle in self._fetches:
                 continue
             if self._cache is None:
-                self._begin(bundle, None, next(self._priorities))
+                self._begin(bundle, None, need(bundle))
                 continue
             name = self._name(bundle)
-            if self._cache.path(name).exists():
+            if self._cache.has(name):
+                self._stored.add(bundle)
                 continue
             claim = self._cache.claim(name)
             if claim is None:
                 continue
-            if self._cache.path(name).exists():  # another process was just done
+            if self._cache.has(name):  # another process was just done
                 claim.release()
                 continue
-            self._begin(bundle, claim, next(self._priorities))
+            self._begin(bundle, claim, need(bundle))
 
     def ranges(self, entry: int, start: int, stop: int) -> bytes:
         """Return a range of an object.
@@ -170,26 +314,42 @@ class Bundles:
             return self._read(*pieces[0])
         return b"".join(self._read(*piece) for piece in pieces)
 
+    def wait_for(self, members: Iterable[Member]) -> None:
+        """Wait for ranges of objects that are on their way: all at once, since a wake takes the interpreter's lock."""
+        missing: list[tuple[_Fetch, list[int]]] = []
+        for member in members:
+            for bundle, start, stop in self._layout.pieces(*member):
+                opened = self._get(bundle)
+                if isinstance(opened, _Fetch) and (numbers := opened.parts_of(start, stop)):
+                    missing.append((opened, numbers))
+        latch = _Latch(sum(len(numbers) for _, numbers in missing))
+        for fetch, numbers in missing:
+            fetch.expect(numbers, latch)
+        if missing:
+            latch.wait()
+
     def warm(self) -> int:
         """Fetch all bundles that are not stored, in order; return the bytes of those that are stored then."""
         if self._cache is None:
             return 0
         size = 0
         for bundle in range(len(self._layout.bundles)):
-            self.ahead(range(bundle, min(bundle + AHEAD, len(self._layout.bundles))))
+            self.ahead(range(bundle, min(bundle + AHEAD, len(self._layout.bundles))), lambda number: (number,))
             opened = self._arrived(bundle)
-            if self._cache is not None and self._cache.path(self._name(bundle)).exists():
+            if isinstance(opened, _Fetch):
+                opened.wait()
+            if self._cache is not None and self._cache.has(self._name(bundle)):
                 size += opened.size
         return size
 
     def close(self) -> None:
         """Give up what is on its way."""
         self._workers.clear()
-        for fetch in self._fetches.values():
-            with fetch.mutex:
-                if fetch.claim is not None and not fetch.done.is_set():
-                    fetch.claim.release()
-                    fetch.claim = None
+        if self._pool is not None:
+            self._pool.close()
+        for fetch in [*self._fetches.values(), *self._open.values()]:
+            if isinstance(fetch, _Fetch) and not fetch.is_done:
+                fetch.end(StoreUnavailable("data: it was closed"))
         self._fetches.clear()
         self._open.clear()
 
@@ -202,112 +362,122 @@ class Bundles:
                 del self._open[bundle]
                 if self._cache is not None:
                     self._cache.damaged(self._name(bundle))
-        return self._fetch_now(bundle).read(start, stop)
+                    self._stored.discard(bundle)
+            except (DataChanged, StoreUnavailable, OSError):
+                self._open.pop(bundle, None)  # the next read asks again
+                raise
+        self._begin(bundle, None, (URGENT,))  # past the cache, whose disk returns other bytes than were written
+        return self._fetches.pop(bundle).read(start, stop)
 
-    def _get(self, bundle: int) -> Bundle:
+    def _get(self, bundle: int) -> "Bundle | _Fetch":
         opened = self._open.get(bundle)
         if opened is not None:
             self._open.move_to_end(bundle)
             return opened
-        opened = self._arrived(bundle)
-        self._open[bundle] = opened
+        opened = self._open[bundle] = self._arrived(bundle)
         while len(self._open) > self._held:
             self._open.popitem(last=False)
         if self._cache is not None:
             self._cache.note(opened.size)
         return opened
 
-    def _arrived(self, bundle: int) -> Bundle:
-        """Return a bundle that is not open yet, once it is here."""
+    def _arrived(self, bundle: int) -> "Bundle | _Fetch":
+        """Return a bundle that is not open yet, once it is stored here or on its way to this process."""
         while True:
             fetch = self._fetches.pop(bundle, None)
             if fetch is not None:
-                fetch.done.wait()
-                if fetch.error is not None:
-                    raise fetch.error
-                assert fetch.bundle is not None
-                return fetch.bundle
+                return fetch
             if self._cache is None:
-                self._begin(bundle, None, 0)
+                self._begin(bundle, None, (URGENT,))
                 continue
             name = self._name(bundle)
             opened = self._cache.open(name)
             if opened is not None:
                 return opened
+            self._stored.discard(bundle)
             claim = self._cache.claim(name)
             if claim is not None:
                 opened = self._cache.open(name)
                 if opened is not None:
                     claim.release()
                     return opened
-                self._begin(bundle, claim, 0)
+                self._begin(bundle, claim, (URGENT,))
                 continue
             if not self._cache.takes_files():
                 self._cache = None
                 continue
             time.sleep(POLL_S)  # another process fetches it, or dies and leaves it to this one
 
-    def _fetch_now(self, bundle: int) -> Bundle:
-        """Fetch a bundle past the cache, whose disk returns other bytes than were written."""
-        self._begin(bundle, None, 0)
-        fetch = self._fetches.pop(bundle)
-        fetch.done.wait()
-        if fetch.error is not None:
-            raise fetch.error
-        assert fetch.bundle is not None
-        return fetch.bundle
-
-    def _begin(self, bundle: int, claim: Claim | None, priority: int) -> None:
-        parts = [
-            Member(member.entry, at, min(member.stop, at + PART_BYTES))
-            for member in self._layout.bundles[bundle]
-            for at in range(member.start, member.stop, PART_BYTES)
-        ]
-        fetch = self._fetches[bundle] = _Fetch(len(parts), claim)
+    def _begin(self, bundle: int, claim: Claim | None, need: Sequence[float]) -> None:
+        """Ask for the parts of a bundle, each when it is needed."""
+        parts: list[Member] = []
+        needs: list[float] = []
+        for number, member in enumerate(self._layout.bundles[bundle]):
+            for at in range(member.start, member.stop, PART_BYTES):
+                parts.append(Member(member.entry, at, min(member.stop, at + PART_BYTES)))
+                needs.append(need[number if len(need) > 1 else 0])
+        fetch = self._fetches[bundle] = _Fetch(parts, claim, self._buffers)
         if not parts:  # empty files
             self._finish(fetch)
-        for number, part in enumerate(parts):
-            self._workers.submit(priority, lambda number=number, part=part: self._part(fetch, number, part))  # type: ignore[misc]
+        if self._pool is None:
+            for number, own in enumerate(needs):
+                self._workers.submit(own, lambda number=number: self._part(fetch, number))  # type: ignore[misc]
+            return
 
-    def _part(self, fetch: _Fetch, number: int, part: Member) -> None:
+        def transfer(number: int, own: float) -> tuple[float, Transfer]:
+            def done(is_here: bool) -> None:
+                if is_here:
+                    self._note(fetch, number)
+                else:
+                    self._workers.submit(own, lambda: self._part(fetch, number))
+
+            part = parts[number]
+            return own, Transfer(self._entries[part.entry], part.start, part.stop, fetch.into(number), done)
+
+        self._pool.submit(transfer(number, own) for number, own in enumerate(needs))
+
+    def _part(self, fetch: _Fetch, number: int) -> None:
+        """Read a part by the store's own request."""
         if fetch.error is not None:
             return
+        part = fetch.parts[number]
         try:
-            data = self._store.get(self._entries[part.entry], part.start, part.stop)
+            fetch.into(number)[:] = self._store.get(self._entries[part.entry], part.start, part.stop)
         except BaseException as error:  # noqa: BLE001  # raised again where the bundle is read
-            with fetch.mutex:
-                fetch.error = fetch.error or error
-                if fetch.claim is not None:
-                    fetch.claim.release()
-                    fetch.claim = None
-            fetch.done.set()
+            fetch.end(error)
             return
-        with fetch.mutex:
-            fetch.parts[number] = data
-            fetch.missing -= 1
-            if fetch.missing:
-                return
-        self._finish(fetch)
+        if fetch.arrived(number):
+            self._finish(fetch)
+
+    def _note(self, fetch: _Fetch, number: int) -> None:
+        """Note a part that the pool received; a bundle is stored by a thread of its own."""
+        if fetch.arrived(number):
+            self._workers.submit(URGENT, lambda: self._finish(fetch))
 
     def _finish(self, fetch: _Fetch) -> None:
-        data = b"".join(fetch.parts)
-        fetch.parts = []
-        self.fetched_bytes += len(data)
-        fetch.bundle = in_memory(data)
-        with fetch.mutex:
-            claim, fetch.claim = fetch.claim, None
-        if claim is not None:
-            try:
-                claim.write(data)
-            except OSError as error:
-                fetch.error = error
-        fetch.done.set()
+        self.fetched_bytes += fetch.size
+        try:
+            fetch.store()
+        except OSError as error:
+            fetch.end(error)
+        else:
+            fetch.end()
+
+    def _size(self, bundle: int) -> int:
+        size = self._sizes.get(bundle)
+        if size is None:
+            size = sum(member.stop - member.start for member in self._layout.bundles[bundle])
+            self._sizes[bundle] = size
+        return size
 
     def _name(self, bundle: int) -> str:
-        digest = hashlib.sha256(self._store.url.encode())
-        for member in self._layout.bundles[bundle]:
-            entry = self._entries[member.entry]
-            digest.update(
-                f"\0{entry.key}\0{entry.etag}\0{member.start}\0{member.stop}".encode("utf-8", "surrogatepass")
-            )
-        return digest.hexdigest()[:32]
+        name = self._names.get(bundle)
+        if name is None:
+            digest = hashlib.sha256(self._store.url.encode())
+            for member in self._layout.bundles[bundle]:
+                entry = self._entries[member.entry]
+                digest.update(
+                    f"\0{entry.key}\0{entry.etag}\0{member.start}\0{member.stop}".encode("utf-8", "surrogatepass")
+                )
+            name = self._names[bundle] = digest.hexdigest()[:32]
+        return name

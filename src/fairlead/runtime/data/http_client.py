@@ -76,6 +76,24 @@ class HttpConnection:
             problem = f"{self._scheme}://{self.authority} answers {response.status}"
         raise StoreUnavailable(problem)
 
+    def rendered(self, method: str, target: str, headers: str) -> bytes:
+        """Return a request without a body as it is sent."""
+        path = target
+        if self._proxy is not None and self._scheme == "http":
+            path = f"http://{self.authority}{target}"
+            if self._proxy.username:
+                headers += f"Proxy-Authorization: {_basic(self._proxy)}\r\n"
+        return f"{method} {path} HTTP/1.1\r\nHost: {self.authority}\r\n{headers}\r\n".encode("ascii")
+
+    def open(self) -> socket.socket:
+        """Return the open socket of a new connection.
+
+        Raises:
+            OSError: The server or the proxy cannot be reached.
+        """
+        self._socket = self._connect()
+        return self._socket
+
     def close(self) -> None:
         """Close the connection; the next request opens another."""
         if self._socket is not None:
@@ -83,12 +101,7 @@ class HttpConnection:
             self._socket = None
 
     def _once(self, method: str, target: str, headers: str) -> Response:
-        path = target
-        if self._proxy is not None and self._scheme == "http":
-            path = f"http://{self.authority}{target}"
-            if self._proxy.username:
-                headers += f"Proxy-Authorization: {_basic(self._proxy)}\r\n"
-        data = f"{method} {path} HTTP/1.1\r\nHost: {self.authority}\r\n{headers}\r\n".encode("ascii")
+        data = self.rendered(method, target, headers)
         was_open = self._socket is not None
         try:
             return self._exchange(data, method)
@@ -104,13 +117,9 @@ class HttpConnection:
         link = self._socket
         link.sendall(data)
         head, rest = _read_head(link)
-        lines = head.decode("latin-1").split("\r\n")
-        status = int(lines[0][9:12])
-        headers: dict[str, str] = {}
-        for line in lines[1:]:
-            name, _, value = line.partition(":")
-            headers[name.lower()] = value.strip()
-        if method == "HEAD" or status in (204, 304):
+        response = read_head(head)
+        headers = response.headers
+        if method == "HEAD" or response.status in (204, 304):
             body = b""
         elif headers.get("transfer-encoding", "").lower() == "chunked":
             body = _read_chunks(link, rest)
@@ -120,7 +129,8 @@ class HttpConnection:
             raise ValueError("the answer has neither a length nor chunks")
         if headers.get("connection", "").lower() == "close":
             self.close()
-        return Response(status, headers, body)
+        response.body = body
+        return response
 
     def _connect(self) -> socket.socket:
         host, port = self._host, self._port
@@ -162,6 +172,20 @@ def parts_of_url(url: str) -> tuple[str, str, int, str]:
         raise ValueError(f"{url!r} is not an HTTP URL")
     target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
     return parts.scheme, parts.hostname, parts.port or _PORTS[parts.scheme], target
+
+
+def read_head(head: bytes) -> Response:
+    """Return an answer without its body.
+
+    Raises:
+        ValueError: It is no answer of HTTP/1.1.
+    """
+    lines = head.decode("latin-1").split("\r\n")
+    headers: dict[str, str] = {}
+    for line in lines[1:]:
+        name, _, value = line.partition(":")
+        headers[name.lower()] = value.strip()
+    return Response(int(lines[0][9:12]), headers, b"")
 
 
 def _proxy(scheme: str, host: str) -> SplitResult | None:

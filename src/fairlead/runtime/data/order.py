@@ -40,9 +40,8 @@ def epoch_order(
         if not shuffle:
             yield from (Ref(bundle, number) for number in range(num_samples))
             continue
-        draw = random.Random(f"{version}-{seed}-{epoch}-{bundle}").random
-        for number in range(num_samples):
-            heapq.heappush(pending, (place + WINDOW * draw(), bundle, number))
+        for number, own_place in enumerate(places_of(place, bundle, num_samples, f"{version}-{seed}-{epoch}")):
+            heapq.heappush(pending, (own_place, bundle, number))
         # Samples of later bundles have later places.
         while pending and pending[0][0] < place + 1:
             _, own, number = heapq.heappop(pending)
@@ -50,3 +49,14 @@ def epoch_order(
     while pending:
         _, own, number = heapq.heappop(pending)
         yield Ref(own, number)
+
+
+def places_of(place: int, bundle: int, num_samples: int, key: str) -> list[float]:
+    """Return the places of a bundle's samples in a shuffled epoch, in which places of bundles are whole numbers.
+
+    Args:
+        place: The place of the bundle.
+        key: Version, seed and epoch, with dashes between them.
+    """
+    draw = random.Random(f"{key}-{bundle}").random
+    return [place + WINDOW * draw() for _ in range(num_samples)]

@@ -18,7 +18,7 @@ from fairlead.runtime.data.cache import Cache
 from fairlead.runtime.data.fetching import AHEAD, Bundles, Workers
 from fairlead.runtime.data.layout import OPEN_SHARDS, FileLayout, Layout, Ref, open_layout
 from fairlead.runtime.data.manifest import DataManifest, Entry, load, make, save
-from fairlead.runtime.data.order import WINDOW, epoch_order
+from fairlead.runtime.data.order import WINDOW, epoch_order, places_of
 from fairlead.runtime.data.stores import DataStore, FolderStore, open_data
 from fairlead.runtime.data.trees import copy_files, copy_tree
 from fairlead.runtime.errors import CheckpointMismatch, DataChanged, Misuse
@@ -284,6 +284,8 @@ class Data:
                     start, stop = (self._rank * len(batch)) // self._world_size, (
                         (self._rank + 1) * len(batch)
                     ) // self._world_size  # fmt: skip
+                    if self._bundles is not None and isinstance(self._layout, FileLayout):
+                        self._bundles.wait_for([self._layout.member(ref) for ref, _, _ in batch[start:stop]])
                     own = [self._reading(ref) for ref, _, _ in batch[start:stop]]
                     waiting.append((own, epoch, index))
                     num_ahead += len(own)
@@ -343,10 +345,20 @@ class Data:
         def entering(places: Sequence[int], place: int) -> None:
             if self._bundles is None or is_skipping:
                 return
-            upcoming: dict[int, None] = {}
-            for bundle in places[place : place + AHEAD]:
-                upcoming.update(dict.fromkeys(layout.needs(bundle)))
-            self._bundles.ahead(list(upcoming))
+            upcoming: dict[int, int] = {}
+            for number, bundle in enumerate(places[place : place + AHEAD], place):
+                for needed in layout.needs(bundle):
+                    upcoming.setdefault(needed, number)
+            begin = epoch * len(layout.bundles)
+
+            def need(bundle: int) -> Sequence[float]:
+                at = upcoming[bundle]
+                if not shuffle or not isinstance(layout, FileLayout):
+                    return (begin + at,)
+                key = f"{manifest.version}-{self._seed}-{epoch}"
+                return [begin + own for own in places_of(at, bundle, len(layout.bundles[bundle]), key)]
+
+            self._bundles.ahead(list(upcoming), need)
 
         while epoch < epochs:
             order = epoch_order(

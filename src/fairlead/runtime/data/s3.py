@@ -36,6 +36,24 @@ class S3Credentials(NamedTuple):
     token: str | None
 
 
+class _Signing(NamedTuple):
+    """The parts of signatures that all requests of one second have.
+
+    Attributes:
+        lines: Header lines behind that of the host, as they are signed.
+        text: Text to sign, up to the digest of the request.
+        headers: Header lines as they are sent, up to the signature.
+    """
+
+    at: int
+    region: str | None
+    secret: str
+    key: bytes
+    lines: str
+    text: str
+    headers: str
+
+
 class S3Store:
     """Objects below a prefix of a bucket; methods are for any thread."""
 
@@ -56,7 +74,7 @@ class S3Store:
         )
         self._local = threading.local()
         self._connections: list[HttpConnection] = []
-        self._signing: tuple[str, str, bytes] | None = None
+        self._signing: _Signing | None = None
         self._source = _credentials(profile)
         self._place()
 
@@ -92,11 +110,7 @@ class S3Store:
         """
         if stop <= start:
             return b""
-        prefix = self._prefix if not self._prefix or self._prefix.endswith("/") else f"{self._prefix}/"
-        key = prefix + entry.key
-        more = f'If-Match: "{entry.etag}"\r\n'
-        if (start, stop) != (0, entry.size):
-            more += f"Range: bytes={start}-{stop - 1}\r\n"
+        key, more = self._range(entry, start, stop)
         response = self._request("GET", quote(key, safe="/-._~"), "", more)
         if response.status in (412, 404):
             raise DataChanged(self.url, entry.key, "was removed" if response.status == 404 else "was changed")
@@ -106,11 +120,33 @@ class S3Store:
             raise DataChanged(self.url, entry.key, f"has {len(response.body)} bytes where {stop - start} were listed")
         return response.body
 
+    def address(self, entry: Entry) -> tuple[str, str, int]:
+        """Return the server of the bucket."""
+        return self._address
+
+    def get_request(self, entry: Entry, start: int, stop: int, authority: str) -> tuple[str, str]:
+        """Return the target and the signed header lines of the request for a range of an object."""
+        key, more = self._range(entry, start, stop)
+        path = self._root + quote(key, safe="/-._~")
+        return path, self._sign("GET", path, "", authority) + more
+
+    def is_usable(self, response: Response, entry: Entry, start: int, stop: int) -> bool:
+        """Return whether an answer to ``get_request`` has the bytes of the manifest's object."""
+        return response.status == (200 if (start, stop) == (0, entry.size) else 206)
+
+    def _range(self, entry: Entry, start: int, stop: int) -> tuple[str, str]:
+        """Return the key of an object, and the header lines for a range of it, if it is that of the manifest."""
+        prefix = self._prefix if not self._prefix or self._prefix.endswith("/") else f"{self._prefix}/"
+        more = f'If-Match: "{entry.etag}"\r\n'
+        if (start, stop) != (0, entry.size):
+            more += f"Range: bytes={start}-{stop - 1}\r\n"
+        return prefix + entry.key, more
+
     def close(self) -> None:
-        """Close the connections of all threads, none of which may be in use."""
+        """Close the connections of all threads; one that is in use is closed by its thread."""
+        self._local = threading.local()
         while self._connections:
             self._connections.pop().close()
-        self._local = threading.local()
 
     def _list(self, prefix: str, *, delimiter: bool) -> tuple[list[Entry], list[str]]:
         entries: list[Entry] = []
@@ -137,14 +173,19 @@ class S3Store:
             token = unescape(further[1])
 
     def _request(self, method: str, key: str, query: str, headers: str) -> Response:
-        connection: HttpConnection | None = getattr(self._local, "connection", None)
-        if connection is None or self._local.address != self._address:
-            connection = self._local.connection = HttpConnection(*self._address)
+        local = self._local
+        connection: HttpConnection | None = getattr(local, "connection", None)
+        if connection is None or local.address != self._address:
+            connection = local.connection = HttpConnection(*self._address)
             self._connections.append(connection)
-            self._local.address = self._address
+            local.address = self._address
         path = f"{self._root}{key}"
         signed = self._sign(method, path, query, connection.authority)
-        response = connection.request(method, f"{path}?{query}" if query else path, signed + headers)
+        try:
+            response = connection.request(method, f"{path}?{query}" if query else path, signed + headers)
+        finally:
+            if local is not self._local:  # closed meanwhile
+                connection.close()
         region = response.headers.get("x-amz-bucket-region")
         if response.status in (301, 307, 400) and region and region != self._region and not self._endpoint:
             self._region = region  # the bucket is elsewhere, which its own store says
@@ -168,29 +209,14 @@ class S3Store:
         own = self._source()
         if own is None:
             return ""
-        now = time.gmtime()
-        stamp = time.strftime("%Y%m%dT%H%M%SZ", now)
-        day, region = stamp[:8], self._region or "us-east-1"
+        now = int(time.time())
         held = self._signing
-        if held is None or held[:2] != (f"{day}{region}", own.secret):
-            key = f"AWS4{own.secret}".encode()
-            for part in (day, region, "s3", "aws4_request"):
-                key = hmac.digest(key, part.encode(), "sha256")
-            held = self._signing = (f"{day}{region}", own.secret, key)
-        names = "host;x-amz-content-sha256;x-amz-date" + (";x-amz-security-token" if own.token else "")
-        lines = f"host:{authority}\nx-amz-content-sha256:{EMPTY}\nx-amz-date:{stamp}\n"
-        extra = f"x-amz-content-sha256: {EMPTY}\r\nx-amz-date: {stamp}\r\n"
-        if own.token:
-            lines += f"x-amz-security-token:{own.token}\n"
-            extra += f"x-amz-security-token: {own.token}\r\n"
-        request = f"{method}\n{path}\n{query}\n{lines}\n{names}\n{EMPTY}".encode()
-        scope = f"{day}/{region}/s3/aws4_request"
-        text = f"AWS4-HMAC-SHA256\n{stamp}\n{scope}\n{hashlib.sha256(request).hexdigest()}".encode()
-        signature = hmac.digest(held[2], text, "sha256").hex()
-        return (
-            f"{extra}Authorization: AWS4-HMAC-SHA256 Credential={own.key}/{scope}, SignedHeaders={names}, "
-            f"Signature={signature}\r\n"
-        )
+        if held is None or held.at != now or held.secret != own.secret or held.region != self._region:
+            held = self._signing = _signing(own, self._region, now)
+        request = f"{method}\n{path}\n{query}\nhost:{authority}\n{held.lines}".encode()
+        digest = hashlib.sha256(request).hexdigest()
+        signature = hmac.digest(held.key, f"{held.text}{digest}".encode(), "sha256").hex()
+        return f"{held.headers}{signature}\r\n"
 
     def _refusal(self, response: Response, action: str) -> StoreUnavailable | Misuse:
         """Return the error of an answer, without anything of the request."""
@@ -216,6 +242,31 @@ class S3Store:
         if response.status == 301:
             return StoreUnavailable(f"data: the bucket {self._bucket} is in another region; set AWS_REGION to it")
         return StoreUnavailable(f"data: {where} answers {code} to the request to {action}")
+
+
+def _signing(own: S3Credentials, region: str | None, at: int) -> _Signing:
+    stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(at))
+    day, place = stamp[:8], region or "us-east-1"
+    key = f"AWS4{own.secret}".encode()
+    for part in (day, place, "s3", "aws4_request"):
+        key = hmac.digest(key, part.encode(), "sha256")
+    names = "host;x-amz-content-sha256;x-amz-date" + (";x-amz-security-token" if own.token else "")
+    lines = f"x-amz-content-sha256:{EMPTY}\nx-amz-date:{stamp}\n"
+    headers = f"x-amz-content-sha256: {EMPTY}\r\nx-amz-date: {stamp}\r\n"
+    if own.token:
+        lines += f"x-amz-security-token:{own.token}\n"
+        headers += f"x-amz-security-token: {own.token}\r\n"
+    scope = f"{day}/{place}/s3/aws4_request"
+    account = f"Credential={own.key}/{scope}, SignedHeaders={names}, Signature="
+    return _Signing(
+        at=at,
+        region=region,
+        secret=own.secret,
+        key=key,
+        lines=f"{lines}\n{names}\n{EMPTY}",
+        text=f"AWS4-HMAC-SHA256\n{stamp}\n{scope}\n",
+        headers=f"{headers}Authorization: AWS4-HMAC-SHA256 {account}",
+    )
 
 
 _CONTENT = re.compile(r"<Contents>(.*?)</Contents>", re.DOTALL)

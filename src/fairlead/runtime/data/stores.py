@@ -52,7 +52,7 @@ class DataStore(Protocol):
         ...
 
     def close(self) -> None:
-        """Close connections; none may be in use."""
+        """Close connections."""
         ...
 
 
@@ -189,9 +189,7 @@ class HttpStore:
     def get(self, entry: Entry, start: int, stop: int) -> bytes:
         if stop <= start:
             return b""
-        condition = "If-Match" if entry.etag.startswith('"') else "If-Unmodified-Since"
-        headers = f"{condition}: {entry.etag}\r\nRange: bytes={start}-{stop - 1}\r\n"
-        response = self._request("GET", entry.key, headers)
+        response = self._request("GET", entry.key, self._range(entry, start, stop))
         if response.status in (404, 410, 412, 416):
             raise DataChanged(self.url, entry.key, "was changed or removed")
         body = response.body
@@ -201,25 +199,50 @@ class HttpStore:
             body = body[start:stop]
         elif response.status != 206:
             raise StoreUnavailable(f"data: {self.url} answers {response.status} for {entry.key}")
-        now = response.headers.get("etag" if entry.etag.startswith('"') else "last-modified", entry.etag)
-        if now != entry.etag or len(body) != stop - start:  # servers may ignore the condition
+        if not _is_of(response, entry) or len(body) != stop - start:  # servers may ignore the condition
             raise DataChanged(self.url, entry.key, "was changed")
         return body
 
+    def address(self, entry: Entry) -> tuple[str, str, int]:
+        """Return the server of a file."""
+        return self._places[entry.key][:3]
+
+    def get_request(self, entry: Entry, start: int, stop: int, authority: str) -> tuple[str, str]:
+        """Return the target and the header lines of the request for a range of a file."""
+        return self._places[entry.key][3], self._range(entry, start, stop)
+
+    def is_usable(self, response: Response, entry: Entry, start: int, stop: int) -> bool:
+        """Return whether an answer to ``get_request`` has the bytes of the manifest's file."""
+        return response.status == 206 and _is_of(response, entry)
+
+    def _range(self, entry: Entry, start: int, stop: int) -> str:
+        condition = "If-Match" if entry.etag.startswith('"') else "If-Unmodified-Since"
+        return f"{condition}: {entry.etag}\r\nRange: bytes={start}-{stop - 1}\r\n"
+
     def close(self) -> None:
-        """Close the connections of all threads, none of which may be in use."""
+        """Close the connections of all threads; one that is in use is closed by its thread."""
+        self._local = threading.local()
         while self._connections:
             self._connections.pop().close()
-        self._local = threading.local()
 
     def _request(self, method: str, name: str, headers: str) -> Response:
         scheme, host, port, target = self._places[name]
-        held: dict[tuple[str, str, int], HttpConnection] = self._local.__dict__.setdefault("held", {})
+        local = self._local
+        held: dict[tuple[str, str, int], HttpConnection] = local.__dict__.setdefault("held", {})
         connection = held.get((scheme, host, port))
         if connection is None:
             connection = held[scheme, host, port] = HttpConnection(scheme, host, port)
             self._connections.append(connection)
-        return connection.request(method, target, headers)
+        try:
+            return connection.request(method, target, headers)
+        finally:
+            if local is not self._local:  # closed meanwhile
+                connection.close()
+
+
+def _is_of(response: Response, entry: Entry) -> bool:
+    """Return whether an answer is of the file of the manifest, as far as the server says."""
+    return response.headers.get("etag" if entry.etag.startswith('"') else "last-modified", entry.etag) == entry.etag
 
 
 def expand(url: str) -> list[str]:
