@@ -1,6 +1,6 @@
 """Reading data from a slow store, with kills, and in random order: ``reader``, ``faults``, ``shuffle``.
 
-    python -m benchmarks.data_loading reader [--objects 2000] [--latency-ms 5,50] [--ranks 1] [--readers NAME]
+    python -m benchmarks.data_loading reader [--objects 2000] [--latency-ms 5,50] [--ranks 1] [--readers NAME] [--tls]
     python -m benchmarks.data_loading faults [--kills 100] [--json]
     python -m benchmarks.data_loading shuffle [--json]
 
@@ -8,7 +8,8 @@
 in turns, read two epochs while a step takes as long as 88 MB/s need: seconds to the first batch without imports, the
 share of the time after it that steps took (busy) by epoch, CPU seconds a GB by epoch, and the bytes that left the store
 over those of the data set. ``fairlead`` reads through its cache, requests signed; ``s3fs`` is `cat_file` in 32 threads,
-128 samples ahead. CPU seconds depend least on other load; busy and first batch are those of the machine as it is.
+128 samples ahead. With ``--tls`` the store speaks TLS. CPU seconds depend least on other load; busy and first batch are
+those of the machine as it is.
 
 ``faults`` forks readers that share a small cache, kills each at a random moment with SIGKILL, changes the number of
 ranks between 1, 3, 2 and 4, and compares the digest of all samples in their order, bytes included, with a run without
@@ -19,12 +20,14 @@ beside those of a full shuffle, and the chi-squared of 20 groups of classes over
 """
 
 import argparse
+import contextlib
 import hashlib
 import json
 import os
 import random
 import resource
 import signal
+import ssl
 import subprocess
 import sys
 import tempfile
@@ -56,6 +59,7 @@ def main() -> None:
     parser.add_argument("--latency-ms", default="5,50")
     parser.add_argument("--ranks", type=int, default=1)
     parser.add_argument("--readers", default=",".join(READERS))
+    parser.add_argument("--tls", action="store_true")
     parser.add_argument("--kills", type=int, default=100)
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--as-reader", help=argparse.SUPPRESS)
@@ -75,16 +79,19 @@ def _readers(args: argparse.Namespace) -> Iterator[dict[str, Any]]:
         for reader in args.readers.split(","):
             command = [sys.executable, "-m", "benchmarks.slow_store", "--latency-ms", latency_ms]
             command += ["--objects", str(args.objects)]
-            with (
-                tempfile.TemporaryDirectory() as directory,
-                subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as store,
-            ):
+            scheme = "https" if args.tls else "http"
+            with tempfile.TemporaryDirectory() as directory, contextlib.ExitStack() as stack:
+                authority = Path(directory, "authority.pem")
+                if args.tls:
+                    command += ["--tls", str(authority)]
+                store = stack.enter_context(subprocess.Popen(command, stdout=subprocess.PIPE, text=True))
                 try:
                     assert store.stdout is not None
-                    address = f"http://127.0.0.1:{store.stdout.readline().strip()}"
+                    address = f"{scheme}://127.0.0.1:{store.stdout.readline().strip()}"
                     ranks = 1 if reader != "fairlead" else args.ranks
-                    results = _run(reader, ranks, address, directory)
-                    with urllib.request.urlopen(f"{address}/stats") as answer:
+                    results = _run(reader, ranks, address, directory, authority)
+                    trusted = ssl.create_default_context(cafile=str(authority)) if args.tls else None
+                    with urllib.request.urlopen(f"{address}/stats", context=trusted) as answer:
                         sent = json.load(answer)
                 finally:
                     store.kill()
@@ -92,6 +99,7 @@ def _readers(args: argparse.Namespace) -> Iterator[dict[str, Any]]:
             yield {
                 "reader": reader,
                 "latency_ms": float(latency_ms),
+                "tls": args.tls,
                 "ranks": ranks,
                 "objects": args.objects,
                 "first_batch_s": round(first["first_batch_s"], 2),
@@ -105,11 +113,13 @@ def _readers(args: argparse.Namespace) -> Iterator[dict[str, Any]]:
             }
 
 
-def _run(reader: str, ranks: int, address: str, directory: str) -> list[dict[str, Any]]:
+def _run(reader: str, ranks: int, address: str, directory: str, authority: Path) -> list[dict[str, Any]]:
     env = os.environ | {
         "AWS_ENDPOINT_URL": address, "AWS_ACCESS_KEY_ID": "benchmark", "AWS_SECRET_ACCESS_KEY": "benchmark",
         "AWS_DEFAULT_REGION": "us-east-1", "FAIRLEAD_DATA_DIR": directory,
     }  # fmt: skip
+    if authority.exists():
+        env["AWS_CA_BUNDLE"] = str(authority)
     if ranks > 1:  # ranks of a run get the version that admission listed
         listing = "from benchmarks.data_loading import by_fairlead; print(by_fairlead(0, 1).version)"
         listed = subprocess.run([sys.executable, "-c", listing], env=env, stdout=subprocess.PIPE, text=True, check=True)

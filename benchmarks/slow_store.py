@@ -1,8 +1,9 @@
 """A slow S3 server on loopback for benchmarks: objects made from their names, a latency, and one bandwidth for all.
 
-    python -m benchmarks.slow_store --objects 10000 --latency-ms 5 --mb-s 100
+    python -m benchmarks.slow_store --objects 10000 --latency-ms 5 --mb-s 100 [--tls FILE]
 
 It prints its port, and serves the bucket ``slow`` without looking at signatures. `/stats` is what it sent.
+With ``--tls`` it speaks TLS, and writes the certificate of its authority to a file first.
 """
 
 import argparse
@@ -10,6 +11,7 @@ import asyncio
 import hashlib
 import json
 import random
+import ssl
 import time
 from urllib.parse import parse_qs, unquote, urlsplit
 
@@ -117,7 +119,14 @@ class Server:
 
 async def _main(args: argparse.Namespace) -> None:
     server = Server(args.objects, args.latency_ms / 1000, args.mb_s * 1e6)
-    listening = await asyncio.start_server(server.serve, "127.0.0.1", 0, backlog=512)
+    context = None
+    if args.tls is not None:
+        import trustme
+
+        authority, context = trustme.CA(), ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        authority.issue_cert("127.0.0.1").configure_cert(context)
+        authority.cert_pem.write_to_path(args.tls)
+    listening = await asyncio.start_server(server.serve, "127.0.0.1", 0, backlog=512, ssl=context)
     print(listening.sockets[0].getsockname()[1], flush=True)
     async with listening:
         await listening.serve_forever()
@@ -128,4 +137,5 @@ if __name__ == "__main__":
     parser.add_argument("--objects", type=int, default=10_000)
     parser.add_argument("--latency-ms", type=float, default=5)
     parser.add_argument("--mb-s", type=float, default=100)
+    parser.add_argument("--tls", metavar="FILE")
     asyncio.run(_main(parser.parse_args()))

@@ -3,6 +3,7 @@ import io
 import json
 import os
 import random
+import ssl
 import subprocess
 import sys
 import tarfile
@@ -15,9 +16,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import trustme
 
 from fairlead.runtime.data import cache as caching
-from fairlead.runtime.data import reader
+from fairlead.runtime.data import http_client, reader
 from fairlead.runtime.data.cache import Cache
 from fairlead.runtime.data.manifest import DataManifest, Entry, make
 from fairlead.runtime.data.reader import Data, Source
@@ -357,6 +359,35 @@ def test_samples_arrive_whole_from_a_troubled_server(tmp_path: Path, monkeypatch
     assert len(samples) == 80
     assert {sample["bin"] for sample in samples} == {Files.content}
     assert 40 <= Troubled.num_requests < 80, "each leaves the server once, but for those that failed"
+
+
+def test_samples_are_read_over_tls_from_a_server_that_is_trusted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    authority, context = trustme.CA(), ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    authority.issue_cert("127.0.0.1").configure_cert(context)
+    authority.cert_pem.write_to_path(str(tmp_path / "authority.pem"))
+    large = type("Handler", (Files,), {"protocol_version": "HTTP/1.1", "content": os.urandom(200_000)})
+    server = ThreadingHTTPServer(("127.0.0.1", 0), large)
+    server.socket = context.wrap_socket(server.socket, server_side=True)
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+    thread.start()
+    url = f"https://127.0.0.1:{server.server_port}/{{0..9}}.bin"
+    try:
+        monkeypatch.setattr(time, "sleep", lambda _: None)
+        with pytest.raises(StoreUnavailable, match="certificate verify failed"):
+            open_data(url).entries()
+        monkeypatch.setenv("AWS_CA_BUNDLE", str(tmp_path / "authority.pem"))
+        http_client._context.cache_clear()
+        data = Data(a_source(url, tmp_path))
+        samples = [sample["bin"] for batch in data.batches(4) for sample in batch]
+        data.close()
+    finally:
+        http_client._context.cache_clear()
+        server.shutdown()
+        thread.join()
+        server.server_close()
+    assert samples == [large.content] * 10  # type: ignore[attr-defined]
 
 
 def test_a_changed_object_of_a_server_ends_the_batch_with_its_name(tmp_path: Path) -> None:
