@@ -41,10 +41,24 @@ def test_a_run_without_a_limit_gets_the_default_of_its_team_or_else_the_maximum(
 def test_what_has_no_end_gets_no_limit() -> None:
     for spec in (
         Replica(name="a", service="a", run="serve"),
-        training("driver", env={PIPELINE_VARIABLE: "x"}),
         replace(training("e"), engine=next(iter(Engine))),
     ):
         assert limited(spec, VISION) is spec
+
+
+@pytest.mark.parametrize(
+    ("limits", "becomes_s"),
+    [
+        (DurationLimits(), None),
+        (DurationLimits(default_s=60.0), 600.0),
+        (DurationLimits(default_s=60.0, max_s=90.0), 900.0),
+    ],
+)
+def test_the_driver_of_a_pipeline_outlasts_ten_of_the_longest_runs_and_then_ends(
+    limits: DurationLimits, becomes_s: float | None
+) -> None:
+    spec = training("driver", env={PIPELINE_VARIABLE: "x"})
+    assert limited(spec, Team(name="default", max_duration=limits)).max_duration_s == becomes_s
 
 
 def test_what_calls_itself_a_pipeline_and_holds_gpus_has_the_limit_of_its_team() -> None:

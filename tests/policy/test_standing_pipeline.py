@@ -197,6 +197,21 @@ def test_data_is_watched_anew_when_something_else_is_to_be_watched_and_that_is_n
     assert list(world.children) == ["watch"]
 
 
+def test_a_watch_that_its_team_lets_last_no_longer_is_followed_by_another_and_the_data_is_not_changed_by_that() -> None:
+    world = World(on_data())
+    world.passes(NOON)
+    world.sees("a" * 64)
+    world.passes(NOON + 1)
+    over = replace(world.children["watch"].status, reason=Reason(code=Code.DEADLINE_EXCEEDED, message="its time is over"))
+    world.children["watch"] = replace(world.children["watch"], status=replace(over, phase=Phase.FAILED))
+    world.passes(NOON + 2)
+    assert list(world.children) == []
+    world.passes(NOON + 3)
+    world.sees("a" * 64)
+    world.passes(NOON + 4)
+    assert (list(world.children), world.pipeline.status.phase.is_final) == (["watch"], False)
+
+
 class Drifting(World):
     """Of one whose pod looks for drift, and tells what it finds."""
 

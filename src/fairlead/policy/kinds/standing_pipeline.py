@@ -116,6 +116,9 @@ def decide(pipeline: Workload[Pipeline], family: Family, before: StandingDetail 
         watch, detail = None, replace(detail, content="", drift=DriftCycle(run=detail.number, begin=0))
     elif watch is None and wanted is not None:
         new = (submit(pipeline, WATCH, wanted),)
+    elif watch is not None and watch.status.reason.code is Code.DEADLINE_EXCEEDED:
+        # Its team lets no run last for ever. The next one goes on from what this one has reported.
+        orders += () if watch.intent is Intent.DELETE else (ChildIntent(uid=watch.uid, intent=Intent.DELETE),)
     elif watch is not None and watch.status.phase is Phase.FAILED:
         problem = failed(watch)
         return Standing(detail=detail, reason=problem, problem=problem)

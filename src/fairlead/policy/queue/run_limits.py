@@ -1,7 +1,10 @@
 """Applies a team's limits on the duration of its runs: a default where a run has no ``max_duration``, and a maximum.
 
-With them every run has an end that is kept, so that others can be promised a start. Replicas of endpoints and
-drivers of pipelines without GPUs have no end, and what an engine runs is stopped by the engine alone.
+With them every run has an end that is kept, so that others can be promised a start. Replicas of endpoints have no end,
+and what an engine runs is stopped by the engine alone. The driver of a pipeline waits for runs that may each take all
+the time of the team, one after another; anybody can mark a run as one, so that it has an end too.
+
+See decision 219.
 """
 
 from collections.abc import Iterable, Mapping
@@ -14,6 +17,9 @@ from fairlead.specs.team import Team
 from fairlead.specs.workload import PIPELINE_VARIABLE
 from fairlead.state.snapshot import Workload, is_replica
 
+DRIVER_TIMES = 10
+"""How many of its team's longest runs, one after another, the driver of a pipeline may outlast."""
+
 Spec = TypeVar("Spec", bound=GangSpec)
 
 
@@ -21,10 +27,12 @@ def limit_of(spec: GangSpec, team: Team | None) -> float | None:
     """Return the ``max_duration`` in seconds that a run gets from its team; None if it has its own, or gets none."""
     if team is None or spec.max_duration_s is not None or spec.engine is not None:
         return None
-    # Anybody can set that variable, and what holds GPUs has an end.
-    if is_replica(spec) or (PIPELINE_VARIABLE in getattr(spec, "env", ()) and spec.resources.gpu is None):
+    if is_replica(spec):
         return None
     limits = team.max_duration
+    longest_s = limits.max_s if limits.max_s is not None else limits.default_s
+    if PIPELINE_VARIABLE in getattr(spec, "env", ()) and spec.resources.gpu is None:
+        return None if longest_s is None else DRIVER_TIMES * longest_s
     return limits.default_s if limits.default_s is not None else limits.max_s
 
 
