@@ -96,3 +96,40 @@ def test_no_policy_lets_in_or_out_by_labels_in_every_namespace() -> None:
         rules = (*policy["spec"].get("ingress", ()), *policy["spec"].get("egress", ()))
         peers = [peer for rule in rules for side in ("from", "to") for peer in rule.get(side, ())]
         assert [each for each in peers if each.get("podSelector") and each.get("namespaceSelector") == {}] == []
+
+
+@pytest.mark.parametrize("address", ["169.254.169.254", "127.0.0.1", "::1", "fe80::1%lo", "::ffff:127.0.0.1", "0.0.0.0"])
+def test_a_name_that_leads_to_this_machine_or_its_link_is_not_connected_to(
+    address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Name servers answer as they like, and search domains of nodes complete a single label."""
+    resolved: list[str] = []
+
+    def resolve(host: str, port: int, **_: object) -> list[tuple[object, ...]]:
+        resolved.append(host)
+        return [(None, None, None, "", (address, port))]
+
+    def connect(*_: object) -> None:
+        raise AssertionError("it was connected to")
+
+    monkeypatch.setattr("socket.getaddrinfo", resolve)
+    monkeypatch.setattr("socket.create_connection", connect)
+    for url in ("http://metadata", "https://prometheus.example.com"):
+        with pytest.raises(QueryFailed, match="which is no Prometheus server's"):
+            ask_if_allowed(SYSTEM.prometheus_problem, PrometheusQuery(url=url, query="q", target=1.0))
+    assert resolved == ["metadata", "prometheus.example.com"]
+
+
+def test_the_address_that_was_checked_is_connected_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    connected: list[object] = []
+
+    def connect(address: object, *_: object) -> None:
+        connected.append(address)
+        raise OSError("refused")
+
+    answers = iter(["10.1.1.1", "169.254.169.254"])
+    monkeypatch.setattr("socket.getaddrinfo", lambda _host, port, **_: [(None, None, None, "", (next(answers), port))])
+    monkeypatch.setattr("socket.create_connection", connect)
+    with pytest.raises(QueryFailed, match="refused"):
+        ask_if_allowed(SYSTEM.prometheus_problem, PrometheusQuery(url="http://prometheus:9090", query="q", target=1.0))
+    assert connected == [("10.1.1.1", 9090)]

@@ -5,8 +5,11 @@ new process queries anew, and a policy that sees the start of a measurement keep
 enough samples.
 """
 
+import http.client
+import ipaddress
 import logging
 import math
+import socket
 import threading
 import time
 import urllib.error
@@ -121,24 +124,82 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
         """Return None: there is no request to follow."""
 
 
+def _connect(address: tuple[str, int], *more: Any) -> socket.socket:
+    """Connect to an address of a host that is no part of this machine or its link, unless the host is that address.
+
+    The name is resolved once, and the address that was checked is the one that is connected to. A name may lead
+    anywhere, as `metadata` does to a cloud's credentials by the search domains of its nodes.
+
+    Raises:
+        OSError: There is no connection, or it may not be made.
+    """
+    host, port = address
+    problem: OSError | None = None
+    for _, _, _, _, (place, *_) in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM):
+        number = ipaddress.ip_address(str(place).partition("%")[0])
+        number = getattr(number, "ipv4_mapped", None) or number
+        is_near = number.is_loopback or number.is_link_local or number.is_multicast or number.is_unspecified
+        if is_near and host != str(number):
+            problem = OSError(f"{host} has the address {number}, which is no Prometheus server's")
+            continue
+        try:
+            return socket.create_connection((str(place), port), *more)
+        except OSError as error:
+            problem = error
+    raise problem or OSError(f"{host} has no address")
+
+
+class _CheckedConnection(http.client.HTTPConnection):
+    """A connection to an address that was checked."""
+
+    def __init__(self, *args: Any, **more: Any) -> None:
+        super().__init__(*args, **more)
+        self._create_connection = _connect
+
+
+class _CheckedTlsConnection(http.client.HTTPSConnection):
+    """A connection by TLS to an address that was checked; the certificate is that of the name."""
+
+    def __init__(self, *args: Any, **more: Any) -> None:
+        super().__init__(*args, **more)
+        self._create_connection = _connect
+
+
+class _Checked(urllib.request.HTTPHandler):
+    """Connects to addresses that were checked."""
+
+    def http_open(self, request: urllib.request.Request) -> http.client.HTTPResponse:
+        return self.do_open(_CheckedConnection, request)
+
+
+class _CheckedTls(urllib.request.HTTPSHandler):
+    """Connects by TLS to addresses that were checked."""
+
+    def https_open(self, request: urllib.request.Request) -> http.client.HTTPResponse:
+        return self.do_open(_CheckedTlsConnection, request)
+
+
 def ask_if_allowed(problem_of: Callable[[str], str | None], query: PrometheusQuery) -> float:
-    """Return the current number that Prometheus answers to a query, if it may be asked.
+    """Return the current number that Prometheus answers to a query, if it may be asked there.
 
     Raises:
         QueryFailed: It may not be asked, there is no answer, or it is not one number.
     """
     if (problem := problem_of(query.url)) is not None:
         raise QueryFailed(problem)
-    return ask_prometheus(query)
+    return ask_prometheus(query, _Checked(), _CheckedTls())
 
 
-def ask_prometheus(query: PrometheusQuery) -> float:
+def ask_prometheus(query: PrometheusQuery, *handlers: urllib.request.BaseHandler) -> float:
     """Return the current number that Prometheus answers to a query.
+
+    Args:
+        handlers: Connect to its server instead of urllib's own.
 
     Raises:
         QueryFailed: There is no answer, or it is not one number.
     """
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), _NoRedirect())
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), _NoRedirect(), *handlers)
     url = query.url.rstrip("/") + PATH
     body = urllib.parse.urlencode({"query": query.query, "timeout": f"{ANSWER_S:g}s"}).encode()
     until = time.monotonic() + 2 * ANSWER_S
