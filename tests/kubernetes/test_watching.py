@@ -335,6 +335,41 @@ def test_an_object_that_cannot_be_read_counts_as_it_last_could_also_after_a_new_
         assert "KeyError" in apart.problem
 
 
+def test_an_object_that_is_left_out_from_now_on_leaves_the_cache_by_watch_and_by_list() -> None:
+    """As a pod of others that takes no room any more, of which there may be any number."""
+
+    def read_red(content: Object) -> Thing | None:
+        thing = read(content)
+        return thing if thing is not None and thing.color == "red" else None
+
+    left: list[str] = []
+
+    def changed(before: Thing | None, after: Thing | None) -> None:
+        if before is not None and after is None:
+            left.append(before.key)
+
+    listing = Listing()
+    for name in ("a", "b", "c"):
+        listing.put(name, color="red")
+    with serving(listing.handler()) as url:
+        cache = Cache(client_of(url), "/things", read_red, changed, idle_s=5.0)
+        cache.start()
+        try:
+            until(lambda: listing.watches == 1)
+            listing.put("a", color="blue")
+            listing.put("d", color="blue")
+            until(lambda: names(cache) == {"b", "c"})
+            listing.put("a", color="red")
+            until(lambda: names(cache) == {"a", "b", "c"})
+            listing.forget()
+            listing.put("b", color="blue")
+            listing.cut()
+            until(lambda: names(cache) == {"a", "c"})
+        finally:
+            cache.stop()
+    assert left == ["a", "b"]
+
+
 def test_a_follower_that_fails_at_one_object_hears_of_the_others() -> None:
     heard: list[str] = []
 

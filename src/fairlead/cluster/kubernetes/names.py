@@ -6,7 +6,7 @@ from typing import Any
 
 from fairlead.specs.engines import Engine
 from fairlead.specs.gang import GangSpec
-from fairlead.specs.overlay import RANKS
+from fairlead.specs.overlay import OBJECT_NAME_MOST, RANKS
 from fairlead.specs.serving import Replica
 from fairlead.specs.training import MANAGED_BY as MANAGED_BY
 from fairlead.state.snapshot import AnyWorkload, Workload
@@ -156,9 +156,12 @@ def controller_of(metadata: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the reference to the controller of an object; an empty one if it has none.
 
     Anybody who may write an object may write any reference into it: it is a claim, which the name and the namespace of
-    the object have to bear out.
+    the object have to bear out. One that is longer than any real one is none.
     """
-    return next((reference for reference in metadata.get("ownerReferences") or () if reference.get("controller")), {})
+    references = metadata.get("ownerReferences") or ()
+    controller = next((reference for reference in references if reference.get("controller")), {})
+    is_real = all(len(str(part)) <= OBJECT_NAME_MOST for part in controller.values())
+    return controller if is_real else {}
 
 
 def group_of(owner: Mapping[str, Any]) -> str:

@@ -1,11 +1,13 @@
 """Nodes and pods of the API server, reduced to the fields for placement and gang life cycle. Pure."""
 
+import hashlib
 import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime
 from decimal import Decimal, InvalidOperation
 from functools import lru_cache
+from itertools import islice
 from typing import Any
 
 from fairlead.cluster.kubernetes import names
@@ -28,6 +30,9 @@ _UNITS: Mapping[str, int | Decimal] = {
 LARGEST, SMALLEST, MOST_QUANTITY = Decimal(2**63 - 1), Decimal("1e-9"), 200
 MOST_DEVICES = 10_000
 """Maximum devices of one kind that a node or pod counts with: each gets a name, and a pod may request any number."""
+MOST_KINDS, MOST_TEXT = 100, 4096
+"""Maximum kinds of devices, and characters of a text, that are held of an object. A pod with more kinds is never bound,
+as no node has them; kubelet's messages have 4,096 bytes, and names of images fewer."""
 MODEL_LABELS = (
     "nvidia.com/gpu.product",
     "amd.com/gpu.product-name",
@@ -111,7 +116,8 @@ class PodObject:
         bound_at: The time at which a pod without a run was bound; None before, and for pods of runs.
         ready: For a replica of an endpoint or a gateway, whether it passes its readiness probe.
         is_gateway: It is a gateway, which forwards requests to endpoints.
-        family: For a pipeline's driver, the last reported state of the runs that it requested; empty for none.
+        family: For a pipeline's driver, the ``digest`` of what was last reported of the runs that it requested; empty
+            for none.
     """
 
     key: str
@@ -156,6 +162,12 @@ class PodObject:
     def is_over(self) -> bool:
         """True once none of its containers runs or will run."""
         return self.phase in ("Succeeded", "Failed")
+
+    @property
+    def counts(self) -> bool:
+        """Whether anything follows from it: it names a run, is Fairlead's, or takes room of a node."""
+        is_ours = self.run_uid or self.claim or self.room_for or self.is_gateway
+        return bool(is_ours) or (bool(self.node) and not self.is_over)
 
 
 def read_node(content: Object) -> NodeObject:
@@ -218,6 +230,11 @@ def read_pod(content: Object) -> PodObject:
     return replace(ours, ready=_is_ready(status)) if run.key[0] in SUBMITTED_BY else ours
 
 
+def digest(text: str) -> str:
+    """Return the digest by which a long annotation is compared; empty for an empty one."""
+    return hashlib.sha256(text.encode(errors="replace")).hexdigest()[:32] if text else ""
+
+
 def _is_daemon_set(owner: Object) -> bool:
     return names.group_of(owner) == "apps" and owner.get("kind") == "DaemonSet"
 
@@ -264,17 +281,17 @@ def _ours(basic: PodObject, content: Object, run: PodOwner, labels: Mapping[str,
         replacement=_whole(labels.get(names.REPLACEMENT)),
         told_at=_told_at(metadata) if leaves_by else None,
         leaves_by=seconds(leaves_by) if leaves_by else None,
-        refused=str(scheduled.get("message") or "") if scheduled.get("reason") == "Unschedulable" else None,
+        refused=_words(scheduled)[1] if scheduled.get("reason") == "Unschedulable" else None,
         disruption=_words(disrupted) if disrupted.get("status") == "True" else None,
         said=_words(status),
-        image=next((c.get("image") or "" for c in spec["containers"] if c["name"] == container), ""),
+        image=next((c.get("image") or "" for c in spec["containers"] if c["name"] == container), "")[:MOST_TEXT],
         container=container,
         engine=sys.intern(labels.get(names.ENGINE) or ""),
         waiting=_words(waiting) if waiting else None,
         is_busy=_is_busy(spec, first) or scheduled.get("reason") == "SchedulingGated",
         started_at=_started_at(running or terminated or {}),
         ended=_only(terminated) if terminated else None,
-        family=str((metadata.get("annotations") or {}).get(names.FAMILY) or ""),
+        family=digest(str((metadata.get("annotations") or {}).get(names.FAMILY) or "")),
     )
 
 
@@ -288,14 +305,11 @@ def _is_busy(spec: Object, states: Mapping[str, Any]) -> bool:
 
 def amounts(resources: Mapping[str, Any]) -> Amounts:
     """Parse a list of resources, such as ``requests``."""
+    devices = ((name, int(quantity(amount))) for name, amount in sorted(resources.items()) if is_device(name))
     return Amounts(
         cpu_milli=int(quantity(resources.get("cpu", 0)) * 1000),
         memory_bytes=int(quantity(resources.get("memory", 0))),
-        devices=tuple(
-            (name, min(MOST_DEVICES, int(quantity(amount))))
-            for name, amount in sorted(resources.items())
-            if is_device(name)
-        ),
+        devices=tuple((name, min(MOST_DEVICES, number)) for name, number in islice(devices, MOST_KINDS)),
     )
 
 
@@ -319,7 +333,8 @@ def pod_requests(spec: Object) -> Amounts:
     total = {name: max(main.get(name, Decimal(0)), most.get(name, Decimal(0))) for name in {*main, *most}}
     if own:
         total |= {name: quantity(value) for name, value in own.items()}
-    return amounts(_sum([total, spec.get("overhead") or {}]))
+    whole = _sum([total, spec.get("overhead") or {}])
+    return amounts({name: amount for name, amount in whole.items() if amount})
 
 
 def seconds(moment: str) -> float:
@@ -383,7 +398,7 @@ def _only(terminated: Object) -> Object:
 
 
 def _words(source: Object) -> tuple[str, str]:
-    return str(source.get("reason") or ""), str(source.get("message") or "")
+    return str(source.get("reason") or "")[:MOST_TEXT], str(source.get("message") or "")[:MOST_TEXT]
 
 
 def _whole(text: str | None) -> int:

@@ -78,7 +78,7 @@ class Cache(Generic[T]):
     """The objects of one path.
 
     Args:
-        read: Reduces an object; None leaves it out.
+        read: Reduces an object; None leaves it out, also if it was in the cache before.
         changed: Called, for one change at a time, with the cached value before and after it; None for no value.
         synced: Called once the first list is complete, because ``changed`` is not called for an empty list.
     """
@@ -290,7 +290,7 @@ class Cache(Generic[T]):
                 if value is not None:
                     seen.add(value.key)
                     self._take(value)
-                elif self._unreadable:
+                elif self._unreadable and _key(content) in self._unreadable:
                     seen.add(_key(content))  # it is there, and counts as it could last be read
         with self._lock:
             for key in self._unreadable.keys() - seen:
@@ -346,13 +346,21 @@ class Cache(Generic[T]):
                 self._bury(value.key, value.version)
             elif value is not None:
                 self._take(value)
-            elif kind == "DELETED":
-                key = _key(content)
-                with self._lock:
-                    apart = self._unreadable.pop(key, None)
-                if apart is not None:
-                    self._bury(key, apart.version)
+            elif kind == "DELETED" and (apart := self._pop_unreadable(_key(content))) is not None:
+                self._bury(apart.key, apart.version)
+            else:
+                self._leave_out(content)
         self._version = version or self._version
+
+    def _pop_unreadable(self, key: str) -> Unreadable | None:
+        with self._lock:
+            return self._unreadable.pop(key, None)
+
+    def _leave_out(self, content: Object) -> None:
+        """Remove an object that is left out from now on."""
+        key = _key(content)
+        if key in self._kept and key not in self._unreadable:
+            self.drop(key, _version(fields(content.get("metadata"))))
 
     def _take(self, value: T) -> None:
         with self._telling:

@@ -74,7 +74,7 @@ class Informers:
         self._has_slices = False
         self.nodes = NodeCache(client, sliced, self._node_changed, idle_s=idle_s)
         self.daemons: Cache[DaemonObject] = Cache(client, DAEMONS, read_daemon, self._daemon_changed, idle_s=idle_s)
-        self.pods: Cache[PodObject] = Cache(client, PODS, read_pod, self._pod_changed, idle_s=idle_s)
+        self.pods: Cache[PodObject] = Cache(client, PODS, _read_pod, self._pod_changed, idle_s=idle_s)
         self.leaves: Mapping[str, Cache[TrainingObject]] = {
             kind: Cache(client, objects_path(kind), read, self._training_changed, idle_s=idle_s)
             for kind in leaf_kinds()
@@ -712,6 +712,12 @@ def _absent(run_uid: str, member: CreatePod, at: float, *, told_at: float | None
 def _is_same(one: PodObject, other: PodObject) -> bool:
     """Return whether two versions of a pod are equal in all that is read here."""
     return one == replace(other, version=one.version)
+
+
+def _read_pod(content: Object) -> PodObject | None:
+    """Read a pod; None for one of others that takes no room, of which anybody may create any number."""
+    pod = read_pod(content)
+    return pod if pod.counts else None
 
 
 def _essence(node: NodeObject) -> tuple[object, ...]:

@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any, cast
 
 from fairlead.cluster.kubernetes.api.client import ApiError
-from fairlead.cluster.kubernetes.api.objects import PodObject
+from fairlead.cluster.kubernetes.api.objects import PodObject, digest
 from fairlead.cluster.kubernetes.manifests.pod_environment import checkpoint_place
 from fairlead.cluster.kubernetes.names import FAMILY
 from fairlead.cluster.kubernetes.operator.cluster import KubernetesCluster
@@ -80,7 +80,7 @@ class FamilyNotices(Controller):
         if pod is None:
             return
         text = json.dumps(notice(), separators=(",", ":"))
-        if pod.family != text:
+        if pod.family != digest(text):
             self._behind = True
             agent.submit(child.uid, f"tell {pod.key}", partial(self._write, pod, text))
 

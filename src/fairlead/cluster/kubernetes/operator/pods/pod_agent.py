@@ -355,14 +355,15 @@ class Agent:
             if error.status == 404:
                 return
             raise
-        pod = self._view.pods.put(content)
-        if pod is None or self._view.run_of(pod) == run_object.uid:
+        pod, name = self._view.pods.put(content), content["metadata"]["name"]
+        if pod is None and f"{run_object.namespace}/{name}" in {each.key for each in self._view.pods.unreadable}:
             return
-        if pod.run_uid and self._view.find(pod.run_uid) is None:
+        if pod is not None and self._view.run_of(pod) == run_object.uid:
+            return
+        if pod is not None and pod.run_uid and self._view.find(pod.run_uid) is None:
             self._delete(Delete(key=pod.key, uid=pod.uid, grace_s=1))
             return
-        if not pod.run_uid:
-            name = pod.key.partition("/")[2]
+        if pod is None or not pod.run_uid:
             message = f"a pod named {name} exists that Fairlead did not create; delete it, or give the run another name"
             self._bury(run_object, member, PodPhase.FAILED, message)
 
