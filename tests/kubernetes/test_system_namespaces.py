@@ -98,7 +98,9 @@ def test_no_policy_lets_in_or_out_by_labels_in_every_namespace() -> None:
         assert [each for each in peers if each.get("podSelector") and each.get("namespaceSelector") == {}] == []
 
 
-@pytest.mark.parametrize("address", ["169.254.169.254", "127.0.0.1", "::1", "fe80::1%lo", "::ffff:127.0.0.1", "0.0.0.0"])
+@pytest.mark.parametrize(
+    "address", ["169.254.169.254", "127.0.0.1", "::1", "fe80::1%lo", "::ffff:127.0.0.1", "0.0.0.0"]
+)
 def test_a_name_that_leads_to_this_machine_or_its_link_is_not_connected_to(
     address: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

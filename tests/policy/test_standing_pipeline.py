@@ -202,7 +202,9 @@ def test_a_watch_that_its_team_lets_last_no_longer_is_followed_by_another_and_th
     world.passes(NOON)
     world.sees("a" * 64)
     world.passes(NOON + 1)
-    over = replace(world.children["watch"].status, reason=Reason(code=Code.DEADLINE_EXCEEDED, message="its time is over"))
+    over = replace(
+        world.children["watch"].status, reason=Reason(code=Code.DEADLINE_EXCEEDED, message="its time is over")
+    )
     world.children["watch"] = replace(world.children["watch"], status=replace(over, phase=Phase.FAILED))
     world.passes(NOON + 2)
     assert list(world.children) == []

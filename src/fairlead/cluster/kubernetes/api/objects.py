@@ -1,4 +1,7 @@
-"""Nodes and pods of the API server, reduced to the fields for placement and gang life cycle. Pure."""
+"""Nodes and pods of the API server, reduced to the fields for placement and gang life cycle. Pure.
+
+See decision 218.
+"""
 
 import hashlib
 import sys
