@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from fairlead.cluster.kubernetes.informers.urgent_passes import UrgentPasses
 from fairlead.cluster.kubernetes.operator.write_pool import WritePool
 from fairlead.errors import ClusterError
 from tests.waiting import until
@@ -106,3 +107,23 @@ def test_an_error_is_raised_after_all_others_are_written() -> None:
     with pytest.raises(ClusterError, match="no answer"):
         pool(work).write(list(range(6)), lambda: None)
     assert sorted(written) == [1, 2, 3, 4, 5]
+
+
+def test_an_urgent_pass_waits_for_the_first_write_of_each_team_alone() -> None:
+    done: list[int] = []
+
+    def work(item: int) -> bool:
+        done.append(item)
+        return True
+
+    urgent = UrgentPasses()
+    writes = WritePool(
+        work, str, team_of=lambda item: "abc"[item // 100], num_threads=1, wake=lambda: None,
+        is_urgent=urgent.are_beside,
+    )  # fmt: skip
+    urgent.request("a")
+    assert all(writes.write([*range(100), 100, 200], lambda: None)), "those of the team itself are written first"
+    done.clear()
+    urgent.request("b")
+    assert writes.write([*range(100), 100, 200], lambda: None) == (True, *[False] * 99, True, True)
+    assert done == [0, 100, 200]

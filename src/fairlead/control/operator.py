@@ -40,7 +40,8 @@ log = logging.getLogger("fairlead.operator")
 
 # Without changes, only the passing of time brings work: retries, deadlines, ends of grace periods.
 BUSY_WAIT_S, QUIET_WAIT_S = 0.5, 5.0
-# Changes come in bursts, our own included; one pass handles a burst, and passes take at most a tenth of the time.
+# Changes come in bursts, our own included; one pass handles a burst, and passes take at most a tenth of the time, or
+# half of it for teams that have passes left which do not wait.
 GATHER_S, GATHER_PASSES, MOST_GATHER_S = 0.01, 9, 1.0
 TROUBLE_WAIT_S = 1.0
 # Time without a watch of some list after which the operator is not ready.
@@ -129,6 +130,7 @@ class Operator:
     def stop(self) -> None:
         """Make ``run`` return soon. Safe from any thread, but not from a signal handler."""
         self._stopping.set()
+        self.view.urgent.end()
         self.view.wake()
 
     def _round(self) -> None:
@@ -138,7 +140,8 @@ class Operator:
                 controller.rest()
             self.view.wait(self.view.epoch, QUIET_WAIT_S)
             return
-        begun = time.monotonic()
+        begun, own_begun_s = time.monotonic(), time.thread_time()
+        self.view.urgent.begin()
         try:
             self._pass()
         except ClusterError as error:
@@ -152,7 +155,9 @@ class Operator:
             return
         took_s = time.monotonic() - begun
         self._pass_s += took_s
-        self._stopping.wait(min(max(GATHER_S, GATHER_PASSES * took_s), MOST_GATHER_S))
+        least_s = max(GATHER_S, time.thread_time() - own_begun_s)
+        self._stopping.wait(least_s)
+        self.view.urgent.wait(min(GATHER_PASSES * took_s, MOST_GATHER_S) - least_s)
         is_busy = self.agent.is_busy or any(controller.is_busy for controller in self.controllers)
         is_busy = is_busy or bool(self.cluster.refused)
         self.cluster.wait(BUSY_WAIT_S if is_busy else self._quiet_s(time.time()))

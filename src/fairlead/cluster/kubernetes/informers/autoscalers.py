@@ -26,6 +26,8 @@ UPDATED = "cluster-autoscaler.kubernetes.io/last-updated"
 # The Cluster Autoscaler updates its status every 10 s; a status this old means that it is not running.
 STALE_S = 600.0
 EVERY_S = 30.0
+# With new runs in each pass, each pass would wait for these answers.
+LEAST_S = 2.0
 # The labels by which a cloud's Karpenter chooses among its machines.
 GROUP_LABELS = {"karpenter.k8s.aws": "karpenter.k8s.aws/instance-gpu-name"}
 GPU_NAMES = (*MODEL_LABELS, "karpenter.azure.com/sku-gpu-name")
@@ -54,7 +56,8 @@ class Autoscalers:
             for run in runs
             if run.intent is Intent.RUN and (run.status.phase in waiting or run.status.missing)
         ]
-        if not since or (self._looked_at > max(since) and now - self._looked_at < EVERY_S):
+        age_s = now - self._looked_at
+        if not since or 0 <= age_s < LEAST_S or (self._looked_at > max(since) and age_s < EVERY_S):
             return False
         before = self.growth
         return self.ask(now) != before

@@ -25,6 +25,7 @@ from fairlead.cluster.kubernetes.informers.engine_objects import EngineObjects
 from fairlead.cluster.kubernetes.informers.node_cache import NodeCache, SlicedNodes
 from fairlead.cluster.kubernetes.informers.pod_index import Marks, PodIndex, RunKey
 from fairlead.cluster.kubernetes.informers.pod_status import LastWord, observe_pod, remembering
+from fairlead.cluster.kubernetes.informers.urgent_passes import UrgentPasses
 from fairlead.cluster.kubernetes.kinds import leaf_kinds, objects_path, parent_kinds
 from fairlead.cluster.kubernetes.names import controller_of
 from fairlead.cluster.kubernetes.workloads.plain_objects import KindObject, read_kind
@@ -64,11 +65,13 @@ class Informers:
 
     Attributes:
         isolation: Keeps failures of the operator itself at one object from its work on others.
+        urgent: The teams for whose changes the next pass begins at once.
     """
 
     def __init__(self, client: Client, *, idle_s: float = IDLE_S, allowed: OverlayAllowance | None = None) -> None:
         self.client = client
         self.isolation = Isolation()
+        self.urgent = UrgentPasses()
         read = partial(read_workload, allowed=allowed)
         sliced = SlicedNodes(client, self._slices_changed, idle_s=idle_s)
         self._has_slices = False
@@ -559,6 +562,8 @@ class Informers:
             versions = [pod for pod in (known, now, last) if pod is not None]
             runs, nodes = {pod.run_uid for pod in versions}, {pod.node for pod in versions}
             self._mark(runs=runs - {""}, nodes=nodes - {""})
+            if self.run_of(last):
+                self.urgent.request(last.key.partition("/")[0])
 
     def _hear_out(self, pod: PodObject) -> None:
         """Record the last report of a pod; the furthest progress counts, and of equal reports the first."""
@@ -606,6 +611,7 @@ class Informers:
             self._note_child(before, after)
             children = set(self._children.get(after.uid, ())) if after is not None and is_new else set()
         self._mark(runs={parent.uid for parent in (before, after) if parent is not None} | children)
+        self._request_pass(before, after)
 
     def _note_child(self, before: AnyObject | None, after: AnyObject | None) -> None:
         """Record the parent of an object."""
@@ -660,6 +666,12 @@ class Informers:
                 if pod.ended is not None:
                     self._hear_out(pod)
         self._mark(runs={run.uid for run in (before, after) if run is not None})
+        self._request_pass(before, after)
+
+    def _request_pass(self, before: AnyObject | None, after: AnyObject | None) -> None:
+        """Let the next pass begin at once for a workload that its team has submitted or changed."""
+        if after is not None and after.workload is not None and (before is None or _wish(before) != _wish(after)):
+            self.urgent.request(after.namespace)
 
 
 class WatchedObjects:
@@ -718,6 +730,12 @@ def _read_pod(content: Object) -> PodObject | None:
     """Read a pod; None for one of others that takes no room, of which anybody may create any number."""
     pod = read_pod(content)
     return pod if pod.counts else None
+
+
+def _wish(workload_object: AnyObject) -> tuple[object, ...]:
+    return (
+        workload_object.uid, workload_object.generation, workload_object.wish, workload_object.is_leaving,
+    )  # fmt: skip
 
 
 def _essence(node: NodeObject) -> tuple[object, ...]:

@@ -25,6 +25,7 @@ from fairlead.cluster.kubernetes.informers.snapshot_cache import IdleOf, Snapsho
 from fairlead.cluster.kubernetes.kinds import is_parent_kind, objects_path, workload_kinds
 from fairlead.cluster.kubernetes.manifests.conditions import INVALID, invalid_conditions
 from fairlead.cluster.kubernetes.manifests.statuses import parent_status, training_status
+from fairlead.cluster.kubernetes.operator.intake import take_in
 from fairlead.cluster.kubernetes.operator.request_dispatch import TOLD_AT
 from fairlead.cluster.kubernetes.operator.retry_delays import RetryDelays
 from fairlead.cluster.kubernetes.operator.write_pool import WritePool
@@ -149,7 +150,9 @@ class KubernetesCluster(WorkloadApi):
                 price_of=None if self._ledger is None else self._ledger.price_per_hour,
                 idle_of=self._idle_of,
             )
-        snapshot = self._with_deferred(self._picture.look())
+        snapshot, behind = take_in(self._with_deferred(self._picture.look()))
+        for team in behind:
+            self.view.urgent.request(team)
         with self._lock:
             unaddressed = self._unaddressed
         self.shown = replace(snapshot, unaddressed=unaddressed) if unaddressed else snapshot
@@ -204,7 +207,7 @@ class KubernetesCluster(WorkloadApi):
         if self._writes is None:
             self._writes = WritePool(
                 self._carry_out, lambda change: change.workload_uid, team_of=self._team_of, num_threads=NUM_WRITERS,
-                wake=self.view.wake,
+                wake=self.view.wake, is_urgent=self.view.urgent.are_beside,
             )  # fmt: skip
         return self._writes.write(plan.changes, meanwhile)
 

@@ -6,8 +6,8 @@ the next pass waiting, which may be about others.
 
 import logging
 import time
-from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Generic, TypeVar
 
@@ -18,7 +18,10 @@ T = TypeVar("T")
 MEANWHILE_S = 0.05
 SLOW_S = 1.0
 TURN_S = 0.5
-"""Seconds after which no further write of a pass begins; the next pass asks for what is left."""
+"""Seconds after which no further write of a pass begins; the next pass asks for what is left.
+
+It is less where the next pass is urgent for another team: each team has its first write then.
+"""
 MOST_SLOW = 64
 """Writes that are left to themselves at once; with more of them the API server is slow for everybody."""
 
@@ -31,6 +34,7 @@ class WritePool(Generic[T]):
         key: Returns the name of an item.
         team_of: Returns the team of an item.
         wake: Called when a write ends that was left to itself, and when items are left to the next pass.
+        is_urgent: Returns whether the next pass is to begin at once, for another team than those given.
         slow_s: Seconds after which a write is left to itself; by default ``SLOW_S``.
     """
 
@@ -42,6 +46,7 @@ class WritePool(Generic[T]):
         team_of: Callable[[T], str],
         num_threads: int,
         wake: Callable[[], None],
+        is_urgent: Callable[[Collection[str]], bool] = lambda _: False,
         slow_s: float | None = None,
     ) -> None:
         self._work = work
@@ -49,6 +54,7 @@ class WritePool(Generic[T]):
         self._team_of = team_of
         self._num_threads = num_threads
         self._wake = wake
+        self._is_urgent = is_urgent
         self._slow_s = SLOW_S if slow_s is None else slow_s
         self._threads = ThreadPoolExecutor(num_threads + MOST_SLOW, thread_name_prefix="writes")
         self._slow: dict[str, tuple[Future[bool], T]] = {}
@@ -73,15 +79,19 @@ class WritePool(Generic[T]):
         slow = self.slow()
         results = [False] * len(items)
         queue = self._by_turns(items, slow)
+        left = Counter(self._team_of(items[index]) for index in queue)
+        num_later = len(queue) - len(left)
         running: dict[Future[bool], tuple[int, float]] = {}
         begun_at = looked_at = time.monotonic()
         errors = []
         while queue or running:
-            if queue and time.monotonic() > begun_at + TURN_S:
+            is_late = time.monotonic() > begun_at + TURN_S
+            if queue and (is_late or (len(queue) <= num_later and self._is_urgent(+left))):
                 queue.clear()
                 self._wake()
             while queue and len(running) < self._num_threads:
                 index = queue.popleft()
+                left[self._team_of(items[index])] -= 1
                 running[self._threads.submit(self._work, items[index])] = index, time.monotonic()
             ended = wait(running, timeout=MEANWHILE_S, return_when="FIRST_COMPLETED").done
             for write in ended:
