@@ -159,7 +159,7 @@ def controller_of(metadata: Mapping[str, Any]) -> Mapping[str, Any]:
     the object have to bear out. One that is longer than any real one is none.
     """
     references = metadata.get("ownerReferences") or ()
-    controller = next((reference for reference in references if reference.get("controller")), {})
+    controller: Mapping[str, Any] = next((reference for reference in references if reference.get("controller")), {})
     is_real = all(len(str(part)) <= OBJECT_NAME_MOST for part in controller.values())
     return controller if is_real else {}
 
