@@ -11,7 +11,7 @@ second of its CPU. So one run is checked at a time, first those that have waited
 from dataclasses import dataclass
 from functools import partial
 
-from fairlead.cluster.kubernetes.api.objects import PodObject, seconds
+from fairlead.cluster.kubernetes.api.objects import MOST_TEXT, PodObject, seconds
 from fairlead.cluster.kubernetes.informers.informers import Informers
 from fairlead.cluster.kubernetes.informers.pod_status import MOUNT_PATIENCE_S, LastWord, is_stuck
 from fairlead.cluster.kubernetes.operator.controller import Controller, Turn
@@ -86,7 +86,7 @@ class StartBlockers(Controller):
         if event is None:
             self._view.note_last_word(uid, LastWord(pod_uid=pod.uid, words=None, asked_at=now))
             return
-        words = str(event.get("reason")), str(event.get("message") or "")
+        words = str(event.get("reason"))[:MOST_TEXT], str(event.get("message") or "")[:MOST_TEXT]
         made = event["metadata"].get("creationTimestamp")
         told_at = None if made is None else seconds(made)
         self._view.note_last_word(uid, LastWord(pod_uid=pod.uid, words=words, told_at=told_at, asked_at=now))
