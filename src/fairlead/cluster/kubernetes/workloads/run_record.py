@@ -51,6 +51,8 @@ Object = dict[str, Any]
 Spec = TypeVar("Spec", bound=WorkloadSpec)
 
 INTENT = f"{names.DOMAIN}/intent"
+# Characters of it that are read: it is held in the status until it is another one.
+MOST_WISH = 200
 WISHES = (Intent.RUN, Intent.SUSPEND, Intent.STOP)
 SUBMITTED = f"{names.DOMAIN}/submitted"
 FINALIZER = f"{names.DOMAIN}/run"
@@ -257,7 +259,7 @@ def read_workload(content: Object, allowed: OverlayAllowance | None = None) -> A
     kind = str(content["kind"])
     files = read_files(annotations) if CODE in annotations else RevisionFiles()
     state = _state(status, created_at, kind)
-    wish = str(annotations.get(INTENT) or "")
+    wish = str(annotations.get(INTENT) or "")[:MOST_WISH]
     is_leaving = "deletionTimestamp" in metadata
     version = int(metadata["resourceVersion"])
     generation = int(metadata.get("generation") or 0)

@@ -356,7 +356,7 @@ class Agent:
                 return
             raise
         pod, name = self._view.pods.put(content), content["metadata"]["name"]
-        if pod is None and f"{run_object.namespace}/{name}" in {each.key for each in self._view.pods.unreadable}:
+        if pod is None and f"{run_object.namespace}/{name}" in {apart.key for apart in self._view.pods.unreadable}:
             return
         if pod is not None and self._view.run_of(pod) == run_object.uid:
             return
