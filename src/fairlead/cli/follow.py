@@ -14,7 +14,7 @@ from fairlead.cli.streams import discard
 from fairlead.cli.troubles import Troubles
 from fairlead.cli.views import Json, Plain, Terminal
 from fairlead.cluster.client import ClusterClient
-from fairlead.cluster.output import Watermark
+from fairlead.cluster.output import EVERYTHING, LogQuery, Watermark
 from fairlead.cluster.port import EventRecord, LogLine
 from fairlead.errors import FairleadError, NotFound
 from fairlead.policy.kinds.lifecycle import is_over
@@ -56,12 +56,16 @@ class View(Protocol):
     def end(self, run: AnyWorkload) -> None: ...
 
 
-def follow(cluster: ClusterClient, runs: list[AnyWorkload], *, json_: bool = False) -> int:
-    """Show the runs until all have ended; return the exit code. Ctrl-C or a closed pipe leaves them running."""
+def follow(cluster: ClusterClient, runs: list[AnyWorkload], *, json_: bool = False, since: float | None = None) -> int:
+    """Show the runs until all have ended; return the exit code. Ctrl-C or a closed pipe leaves them running.
+
+    Args:
+        since: Show only what comes after this time, in Unix seconds; None for all.
+    """
     try:
         several = len(runs) > 1 or not all(map(is_leaf, runs))
         with _view(cluster, json_, several=several) as view:
-            codes = _until_over(cluster, runs, view)
+            codes = _until_over(cluster, runs, view, since)
     except (KeyboardInterrupt, BrokenPipeError) as error:
         if isinstance(error, BrokenPipeError):
             discard(sys.stdout)
@@ -79,9 +83,9 @@ def _view(cluster: ClusterClient, json_: bool, *, several: bool) -> View:
     return Terminal(cluster, several=several) if terminal else Plain(cluster, several=several)
 
 
-def _until_over(cluster: ClusterClient, runs: list[AnyWorkload], view: View) -> set[int]:
+def _until_over(cluster: ClusterClient, runs: list[AnyWorkload], view: View, since: float | None) -> set[int]:
     """Follow the runs and return their distinct exit codes; children of parents are shown too, but do not count."""
-    going = [_Watch(cluster, run) for run in runs]
+    going = [_Watch(cluster, run, since) for run in runs]
     own = {run.uid for run in runs}
     codes: set[int] = set()
     troubles = Troubles(cluster)
@@ -121,8 +125,9 @@ class _Watch:
     since the event was seen.
     """
 
-    def __init__(self, cluster: ClusterClient, run: AnyWorkload) -> None:
+    def __init__(self, cluster: ClusterClient, run: AnyWorkload, since: float | None = None) -> None:
         self.run = run
+        self._query = EVERYTHING if since is None else LogQuery(since=since)
         self._cluster = cluster
         self._lines: queue.SimpleQueue[LogLine | None] = queue.SimpleQueue()
         self._num_before = 0  # lines read before the last query of events
@@ -131,7 +136,8 @@ class _Watch:
         self._events: deque[EventRecord] = deque()
         self._held: list[LogLine] = []  # lines after the first held event
         self._held_until = 0.0
-        self._last_event = 0
+        past = () if since is None else (event.id for event in cluster.events(run.uid) if event.at <= since)
+        self._last_event = max(past, default=0)
         self._nudged = time.monotonic()
         # Of a parent, unfinished children and all new ones are followed, and the newest finished ones shown.
         self._children = {child.uid for child in self._past_children()}
@@ -239,7 +245,7 @@ class _Watch:
         try:
             # A connection of its own: one belongs to one thread.
             cluster = self._cluster.another()
-            for line in cluster.logs(self.run.uid, follow=True, watermark=self._watermark):
+            for line in cluster.logs(self.run.uid, self._query, follow=True, watermark=self._watermark):
                 self._lines.put(line)
                 while self._lines.qsize() > MOST_WAITING:
                     time.sleep(0.01)  # the view is slower

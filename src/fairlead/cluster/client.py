@@ -91,6 +91,17 @@ class OwnMachine(Protocol):
         """Return the prices that were set; empty if nothing is billed."""
         ...
 
+    def edited(self, uid: str) -> tuple[str, ...]:
+        """Return the sources of a run that differ in its directory from the newest code that was kept for it."""
+        ...
+
+    def restart_with_edits(self, uid: str, edited: tuple[str, ...]) -> bool:
+        """Keep the current code of a run, and restart the run with it; return whether it restarts.
+
+        A run that has failed is resumed. One that waits starts with that code. One that is over otherwise stays so.
+        """
+        ...
+
 
 class PublishedCostDays(Protocol):
     """The optional port of a cluster whose operator publishes costs a day at a time."""

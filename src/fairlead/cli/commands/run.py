@@ -7,6 +7,7 @@ import time
 from dataclasses import field, replace
 from itertools import pairwise
 from pathlib import Path
+from typing import cast
 
 import click
 
@@ -23,7 +24,7 @@ from fairlead.frozen import dataclass
 from fairlead.specs.constraints import BrokenRules
 from fairlead.specs.training import Training
 from fairlead.specs.workload import Kind, WorkloadSpec, renamed
-from fairlead.state.snapshot import AnyWorkload, Phase
+from fairlead.state.snapshot import AnyWorkload, Phase, Workload
 
 DETACHED = 130
 SCRIPT = re.compile(r"(?!-)[^;\n]*\.(py|sh|R|jl|pl|rb|js|lua|ipynb)")
@@ -97,6 +98,7 @@ class _Submission:
 @click.option("--ignore", multiple=True, type=click.Choice(IGNORABLE), help="Ignore this field on this cluster.")
 @click.option("-d", "--detach", is_flag=True, help="Submit and return.")
 @click.option("-q", "--quiet", is_flag=True, help="With --detach: print the names of the submitted runs alone.")
+@click.option("--follow-edits", is_flag=True, help="Restart the run with each saved edit of its code, on this machine.")
 @click.option("--json", "json_", is_flag=True, help="As `attach --json`; with --detach, the submitted runs as JSON.")
 @cluster_options
 def run(
@@ -108,12 +110,16 @@ def run(
     ignore: tuple[str, ...],
     detach: bool,
     quiet: bool,
+    follow_edits: bool,
     json_: bool,
 ) -> int:
     """Submit the runs in FILES and follow them, or run a command: `fairlead run -- python train.py`.
 
     Ctrl-C detaches: submitted runs continue. If it interrupts the submission, the message lists which runs were
     submitted. The exit code is 130.
+
+    With --follow-edits a saved edit in the working directory restarts the run, which continues from its last
+    checkpoint as its next attempt; one that has failed starts again.
 
     A FILE of `-` is standard input, with paths relative to the current directory.
     """
@@ -131,11 +137,16 @@ def run(
         os.environ.update(read_env_files(env_files))  # which the run gets, as it gets those of the shell
     try:
         requests = asked_of(files, name, overrides)
+        if follow_edits:
+            _refuse_edits(target, requests, detach=detach or quiet)
         if quiet:
             _run(target, requests, submission, ignore=ignore, detach=True, says=False)
             print(*(workload.spec.name for workload in submission.submitted), sep="\n")
             return 0
-        return _run(target, requests, submission, ignore=ignore, detach=detach, json_=json_, says=not json_)
+        return _run(
+            target, requests, submission, ignore=ignore, detach=detach, json_=json_, says=not json_,
+            with_edits=follow_edits,
+        )  # fmt: skip
     except KeyboardInterrupt:
         message(f"\n{submission.say()}")
         return DETACHED
@@ -150,6 +161,7 @@ def _run(
     detach: bool,
     says: bool,
     json_: bool = False,
+    with_edits: bool = False,
 ) -> int:
     cluster = submission.cluster = target.open(is_to_submit=True)
     # All are admitted before any is submitted, so that an error in one submits none.
@@ -178,6 +190,10 @@ def _run(
         if json_:
             print(as_json([run_json(workload) for workload in submitted]))
         return 0
+    if with_edits:
+        from fairlead.cli.edits import follow_edits  # here, since few runs follow edits
+
+        return follow_edits(cluster, cast("Workload", submitted[0]), json_=json_)
     endpoints = [run for run in submitted if _is_endpoint(run.spec)]
     workspaces = [run for run in submitted if run.spec.kind == Kind.WORKSPACE]
     others = [run for run in submitted if run.spec.kind not in (Kind.SERVING, Kind.WORKSPACE)]
@@ -197,6 +213,19 @@ def _run(
     from fairlead.cli.follow import follow  # here, since neither `plan` nor `run -d` follows anything
 
     return follow(cluster, others, json_=json_) or code
+
+
+def _refuse_edits(target: Target, requests: list[Asked], *, detach: bool) -> None:
+    """Refuse to follow edits where nothing would follow them."""
+    if target.is_kubernetes:
+        raise click.UsageError("--follow-edits is for runs on this machine; pods get the files of their submission.")
+    if detach:
+        raise click.UsageError("--follow-edits ends with this command, so that --detach would follow none.")
+    if len(requests) != 1 or requests[0].spec.kind != Kind.TRAINING or is_pipeline(requests[0].spec):
+        raise click.UsageError("--follow-edits is for one Training.")
+    spec = requests[0].spec
+    if isinstance(spec, Training) and not spec.snapshot:
+        raise click.UsageError("--follow-edits compares with the kept code, and the spec has `snapshot: false`.")
 
 
 def _is_endpoint(spec: WorkloadSpec) -> bool:

@@ -73,6 +73,8 @@ if TYPE_CHECKING:
 LOOK_S = 0.02
 # Interval of write tests of the state directory; a test writes a little and costs tens of microseconds.
 TRY_S = 2.0
+# How often a change by a command is tried while the supervisor changes the same run.
+MOST_TRIES = 20
 # Limit on the bytes of a supervisor's answer; its counts take a few thousand.
 MOST_ANSWER = 65_536
 
@@ -655,6 +657,34 @@ class LocalCluster:
     def code(self, uid: str) -> "KeptCode":
         """Return the stored code of a workload and the environment it ran with."""
         return self._code().shown(uid)
+
+    def edited(self, uid: str) -> tuple[str, ...]:
+        """Return the sources of a run that differ in its directory from the newest code that was kept for it."""
+        return self._code().edited_sources(uid, self._code().newest(uid), self.store.get(uid).spec) or ()
+
+    def restart_with_edits(self, uid: str, edited: tuple[str, ...]) -> bool:
+        """Keep the current code of a run, and restart the run with it; return whether it restarts."""
+        # Imported here because few runs follow edits.
+        from fairlead.policy.kinds.code_updates import restart
+        from fairlead.state.plan import Plan
+
+        run = self.store.get(uid)
+        if run.status.phase.is_final:
+            if run.status.phase is not Phase.FAILED:
+                return False
+            self.set_intent(uid, Intent.RUN)
+            return True
+        self._code().keep(uid, run.spec, time.time())
+        code = self._code().newest(uid)
+        for _ in range(MOST_TRIES):  # the supervisor may change the run meanwhile
+            run = self.store.get(uid)
+            live = tuple(pod for pod in self.store.pods(uid) if not pod.phase.is_final)
+            change = restart(run, live, edited, code, time.time())
+            if change is None:
+                return False
+            if all(self.apply(Plan(changes=(change,)))):
+                return True
+        return False
 
     def set_intent(self, uid: str, intent: Intent, *, environ: Mapping[str, str] | None = None) -> Workload[Any]:
         """Record the user's intent for a workload; a resumed one inherits the environment given now.

@@ -379,7 +379,7 @@ def after_failure(
         )
     wait = verdict.at - now
     again = "restarts at once" if wait <= 0 else f"restarts in {describe_duration(wait)}"
-    origin = "" if progress is None else _origin(progress)
+    origin = "" if progress is None else describe_origin(progress)
     requests = changes.get("requests")
     if isinstance(requests, Requests):
         origin += f" with {requests.why}"
@@ -387,12 +387,12 @@ def after_failure(
     reason = replace(failure.reason, message=f"{failure.reason.message}; it {again}{origin}", remedy=remedy)
     status = move(
         workload.status, Phase.RESTARTING, reason, now,
-        attempt=workload.status.attempt + 1, retry_at=verdict.at, ran_s=_ran_s(workload), **remember,
+        attempt=workload.status.attempt + 1, retry_at=verdict.at, ran_s=ran_up_to_checkpoint_s(workload), **remember,
     )  # fmt: skip
     return replace(change_to(workload, status), terminate=notices(live, _teardown_s(workload, reason)))
 
 
-def _origin(progress: Progress) -> str:
+def describe_origin(progress: Progress) -> str:
     """Describe from where a run resumes."""
     disk, memory = progress.checkpoint_step, progress.memory_step
     if memory is not None and (disk is None or memory > disk):
@@ -436,7 +436,7 @@ def _teardown_s(workload: Workload, reason: Reason) -> float:
     return min(TEARDOWN_GRACE_S, workload.spec.grace_s)
 
 
-def _ran_s(workload: Workload) -> float:
+def ran_up_to_checkpoint_s(workload: Workload) -> float:
     """Return its run time up to its newest checkpoint, from which it resumes."""
     status, progress = workload.status, workload.progress
     saved_at = None if progress is None else progress.checkpoint_at
