@@ -41,6 +41,7 @@ SECTIONS = {
         "diagnose": ("diagnose", "Show what slow ranks cost a run, and why."),
         "top": ("top", "Show resource usage of runs."),
         "ui": ("ui", "Serve the web page of this machine."),
+        "debug": ("debug", "Open a workspace with what a run had."),
         "exec": ("exec", "Run a command in a rank's environment."),
         "port-forward": ("port_forward", "Forward local ports to a rank."),
     },

@@ -48,6 +48,17 @@ def await_address(cluster: ClusterClient, run: AnyWorkload) -> "WorkspaceAddress
         cluster.wait(LOOK_S)
 
 
+def show_address(name: str, address: "WorkspaceAddress") -> None:
+    """Print how a workspace is opened: its URL with the token, or the command for ssh."""
+    if address.ssh_config is not None:
+        print(f"ssh -F {address.ssh_config} workspace")
+        message(f"Editors reach {name} with `Include` of that file in ~/.ssh/config, as host `workspace`.")
+        return
+    print(address.open)
+    if address.open == address.url:
+        message(f"Its password: {address.token}")
+
+
 def await_workspaces(cluster: ClusterClient, runs: list[AnyWorkload]) -> None:
     """Wait until workspaces can be opened, and print how."""
     for run in runs:

@@ -87,7 +87,7 @@ def environment(
     if spec.checkpoint.every_auto:
         env["FAIRLEAD_CHECKPOINT_EVERY_AUTO"] = "1"
     if spec.data:
-        env |= _data(spec.data, data_dir)
+        env |= data_variables(spec.data, data_dir)
     if is_replica(workload.spec):
         env |= _replica(workload.spec, pod_uid, listen, master[1])
     if is_workspace(workload):
@@ -110,7 +110,7 @@ def num_ports(workload: Workload) -> int:
     return FIRST_PORT + (framework in (Framework.JAX, Framework.XGBOOST, Framework.MPI))
 
 
-def _data(data: Mapping[str, DataSource], data_dir: str) -> dict[str, str]:
+def data_variables(data: Mapping[str, DataSource], data_dir: str) -> dict[str, str]:
     """Return the description of the data sets, and a variable for each whose path is known before it is read."""
     described, paths = {}, {}
     for name, source in data.items():

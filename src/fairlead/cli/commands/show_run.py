@@ -1,7 +1,6 @@
 """``fairlead show``: the spec, code and software of a run, and differences between two runs."""
 
 import json
-import os
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +10,8 @@ from fairlead.cli.names import RunName, find
 from fairlead.cli.show import as_json, describe_time, json_option, message
 from fairlead.cli.target import Target, cluster_options
 from fairlead.cluster.kept_code import KeptCode, file_differences, package_differences
+from fairlead.cluster.written_code import write_code
 from fairlead.control.pipelines.submission import shown_spec
-from fairlead.errors import Conflict
-from fairlead.runtime.paths import UnsafeName, below
 from fairlead.specs.formats.rendering import render, render_short, to_yaml
 from fairlead.specs.formats.secret_values import conceal
 from fairlead.specs.workload import WorkloadSpec
@@ -44,7 +42,7 @@ def show(target: Target, name: str, code_: bool, other: str | None, export: Path
         print(as_json(differences) if json_ else _say_differences(differences, run.spec.name, second.spec.name))
         return
     if export is not None:
-        number = _write(code, export)
+        number = write_code(code, export)
         message(f"Wrote {plural(number, 'file')} of {run.spec.name} to {export}.")
     if json_:
         print(as_json({"name": run.spec.name, "uid": run.uid, "spec": conceal(render(spec)), "code": code.told()}))
@@ -122,25 +120,6 @@ def _say_differences(differences: dict[str, Any], first: str, second: str) -> st
     lines += [f"package {package}" for package in differences["packages"]]
     lines += differences["files"] if differences["files"] is not None else [f"files: {differences['why']}"]
     return "\n".join(lines) or f"{first} and {second} do not differ."
-
-
-def _write(code: KeptCode, directory: Path) -> int:
-    if code.files is None:
-        raise Conflict(f"There are no files to write: {code.why}.")
-    if directory.exists() and (not directory.is_dir() or os.listdir(directory)):
-        raise Conflict(f"{directory} is there already; give a directory that is not, or an empty one.")
-    for file in code.files:
-        content = code.read(file.path)
-        if content is None:
-            raise Conflict(f"{file.path} cannot be read any more from what was kept.")
-        try:
-            place = below(directory, file.path)
-        except UnsafeName as error:
-            raise Conflict(f"The stored code of the run is not written: {error}.") from error
-        place.parent.mkdir(parents=True, exist_ok=True)
-        place.write_bytes(content)
-        place.chmod(0o755 if file.executable else 0o644)
-    return len(code.files)
 
 
 def _some(paths: tuple[str, ...]) -> str:

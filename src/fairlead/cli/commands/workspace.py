@@ -12,7 +12,7 @@ import click
 from fairlead.cli.names import RunName, find_run
 from fairlead.cli.show import as_json, json_option, message
 from fairlead.cli.target import Target, cluster_options
-from fairlead.cli.workspaces import await_address
+from fairlead.cli.workspaces import await_address, show_address
 from fairlead.errors import Conflict, NotFound
 from fairlead.runtime.podfiles import write_private
 from fairlead.specs.training import DEFAULT_TEAM
@@ -50,14 +50,8 @@ def open_(target: Target, name: str, browser: bool | None, json_: bool) -> None:
         shown = {"name": name, "url": address.url, "open": address.open, "token": address.token}
         print(as_json({**shown, "ssh_config": address.ssh_config}))
         return
-    if address.ssh_config is not None:
-        print(f"ssh -F {address.ssh_config} workspace")
-        message("Editors connect with `Include` of that file in ~/.ssh/config, to the host `workspace`.")
-        return
-    print(address.open)
-    if address.open == address.url:
-        message(f"Its password: {address.token}")
-    if browser or (browser is None and sys.stdout.isatty()):
+    show_address(name, address)
+    if address.open is not None and (browser or (browser is None and sys.stdout.isatty())):
         assert cluster.machine is not None, "it has an address"
         _browse(address, cluster.machine.home.run(run.uid))
 

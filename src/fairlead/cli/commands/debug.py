@@ -1,0 +1,75 @@
+"""``fairlead debug``: open a workspace or a shell with what a run had."""
+
+import os
+import subprocess
+
+import click
+
+from fairlead.api import submit
+from fairlead.cli.names import RunName, find_run
+from fairlead.cli.show import message
+from fairlead.cli.target import Target, cluster_options
+from fairlead.cli.workspaces import await_address, show_address
+from fairlead.cluster.preflight import command_problem
+from fairlead.control.admission import admit
+from fairlead.control.debugging import DebugSession, debug_session
+from fairlead.errors import Conflict
+from fairlead.state.snapshot import Intent, is_workspace
+
+
+@click.command()
+@click.argument("name", type=RunName())
+@click.option("--shell", is_flag=True, help="Start a shell in this terminal, also where there is Jupyter.")
+@cluster_options
+def debug(target: Target, name: str, shell: bool) -> int:
+    """Open a workspace with the code, data, variables and newest checkpoint of NAME, or a shell without Jupyter.
+
+    NAME may have failed, ended or still run, and stays as it is. The code is a copy; the program continues from the
+    checkpoint of NAME and saves elsewhere. A workspace waits in the queue for what NAME requests; a shell does not.
+    """
+    if target.is_kubernetes:
+        raise click.UsageError("debug is for runs of this machine; `fairlead exec` runs a command in a pod.")
+    cluster = target.open(is_to_submit=True)
+    run = find_run(cluster, name)
+    if is_workspace(run):
+        raise Conflict(f"{name} is a Workspace; `fairlead workspace open {name}` opens it.")
+    assert cluster.machine is not None, "it is this machine"
+    session = debug_session(cluster, cluster.machine.home, run)
+    _tell(session, name)
+    problem = None if shell else command_problem(session.workspace, session.directory, os.environ)
+    if shell or problem is not None:
+        if problem is not None:
+            message(f"A shell, as {problem}.")
+        return _shell(session)
+    wanted = session.workspace
+    for other in cluster.unfinished(wanted.team):
+        if other.spec.name == wanted.name:
+            cluster.set_intent(other.uid, Intent.RUN)
+            show_address(wanted.name, await_address(cluster, other))
+            return 0
+    workload = submit(cluster, admit(cluster, wanted, session.directory))
+    show_address(wanted.name, await_address(cluster, workload))
+    message(
+        f"`fairlead delete {wanted.name}` ends it, `fairlead workspace delete-home {wanted.name}` removes its files."
+    )
+    return 0
+
+
+def _tell(session: DebugSession, name: str) -> None:
+    """Print where the code is, and at which checkpoint the program would continue."""
+    if session.why_live is None:
+        message(f"The code of {name} is copied to {session.directory}.")
+    else:
+        message(f"The code is the live one in {session.directory}: {session.why_live}.")
+    if session.checkpoint is None:
+        message(f"{name} has no checkpoint, so that its program begins anew.")
+    else:
+        place, step = session.checkpoint
+        message(f"Its newest checkpoint is of step {step}, in {place}; `run.resume` of its program continues there.")
+
+
+def _shell(session: DebugSession) -> int:
+    """Run the user's shell, and return its exit code."""
+    env = {**os.environ, **session.variables}
+    ended = subprocess.run([os.environ.get("SHELL", "/bin/sh")], env=env, cwd=session.directory, check=False)
+    return ended.returncode if ended.returncode >= 0 else 128 - ended.returncode

@@ -1,0 +1,69 @@
+"""Prepares the debugging of a run: a workspace with its code, data and variables at its newest checkpoint.
+
+See decision 232.
+"""
+
+from pathlib import Path
+
+from fairlead.cluster.client import ClusterClient
+from fairlead.cluster.contract import data_variables
+from fairlead.cluster.local.home import Home
+from fairlead.cluster.local.pod_spec import checkpoint_place
+from fairlead.cluster.written_code import write_code
+from fairlead.frozen import dataclass
+from fairlead.runtime.paths import below
+from fairlead.specs.training import Checkpoint
+from fairlead.specs.workspace import Workspace
+from fairlead.state.snapshot import Workload
+
+NAME_MOST = 50
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DebugSession:
+    """The place to debug a run in.
+
+    Attributes:
+        workspace: The spec of a workspace there.
+        directory: A copy of the code of the run, or its working directory where none was kept.
+        variables: Variables that the run had, for a shell.
+        checkpoint: The place of its checkpoints and the newest step; None without one.
+        why_live: Why the code is not a copy; None for a copy.
+    """
+
+    workspace: Workspace
+    directory: Path
+    variables: dict[str, str]
+    checkpoint: tuple[str, int] | None
+    why_live: str | None
+
+
+def debug_session(cluster: ClusterClient, home: Home, run: Workload) -> DebugSession:
+    """Return the place to debug a run in, with a copy of its code, which later calls for the same code keep as it is.
+
+    Raises:
+        Conflict: The kept code cannot be read any more.
+    """
+    spec, code = run.gang, cluster.code(run.uid)
+    name = f"debug-{spec.name}"[:NAME_MOST].rstrip("-")
+    directory, why_live = Path(spec.workdir or Path.home()), None
+    if code.files is None:
+        why_live = code.why
+    else:
+        directory = below(home.workspace(spec.team, name), f"code-{run.uid}-{code.at or 0:.0f}")
+        if not directory.exists():
+            write_code(code, directory)
+    step = None if run.progress is None else run.progress.checkpoint_step
+    checkpoint = None if step is None else (checkpoint_place(home, run), step)
+    data = {key: source for key, source in spec.data.items() if source.claim is None}
+    variables = {**spec.env, **(data_variables(data, str(home.data)) if data else {})}
+    if checkpoint is not None:
+        variables["FAIRLEAD_CHECKPOINT_FROM"] = checkpoint[0]
+    workspace = Workspace(
+        name=name, team=spec.team, labels=spec.labels, env=spec.env, data=data, resources=spec.resources,
+        workdir=str(directory), priority=spec.priority,
+        checkpoint=Checkpoint(origin=None if checkpoint is None else checkpoint[0], trust=spec.checkpoint.trust),
+    )  # fmt: skip
+    return DebugSession(
+        workspace=workspace, directory=directory, variables=variables, checkpoint=checkpoint, why_live=why_live
+    )
