@@ -1,7 +1,9 @@
 """What commands say of runs beyond their phase: teams, what is waited for, what starts, and how a handle looks."""
 
+import io
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -31,6 +33,9 @@ def test_a_handle_says_which_run_it_is_and_that_it_is_gone(call: Call, past: Pas
     run = past.submit("kept")
     handle = fairlead.find("kept")
     assert repr(handle) == f"RunHandle(name='kept', uid='{run.uid}', phase='Succeeded')"
+    printer, shown = io.StringIO(), handle.status
+    shown._repr_pretty_(SimpleNamespace(text=printer.write), False)  # as IPython calls it
+    assert printer.getvalue() == f"Status(phase='Succeeded', attempt=0, reason={shown.reason.message!r})"
     call("delete", "--yes", "kept")
     assert repr(handle) == f"RunHandle(uid='{run.uid}': There is no run with the id '{run.uid}'.)"
 

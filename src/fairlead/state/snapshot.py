@@ -6,7 +6,7 @@ See decision 1.
 from collections.abc import Mapping
 from dataclasses import field, replace
 from enum import StrEnum
-from typing import TYPE_CHECKING, Generic, TypeAlias, TypeGuard
+from typing import TYPE_CHECKING, Generic, Protocol, TypeAlias, TypeGuard
 
 from fairlead.frozen import dataclass
 from fairlead.specs.gang import GangSpec
@@ -460,6 +460,14 @@ class LostPod:
     replaced_at: float | None = None
 
 
+class _Printer(Protocol):
+    """Prints a value in IPython."""
+
+    def text(self, text: str, /) -> None:
+        """Print a text."""
+        ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Status:
     """The loop's record of a workload.
@@ -562,6 +570,10 @@ class Status:
     def replacement(self, index: int) -> int:
         """Return which replacement is, or will be, the pod of an index; 0 if none was lost."""
         return next((pod.times for pod in self.lost if pod.index == index), 0)
+
+    def _repr_pretty_(self, printer: "_Printer", _is_cycle: bool, /) -> None:
+        """Show in a notebook what a user reads of some forty attributes."""
+        printer.text(f"Status(phase={self.phase.value!r}, attempt={self.attempt}, reason={self.reason.message!r})")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
