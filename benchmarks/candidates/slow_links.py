@@ -73,10 +73,10 @@ def slow_links(topology: Topology, rounds: Sequence[Mapping[Pair, float]]) -> tu
     for number, components in enumerate(uses):
         for component in components:
             through[component].append(number)
-    chance = min(max(len(slow) / len(flows), LEAST_OUTLIERS), MOST_OUTLIERS)
     limit = math.log(len(through) * ODDS)
-    result = []
+    result, num_left = [], len(flows)
     while slow:
+        chance = min(max(len(slow) / num_left, LEAST_OUTLIERS), MOST_OUTLIERS)
         suspects = {component for number in slow for component in uses[number]}
         scores = {component: _evidence(component, through[component], slow, chance) for component in suspects}
         worst = max(sorted(scores), key=lambda component: scores[component])
@@ -93,7 +93,12 @@ def slow_links(topology: Topology, rounds: Sequence[Mapping[Pair, float]]) -> tu
                 num_pairs=len(through[worst]),
             )
         )
+        # They say nothing about other components any more, neither for nor against.
         slow.difference_update(explained)
+        num_left -= len(explained)
+        for number in explained:
+            for component in uses[number]:
+                through[component].remove(number)
     return tuple(result)
 
 
