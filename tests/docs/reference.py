@@ -128,11 +128,14 @@ PARTS: dict[str, dict[str, Callable[[], str]]] = {
     "serving.md": {"Serving": lambda: table(KINDS["Serving"])},
     "workspaces.md": {"Workspace": lambda: table(KINDS["Workspace"])},
     "fleets.md": {"Fleet": lambda: table(KINDS["Fleet"])},
+    "federated.md": {"Federation": lambda: table(KINDS["Federation"])},
     "commands.md": {"commands": commands},
     "files.md": {"files": files},
     "decisions/README.md": {"decisions": decisions.index},
 }
-OF_KINDS = ("specs.md", "pipelines.md", "tuning.md", "serving.md", "workspaces.md", "fleets.md")
+OF_KINDS = (
+    "specs.md", "pipelines.md", "tuning.md", "serving.md", "workspaces.md", "fleets.md", "federated.md",
+)  # fmt: skip
 assert {kind for page in OF_KINDS for kind in PARTS[page]} == set(KINDS)
 
 

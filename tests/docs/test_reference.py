@@ -26,6 +26,7 @@ WHOLE = {
     "Simulation": {"name": "a"},
     "Workspace": {"name": "a"},
     "Fleet": {"name": "a", "clusters": "{home: {}}"},
+    "Federation": {"name": "a", "app": "digits-app", "sites": "{north: {}, south: {}}"},
 }
 _OF_LAYOUTS = (".NAME.instances", ".NAME.replicas", ".NAME.sharing")
 # What a key needs beside it.
@@ -34,6 +35,9 @@ BESIDE = {
     "engine": {"image": "python:3.12"},
     "Sweep.engine": {"parallel": "2"},
     "elastic": {"nodes": "2"},
+    "Federation.server": {"client": "python client.py"},
+    "Federation.client": {"server": "python server.py"},
+    "Federation.deadline": {},
     "deadline": {"capacity": "{spot: auto}", "expected_duration": "8h"},
     **{key: {"replicas": "0..8"} for key in ("scale", "scale.concurrency", "scale.window", "scale.idle")},
     **{key: {"replicas": "0..8"} for key in ("scale.latency", "scale.shed", "scale.schedule")},
@@ -60,7 +64,12 @@ OF_AUTOSCALERS = {
     "external_metric": ["by: hpa"],
 }
 # What it takes the place of.
-INSTEAD = {("Serving", "run"): "predictor", ("Sweep", "objectives"): "objective"}
+INSTEAD = {
+    ("Serving", "run"): "predictor",
+    ("Sweep", "objectives"): "objective",
+    ("Federation", "server"): "app",
+    ("Federation", "client"): "app",
+}
 
 
 # What the examples of a step's keys speak of.
@@ -122,7 +131,7 @@ def _others_required(whole: Section, path: list[str], without: str) -> list[str]
             [] if without == "from" else [f"from: {'pvc://claim' if without in ('at', 'write') else 's3://bucket/a'}"]
         )
     if isinstance(section, SectionMap):
-        if path in (["data"], ["peaks"], ["project_budgets"], ["parallel", "candidates"]):
+        if path in (["data"], ["peaks"], ["sites"], ["project_budgets"], ["parallel", "candidates"]):
             return []
         if path == ["partitions", "layouts"]:
             return ["all-disabled: {}"]

@@ -48,6 +48,8 @@ from fairlead.errors import InvalidSpec
 from fairlead.policy.decide import decide
 from fairlead.policy.fleet.placement import decide_fleet
 from fairlead.policy.kinds import idleness, workspace_idle
+from fairlead.policy.kinds.federation import judge as judge_federation
+from fairlead.policy.kinds.record import Family
 from fairlead.policy.kinds.replica import judge as judge_replica
 from fairlead.policy.kinds.step_runs import child_spec
 from fairlead.policy.placement.node_eligibility import CAPACITY_TYPE_LABEL
@@ -57,6 +59,7 @@ from fairlead.policy.serving.replica_count import wanted_replicas
 from fairlead.policy.serving.routes import places_here, routes
 from fairlead.policy.strategy.probing import describe_probing
 from fairlead.policy.strategy.resolution import ranked, resolve
+from fairlead.specs.federation import Federation
 from fairlead.specs.fleet import Fleet
 from fairlead.specs.formats.reading import parse
 from fairlead.specs.formats.serialization import to_json
@@ -78,6 +81,7 @@ from fairlead.state.pool_demand import PoolDemand
 from fairlead.state.reasons import Code, Reason
 from fairlead.state.scheduling_policy import DEFAULT, POLICIES, SchedulingPolicy
 from fairlead.state.snapshot import (
+    AnyWorkload,
     Gpu,
     Grant,
     Intent,
@@ -1270,6 +1274,70 @@ EFFECTS["Fleet"] = [
     Effect("wait", "1m", "30d", rented_for, GPUS_RENTED),
 ]
 
+# Federations ----------------------------------------------------------------------------------------------------------
+
+
+def as_server(seen: Callable[[Training], object]) -> Callable[[Federation], object]:
+    """What comes of the run of a federation's server."""
+    return lambda federation: seen(federation.described_server())
+
+
+def as_site(seen: Callable[[Training], object]) -> Callable[[Federation], object]:
+    """What comes of the run of a site's client."""
+    return lambda federation: seen(federation.described_site("step"))
+
+
+def federated(federation: Federation, hour: int = 12) -> object:
+    """What is submitted of a federation, and what follows once all of it runs."""
+    parent = Workload(
+        uid=UID, spec=federation, intent=Intent.RUN, status=status(Phase.PENDING, since=0.0), version=1, created_at=0.0
+    )
+    first = judge_federation(parent, Family(children={}), hour * 3600.0)
+    assert first is not None
+    assert first.status is not None
+    children: dict[str, AnyWorkload] = {
+        order.name: Workload(
+            uid=order.name, spec=order.spec, intent=Intent.RUN, status=status(Phase.RUNNING, since=0.0), version=1,
+            created_at=0.0,
+        )
+        for order in first.submit
+    }  # fmt: skip
+    after = judge_federation(replace(parent, status=first.status), Family(children=children), hour * 3600.0)
+    return first.submit, after
+
+
+OF_ITS_RUNS = ("resources", "retry", "env", "labels", "workdir", "team")
+EFFECTS["Federation"] = [
+    *(
+        replace(effect, seen=as_server(effect.seen))
+        for effect in EFFECTS["Training"]
+        if effect.key.partition(".")[0] in OF_ITS_RUNS and effect.key != COLOCATE
+    ),
+    *(
+        replace(
+            effect,
+            key=f"sites.*.{effect.key}",
+            seen=as_site(effect.seen),
+            beside={
+                f"sites.*.{key}" if key.startswith("resources.") else key: value for key, value in effect.beside.items()
+            },
+        )
+        for effect in EFFECTS["Training"]
+        if effect.key.startswith("resources.") and effect.key != COLOCATE
+    ),
+    Effect("resources.colocate", None, True, federated, {"resources.gpu": 1}),
+    Effect("sites.*.resources.colocate", None, True, federated, {"sites.*.resources.gpu": 1}),
+    Effect("name", "f", "g", federated),
+    Effect("app", "app", "other", federated),
+    Effect("server", "python a.py", "python b.py", federated, {"app": None, "client": "python c.py"}),
+    Effect("client", "python a.py", "python b.py", federated, {"app": None, "server": "python c.py"}),
+    Effect("rounds", None, 5, federated),
+    Effect("min_sites", None, 1, federated, {"sites.other.data": "/other"}),
+    Effect("deadline", None, "1m", federated),
+    Effect("sites.*.data", "/a", "/b", federated),
+    Effect("sites.*.window", None, "22:00-06:00", federated),
+]
+
 BASES: dict[str, Mapping[str, Any]] = {
     "Training": TRAINING,
     "Workspace": {"name": "t"},
@@ -1280,5 +1348,6 @@ BASES: dict[str, Mapping[str, Any]] = {
     "Pool": POOL,
     "Simulation": {"name": "s"},
     "Fleet": {"name": "f", "clusters.*.context": "a"},
+    "Federation": {"name": "f", "app": "app", "sites.*.data": "/data"},
 }
 """Keys without which no document of the kind is whole, or says anything."""

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from typing_extensions import TypeVar
 
     from fairlead.policy.strategy.corrections import MeasuredStep
+    from fairlead.specs.federation import Federation
     from fairlead.specs.pipeline import Pipeline
     from fairlead.specs.serving import Serving
     from fairlead.specs.sweep import Sweep
@@ -88,6 +89,10 @@ def admit(
         _refuse_endpoint(cluster, cast("Serving", spec))
     if spec.kind == Kind.SWEEP:
         _refuse_engine(cluster, cast("Sweep", spec))
+    if spec.kind == Kind.FEDERATION:
+        from fairlead.control.federations import refuse_federation  # here, since few specs are federations
+
+        refuse_federation(cast("Federation", spec), directory, has_containers=cluster.has_containers)
     if cluster.has_containers and spec.kind == Kind.PIPELINE:
         from fairlead.control.pipelines.as_pod import as_object  # here, since few specs are pipelines
 

@@ -12,6 +12,7 @@ from fairlead.specs.field_types import Section
 from fairlead.specs.sections import section_of
 
 if TYPE_CHECKING:
+    from fairlead.specs.federation import Federation
     from fairlead.specs.fleet import Fleet
     from fairlead.specs.pipeline import Pipeline
     from fairlead.specs.pool import Pool
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
 API_VERSION = "fairlead.dev/v1alpha1"
 
-Spec: TypeAlias = "Training | Workspace | Serving | Sweep | Pipeline | Team | Pool | Simulation | Fleet"
+Spec: TypeAlias = "Training | Workspace | Serving | Sweep | Pipeline | Federation | Team | Pool | Simulation | Fleet"
 
 
 _HOMES = {"Replica": "serving"}
@@ -52,7 +53,18 @@ class _Kinds(Mapping[str, Section]):
         return kind in self._homes or kind in added_kinds()
 
 
-_WRITTEN = ("Training", "Workspace", "Serving", "Sweep", "Pipeline", "Team", "Pool", "Simulation", "Fleet")
+_WRITTEN = (
+    "Training",
+    "Workspace",
+    "Serving",
+    "Sweep",
+    "Pipeline",
+    "Federation",
+    "Team",
+    "Pool",
+    "Simulation",
+    "Fleet",
+)
 KINDS: Mapping[str, Section] = _Kinds(*_WRITTEN)
 """Kinds that users write."""
 OBJECTS: Mapping[str, Section] = _Kinds(*_WRITTEN, "Replica")

@@ -22,6 +22,7 @@ class Kind(StrEnum):
     SERVING = "Serving"
     SWEEP = "Sweep"
     PIPELINE = "Pipeline"
+    FEDERATION = "Federation"
     TEAM = "Team"
     POOL = "Pool"
     SIMULATION = "Simulation"

@@ -9,7 +9,7 @@ DESCRIBED = ("Team", "Pool")
 """Kinds that describe the cluster itself; they are cluster-scoped."""
 SUBMITTED_BY: Mapping[str, str] = {"Replica": "Serving"}
 """Kinds that users do not write, and the kinds whose workloads create them."""
-NOT_IN_PODS = ("Workspace",)
+NOT_IN_PODS = ("Workspace", "Federation")
 """Kinds that run on one machine only, so that a cluster has no objects of them."""
 _LEAVES = frozenset({"Training", "Replica"})
 

@@ -15,7 +15,7 @@ Spec = TypeVar("Spec", bound=WorkloadSpec)
 
 
 class _Kinds(Mapping[str, Kind]):
-    _homes = ("Training", "Sweep", "Serving", "Replica", "Pipeline", "Workspace")
+    _homes = ("Training", "Sweep", "Serving", "Replica", "Pipeline", "Workspace", "Federation")
 
     def __getitem__(self, kind: str) -> Kind:
         if kind in self._homes:

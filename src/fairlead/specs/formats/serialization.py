@@ -20,6 +20,7 @@ from fairlead.frozen import dataclass
 from fairlead.specs.constraints import one_line
 
 if TYPE_CHECKING:
+    from fairlead.specs.federation import Federation
     from fairlead.specs.fleet import Fleet
     from fairlead.specs.pipeline import Pipeline
     from fairlead.specs.pool import Pool
@@ -34,6 +35,7 @@ _HOMES = {
     "Training": "fairlead.specs.training",
     "Workspace": "fairlead.specs.workspace",
     "Pipeline": "fairlead.specs.pipeline",
+    "Federation": "fairlead.specs.federation",
     "Sweep": "fairlead.specs.sweep",
     "Serving": "fairlead.specs.serving",
     "Replica": "fairlead.specs.serving",
@@ -42,7 +44,7 @@ _HOMES = {
 }
 
 
-def to_json(spec: WorkloadSpec | Pipeline | Team | Pool | Fleet) -> str:
+def to_json(spec: WorkloadSpec | Pipeline | Federation | Team | Pool | Fleet) -> str:
     """Serialize a spec on one line."""
     content = {"kind": type(spec).__name__, **_flat(spec)}
     for name in getattr(spec, "unused", ()):
@@ -50,7 +52,7 @@ def to_json(spec: WorkloadSpec | Pipeline | Team | Pool | Fleet) -> str:
     return json.dumps(content, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
 
 
-def from_json(text: str) -> Training | Pipeline | Serving | Sweep | Team | Pool | Fleet:
+def from_json(text: str) -> Training | Pipeline | Serving | Sweep | Federation | Team | Pool | Fleet:
     """Deserialize a spec from ``to_json``.
 
     Raises:
@@ -60,7 +62,7 @@ def from_json(text: str) -> Training | Pipeline | Serving | Sweep | Team | Pool 
         content = json.loads(text)
         if not isinstance(content, dict):
             raise ValueError("not an object")
-        spec: Training | Pipeline | Serving | Sweep | Team | Pool | Fleet = _read(
+        spec: Training | Pipeline | Serving | Sweep | Federation | Team | Pool | Fleet = _read(
             _type_of(content.pop("kind", None)), content
         )
     except (ValueError, TypeError, RecursionError) as error:

@@ -44,7 +44,8 @@ MOST_KEPT = 20  # submissions and resumptions of one run
 SETTINGS_BYTES = 256 * 1024  # a larger file beside sources, unless it is one, is data
 YAML = (".yaml", ".yml")
 SPEC = re.compile(
-    rb"^(?:kind\s*:\s*[\"']?(?:Training|Workspace|Serving|Sweep|Pipeline|Team|Pool|Simulation|Fleet)\b|run\s*:)",
+    rb"^(?:kind\s*:\s*[\"']?"
+    rb"(?:Training|Workspace|Serving|Sweep|Pipeline|Federation|Team|Pool|Simulation|Fleet)\b|run\s*:)",
     re.MULTILINE,
 )
 """A line of a YAML file that makes it one of specs."""

@@ -1,0 +1,198 @@
+"""Judges a federation: a server and a client at each site, all runs of their own, which end with the server.
+
+Flower moves the model and aggregates; this judges which runs exist, which sites take part now, and how it ends. A run
+that fails is restarted by its own retries; a site that has failed for good is missed only if a round then lacks
+updates.
+
+See decision 237.
+"""
+
+from dataclasses import replace
+
+from fairlead.frozen import dataclass
+from fairlead.policy.kinds.parents import advance, failed, finish, submit
+from fairlead.policy.kinds.record import Family, ParentKind
+from fairlead.specs.federation import SERVER, Federation, federation_variables, map_runs
+from fairlead.state.plan import Change, ChildIntent, Event, SubmitChild, child_uid
+from fairlead.state.reasons import Code, Reason
+from fairlead.state.snapshot import AnyWorkload, Intent, Phase, Workload
+from fairlead.text.quantities import plural
+
+MOST_NAMED = 5
+"""The number of sites that a sentence lists by name."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FederationDetail:
+    """The state of a federation besides its runs.
+
+    Attributes:
+        submitted: Whether its runs were submitted.
+        round: The last round of which the server has the model.
+        loss: The loss after that round; None if none is reported.
+        away: The sites that do not take part now.
+    """
+
+    submitted: bool = False
+    round: int = 0
+    loss: float | None = None
+    away: tuple[str, ...] = ()
+
+
+def judge(federation: Workload[Federation], family: Family, now: float) -> Change | None:
+    """Submit the runs, open and close the windows of sites, tell of rounds, and end with the server."""
+    before, spec = detail_of(federation), federation.spec
+    if not before.submitted:
+        new = (_submission(federation, SERVER), *(_submission(federation, name) for name in spec.sites))
+        reason = Reason(code=Code.CHILDREN_RUNNING, message=f"its server and {plural(len(spec.sites), 'site')} start")
+        return advance(federation, reason, now, detail=replace(before, submitted=True), submit=new)
+    server = family.children.get(SERVER)
+    detail = _observed(spec, family, before, server)
+    if server is None:
+        reason = Reason(code=Code.CHILD_FAILED, message="its server was deleted")
+        return finish(federation, family, Phase.FAILED, reason, now, detail=detail)
+    if server.status.phase is Phase.SUCCEEDED:
+        # The server ends with its last round, before anybody has looked at the report of that.
+        detail = replace(detail, round=spec.rounds if spec.app is not None else detail.round)
+        reason = Reason(code=Code.COMPLETED, message=f"its server has finished; {_say_round(spec, detail)}")
+        return finish(federation, family, Phase.SUCCEEDED, reason, now, detail=detail)
+    if server.status.phase.is_final:
+        return finish(federation, family, Phase.FAILED, _at_whole(federation, server), now, detail=detail)
+    over = [family.children[name] for name in spec.sites if _is_over(family, name)]
+    left = len(spec.sites) - len(over) - sum(name not in family.children for name in spec.sites)
+    if over and left < spec.least_sites:
+        lost = _at_whole(federation, over[0])
+        message = f"{plural(left, 'site')} left, and a round needs {spec.least_sites}; {lost.message}"
+        return finish(federation, family, Phase.FAILED, replace(lost, message=message), now, detail=detail)
+    message = "; ".join((_say_round(spec, detail), *_say_sites(spec, family, detail)))
+    reason = Reason(code=Code.CHILDREN_RUNNING, message=message)
+    return advance(
+        federation,
+        reason,
+        now,
+        detail=detail,
+        children=_window_orders(spec, family, now),
+        event=_news(spec, family, before, detail),
+    )
+
+
+def next_at(federation: Workload[Federation], _family: Family, now: float) -> float | None:
+    """Return when the window of a site next opens or closes."""
+    edges = [site.changes_at(now) for site in federation.spec.sites.values()]
+    return min((edge for edge in edges if edge is not None), default=None)
+
+
+def progress(federation: Workload[Federation]) -> str:
+    """Return the number of rounds that are over."""
+    return f"{detail_of(federation).round}/{federation.spec.rounds}"
+
+
+def detail_of(federation: Workload[Federation]) -> FederationDetail:
+    """Return the state of a federation besides its runs."""
+    detail = federation.status.detail
+    return detail if isinstance(detail, FederationDetail) else FederationDetail()
+
+
+def _submission(federation: Workload[Federation], name: str) -> SubmitChild:
+    spec = federation.spec
+    run = spec.server_run or spec.described_server()
+    if name != SERVER:
+        run = spec.site_runs.get(name) or spec.described_site(name)
+    site = None if name == SERVER else name
+    variables = federation_variables(spec, child_uid(federation.uid, SERVER), site)
+    return submit(federation, name, replace(run, env={**run.env, **variables}))
+
+
+def _observed(
+    spec: Federation, family: Family, before: FederationDetail, server: AnyWorkload | None
+) -> FederationDetail:
+    reported = None if server is None else server.progress
+    away = tuple(
+        name
+        for name in spec.sites
+        if name not in family.children or family.children[name].status.phase is not Phase.RUNNING
+    )
+    if reported is None or reported.step is None or reported.step < before.round:
+        return replace(before, away=away)
+    return replace(before, round=reported.step, loss=reported.loss, away=away)
+
+
+def _is_over(family: Family, name: str) -> bool:
+    child = family.children.get(name)
+    return child is not None and child.status.phase.is_final
+
+
+def _at_whole(federation: Workload[Federation], child: AnyWorkload) -> Reason:
+    """Return the reason of a failure by a child; resuming the child alone would leave the others stopped."""
+    reason = failed(child)
+    if reason.remedy is None:
+        return reason
+    own, whole = f"resume {child.spec.name}`", f"resume {federation.spec.name}`"
+    return replace(reason, remedy=reason.remedy.replace(own, whole))
+
+
+def _window_orders(spec: Federation, family: Family, now: float) -> tuple[ChildIntent, ...]:
+    """Return the orders that suspend sites outside of their windows, and resume them in these."""
+    orders: list[ChildIntent] = []
+    for name, site in spec.sites.items():
+        child = family.children.get(name)
+        if child is None or site.window is None or child.status.phase.is_final:
+            continue
+        wanted = Intent.RUN if site.is_open(now) else Intent.SUSPEND
+        if child.intent in (Intent.RUN, Intent.SUSPEND) and child.intent is not wanted:
+            orders.append(ChildIntent(uid=child.uid, intent=wanted))
+    return tuple(orders)
+
+
+def _say_round(spec: Federation, detail: FederationDetail) -> str:
+    loss = "" if detail.loss is None else f", loss {detail.loss:.6g}"
+    return f"{detail.round} of {plural(spec.rounds, 'round')} done{loss}"
+
+
+def _say_sites(spec: Federation, family: Family, detail: FederationDetail) -> tuple[str, ...]:
+    """Return the losses of the sites, and which of them do not take part and why, each as a clause."""
+    losses = [
+        f"{name} {child.progress.loss:.4g}"
+        for name, child in family.children.items()
+        if name != SERVER and child.progress is not None and child.progress.loss is not None
+    ]
+    clauses = [f"loss by site: {_some(losses)}"] if losses else []
+    if not detail.away:
+        return (*clauses, f"all {plural(len(spec.sites), 'site')} take part")
+    states = [f"{name} is {_state(family, name)}" for name in detail.away]
+    present = len(spec.sites) - len(detail.away)
+    return (*clauses, f"{present} of {plural(len(spec.sites), 'site')} take part, {_some(states)}")
+
+
+def _state(family: Family, name: str) -> str:
+    child = family.children.get(name)
+    return "deleted" if child is None else child.status.phase.value
+
+
+def _some(texts: list[str]) -> str:
+    more = f" and {len(texts) - MOST_NAMED} more" if len(texts) > MOST_NAMED else ""
+    return f"{', '.join(texts[:MOST_NAMED])}{more}"
+
+
+def _news(spec: Federation, family: Family, before: FederationDetail, detail: FederationDetail) -> Event | None:
+    """Return the event of sites that left or came, or of a round that is done."""
+    left = [name for name in detail.away if name not in before.away]
+    came = [name for name in before.away if name not in detail.away]
+    is_started = before.round > 0 or detail.round > 0
+    if left and is_started:
+        states = [f"{name} is {_state(family, name)}" for name in left]
+        message = f"round {detail.round + 1} goes on without it: {_some(states)}"
+        if len(spec.sites) - len(detail.away) < spec.least_sites:
+            message = f"round {detail.round + 1} waits, as it needs {plural(spec.least_sites, 'site')}: {_some(states)}"
+        return Event(type="SiteLeft", reason=Reason(code=Code.CHILDREN_RUNNING, message=message))
+    if came and is_started:
+        message = f"{_some(came)} joins round {detail.round + 1} or the next one"
+        return Event(type="SiteJoined", reason=Reason(code=Code.CHILDREN_RUNNING, message=message))
+    if detail.round > before.round:
+        return Event(type="RoundDone", reason=Reason(code=Code.CHILDREN_RUNNING, message=_say_round(spec, detail)))
+    return None
+
+
+KIND = ParentKind(
+    spec=Federation, detail=FederationDetail, judge=judge, map_runs=map_runs, progress=progress, next_at=next_at
+)

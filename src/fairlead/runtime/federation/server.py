@@ -1,0 +1,300 @@
+"""Runs the server of a federation: ``python -m fairlead.runtime.federation.server``.
+
+Starts Flower's superlink on loopback with TLS, enrolls the sites of the spec by their public keys, and starts the app
+by `flwr run`. It reports each round, and ends when the app does. Started anew after a failure, it continues after the
+last round whose model was saved: the superlink's database, its port and the enrolled keys stay.
+
+See decision 237.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import fairlead
+from fairlead.runtime.errors import MissingExtra, Misuse
+from fairlead.runtime.federation import identities
+from fairlead.runtime.federation.settings import (
+    ADDRESS,
+    REPORT,
+    STATE,
+    FederationSettings,
+    ReportReader,
+    own_directory,
+    read_settings,
+    write_atomically,
+)
+from fairlead.runtime.federation.wrapped_copy import make_wrapped_copy
+from fairlead.runtime.session import STOPPED_CODE
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any
+
+    from fairlead.runtime.session import Run
+
+LOOPBACK = "127.0.0.1"
+CONNECTION = "federation"
+LOOK_S = 0.25
+START_WITHIN_S = 300.0
+JOIN_WITHIN_S = 300.0
+"""The time that a federation without a deadline waits for all sites, if fewer are enough."""
+FINISHED = "finished"
+NO_FLOWER = (
+    "Flower is not installed in the Python that runs here, {python}; `pip install 'flwr>=1.42'` there, or "
+    "`pip install 'fairlead[federated]'`"
+)
+
+
+def flower_program(name: str) -> str:
+    """Return the path of one of Flower's programs, from the environment of this Python.
+
+    Raises:
+        MissingExtra: It is not installed there.
+    """
+    path = Path(sys.executable).with_name(name)
+    if importlib.util.find_spec("flwr") is None or not path.exists():
+        raise MissingExtra(NO_FLOWER.format(python=sys.executable))
+    return str(path)
+
+
+def flower_environment(directory: Path, environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment of Flower's programs, which find each other by PATH."""
+    programs = str(Path(sys.executable).parent)
+    return {
+        **environ,
+        "PATH": f"{programs}{os.pathsep}{environ.get('PATH', '')}",
+        "FLWR_HOME": str(directory / "flwr"),
+        "FLWR_TELEMETRY_ENABLED": "0",
+        "FLWR_DISABLE_UPDATE_CHECK": "1",
+        STATE: str(directory),
+        REPORT: str(directory / "report.jsonl"),
+    }
+
+
+def free_port(wanted: int | None = None) -> int:
+    """Return a free port of loopback, the wanted one if it is free."""
+    for port in (wanted or 0, 0):
+        with contextlib.closing(socket.socket()) as probe, contextlib.suppress(OSError):
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind((LOOPBACK, port))
+            return int(probe.getsockname()[1])
+    raise Misuse("no port of loopback is free")
+
+
+class FlowerServer:
+    """The superlink of one federation and the run of its app."""
+
+    def __init__(self, settings: FederationSettings, directory: Path, environ: Mapping[str, str]) -> None:
+        self._settings = settings
+        self._directory = directory
+        self._environment = flower_environment(directory, environ)
+        self._processes: list[subprocess.Popen[bytes]] = []
+        self._registered: list[str] = []
+        self._known: frozenset[str] = frozenset()
+        self._port = 0
+
+    def start(self) -> None:
+        """Start the superlink and wait until it accepts connections."""
+        directory = self._directory
+        identities.make_server_identity(directory)
+        enrolled = directory / "enrolled"
+        enrolled.mkdir(exist_ok=True, mode=0o700)
+        before, self._known = _published(directory)
+        self._port = free_port(before)
+        argv = [
+            flower_program("flower-superlink"), "--host", LOOPBACK, "--port", str(self._port),
+            "--ssl-ca-certfile", str(directory / identities.CA),
+            "--ssl-certfile", str(directory / identities.CERTIFICATE),
+            "--ssl-keyfile", str(directory / identities.KEY),
+            "--enable-supernode-auth", "--disable-runtime-dependency-installation",
+            "--database", str(directory / "superlink.db"),
+        ]  # fmt: skip
+        home = directory / "flwr"
+        home.mkdir(exist_ok=True, mode=0o700)
+        config = (
+            f'[superlink]\ndefault = "{CONNECTION}"\n\n[superlink.{CONNECTION}]\naddress = "{LOOPBACK}:{self._port}"\n'
+            f'root-certificates = "{directory / identities.CA}"\n'
+        )
+        write_atomically(home / "config.toml", config)
+        superlink = self._popen(argv)
+        ends = time.monotonic() + START_WITHIN_S
+        while not _listens(self._port):
+            if superlink.poll() is not None:
+                sys.exit(f"fairlead: flower-superlink ended with exit code {superlink.returncode} as it started")
+            if time.monotonic() > ends:
+                sys.exit(f"fairlead: flower-superlink does not listen after {START_WITHIN_S:.0f} s")
+            time.sleep(LOOK_S)
+
+    def enroll(self) -> None:
+        """Register the keys of the sites that have brought one; a key of any other name is not looked at."""
+        for site in self._settings.sites:
+            key = self._directory / "enrolled" / f"{site}.pub"
+            if site in self._registered or not key.exists():
+                continue
+            if site not in self._known:
+                self._register(site, key)
+            self._registered.append(site)
+            self._publish()
+            print(f"site {site} is enrolled", flush=True)
+
+    @property
+    def num_enrolled(self) -> int:
+        """Return the number of enrolled sites."""
+        return len(self._registered)
+
+    @property
+    def is_complete(self) -> bool:
+        """Return whether all sites are enrolled."""
+        return len(self._registered) == len(self._settings.sites)
+
+    def run_app(self, copy: Path) -> subprocess.Popen[bytes]:
+        """Start the app by `flwr run`, which shows its log until it ends."""
+        return self._popen([flower_program("flwr"), "run", str(copy), CONNECTION, "--stream"])
+
+    def is_alive(self) -> bool:
+        """Return whether the superlink runs."""
+        return self._processes[0].poll() is None
+
+    def stop(self) -> None:
+        """End all processes that it started."""
+        for process in reversed(self._processes):
+            if process.poll() is None:
+                process.terminate()
+        for process in self._processes:
+            try:
+                process.wait(10)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+    def _popen(self, argv: list[str]) -> subprocess.Popen[bytes]:
+        process = subprocess.Popen(argv, env=self._environment, stdin=subprocess.DEVNULL)
+        self._processes.append(process)
+        return process
+
+    def _register(self, site: str, key: Path) -> None:
+        """Register a key by Flower's command line, in this process, since each start of that takes seconds."""
+        from typer.testing import CliRunner
+
+        saved = {name: os.environ.get(name) for name in ("FLWR_HOME", "FLWR_TELEMETRY_ENABLED")}
+        os.environ.update({name: self._environment[name] for name in saved})
+        from flwr.cli.app import app
+
+        argv = ["supernode", "register", str(key), CONNECTION, "--name", site]
+        result = CliRunner().invoke(app, argv)
+        if result.exit_code != 0:
+            raise Misuse(
+                f"Flower does not register the key of site {site}: {result.output.strip()[-500:] or result.exception}"
+            )
+
+    def _publish(self) -> None:
+        content = {"port": self._port, "enrolled": sorted({*self._known, *self._registered})}
+        write_atomically(self._directory / ADDRESS, json.dumps(content))
+
+
+def _published(directory: Path) -> tuple[int | None, frozenset[str]]:
+    """Return the port of an earlier attempt, and the sites that its superlink knows, whose database stays."""
+    path = directory / ADDRESS
+    if not path.exists():
+        return None, frozenset()
+    content = json.loads(path.read_text(encoding="utf-8"))
+    return int(content["port"]), frozenset(content["enrolled"])
+
+
+def _listens(port: int) -> bool:
+    with contextlib.closing(socket.socket()) as probe:
+        probe.settimeout(1.0)
+        return probe.connect_ex((LOOPBACK, port)) == 0
+
+
+def follow(run: Run, settings: FederationSettings, reports: list[dict[str, Any]]) -> str | None:
+    """Report rounds; return ``finished``, the sentence of the last failure, or None.
+
+    A failure need not be the end: Flower starts a ServerApp again that it takes for dead, and the first one then fails.
+    """
+    end = None
+    for report in reports:
+        event, number = report.get("event"), report.get("round")
+        if event == "round" and isinstance(number, int):
+            loss = report.get("loss") if report.get("loss") is not None else report.get("site_loss")
+            figures = {name: report.get(name) for name in ("updates", "sent", "received")}
+            run.progress(number, total=settings.rounds, loss=loss, **figures)
+            print(f"round {number} of {settings.rounds}: {figures['updates']} updates, loss {loss}", flush=True)
+        elif event == "resumed":
+            print(f"continues after round {number}, whose model was saved", flush=True)
+        elif event == "not_finite":
+            print("dropped an update with a value that is not finite", flush=True)
+        elif event == "repeated":
+            print(
+                f"round {number} is repeated: {report.get('updates')} updates, and {report.get('needed')} are needed",
+                flush=True,
+            )
+        elif event == "error":
+            print(f"round {number}: a site failed: {report.get('message')}", flush=True)
+        elif event == "failed":
+            end = str(report.get("message"))
+        elif event == "finished":
+            return FINISHED
+    return end
+
+
+def main() -> None:
+    """Serve until the app has ended, and exit with 0 if it has finished."""
+    settings = read_settings(os.environ)
+    directory = own_directory(os.environ)
+    if settings.app is None:
+        sys.exit("fairlead: a federation without `app` starts its own `server` program")
+    with fairlead.run() as run:
+        server = FlowerServer(settings, directory, os.environ)
+        try:
+            flower_program("flwr")
+            copy = directory / "app" / Path(settings.app).name
+            make_wrapped_copy(Path(settings.app), copy, settings)
+            server.start()
+            end = _serve(server, settings, directory, copy, run)
+        except (MissingExtra, Misuse) as error:
+            sys.exit(f"fairlead: {error}")
+        finally:
+            server.stop()
+            shutil.rmtree(directory / "app", ignore_errors=True)
+    if end != FINISHED:
+        sys.exit(f"fairlead: the app failed: {end}")
+
+
+def _serve(server: FlowerServer, settings: FederationSettings, directory: Path, copy: Path, run: Run) -> str:
+    reports = ReportReader(directory / "report.jsonl")
+    app: subprocess.Popen[bytes] | None = None
+    failure = None
+    begun = time.monotonic()
+    while True:
+        if run.stop_requested:
+            sys.exit(STOPPED_CODE)
+        if not server.is_alive():
+            return "flower-superlink ended"
+        server.enroll()
+        is_late = time.monotonic() - begun > (settings.deadline_s or JOIN_WITHIN_S)
+        if app is None and (server.is_complete or (is_late and server.num_enrolled >= settings.min_sites)):
+            app = server.run_app(copy)
+        ended = None if app is None else app.poll()
+        end = follow(run, settings, reports.new())
+        if end == FINISHED:
+            return end
+        failure = end or failure
+        if ended is not None:
+            return failure or f"`flwr run` ended with exit code {ended}; its log says why"
+        time.sleep(LOOK_S)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,267 @@
+"""The spec of a federation: a server and a client at each site, which train a model without moving the sites' data."""
+
+import json
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import field, replace
+from typing import Annotated, ClassVar
+
+from fairlead.frozen import dataclass
+from fairlead.specs.constraints import NAME, PATH, Limit, Text, enforce, quote
+from fairlead.specs.field_types import DURATION, Named
+from fairlead.specs.key import Key, SameKey, broken
+from fairlead.specs.resources import Resources
+from fairlead.specs.training import DEFAULT_TEAM, ENV, Retry, Training, env_problems
+from fairlead.specs.workload import Kind
+
+SERVER = "server"
+"""The name of the server's run within the federation."""
+SITES_MOST = 100
+MAX_ROUNDS = 100_000
+DAY_MINUTES = 24 * 60
+VARIABLE = "FEDERATION"
+OWN_VARIABLES = (VARIABLE, "FEDERATION_SITE", "FEDERATION_DATA", "FEDERATION_REPORT", "FEDERATION_STATE")
+SERVER_PROGRAM = "python -m fairlead.runtime.federation.server"
+SITE_PROGRAM = "python -m fairlead.runtime.federation.site"
+RETRIES = 3
+WINDOW = Text(
+    max_length=11,
+    pattern=r"(?:[01][0-9]|2[0-3]):[0-5][0-9]-(?:[01][0-9]|2[0-3]):[0-5][0-9]",
+    what="a window; give two times of day in UTC, such as `22:00-06:00`",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Site:
+    """A place with data of its own, at which a client of the federation runs."""
+
+    data: Annotated[
+        str | None,
+        Key("data", rule=PATH, example="/data/hospital-a", also="dataset path data_path partition"),
+        "Data of the site, which its client gets as `data` of the node's configuration and in `FEDERATION_DATA`.",
+    ] = None
+    resources: Annotated[
+        Resources,
+        Key("resources", example="{cpu: 2}", also="resource requests limits client_resources"),
+        "Resources of the client's run.",
+    ] = field(default_factory=Resources)
+    window: Annotated[
+        str | None,
+        Key("window", rule=WINDOW, example='"22:00-06:00"', also="when hours schedule times"),
+        "Time of day in UTC in which the site takes part; always when left out.",
+    ] = None
+
+    def __post_init__(self) -> None:
+        enforce(self._problems())
+
+    def is_open(self, now: float) -> bool:
+        """Return whether its window is open; ``now`` in Unix seconds."""
+        if self.window is None:
+            return True
+        begins, ends = self._minutes()
+        minute = now / 60.0 % DAY_MINUTES
+        return begins <= minute < ends if begins < ends else minute >= begins or minute < ends
+
+    def changes_at(self, now: float) -> float | None:
+        """Return when its window next opens or closes, in Unix seconds; None if it has none."""
+        if self.window is None:
+            return None
+        minute = now / 60.0 % DAY_MINUTES
+        return now + 60.0 * min((edge - minute) % DAY_MINUTES or DAY_MINUTES for edge in self._minutes())
+
+    def _minutes(self) -> tuple[int, int]:
+        assert self.window is not None
+        begins, ends = (int(text[:2]) * 60 + int(text[3:]) for text in self.window.split("-"))
+        return begins, ends
+
+    def _problems(self) -> Iterable[tuple[str, str]]:
+        yield from broken(self)
+        if self.window is not None and WINDOW.problem(self.window) is None and len(set(self._minutes())) == 1:
+            yield "window", f"{quote(self.window)} begins when it ends; give two times, or leave it out for always"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Federation:
+    """A model that several sites train together: only updates of the model leave a site, never its data.
+
+    Attributes:
+        server_run: Run of the server, as it was admitted. Not a key.
+        site_runs: Runs of the clients by site, likewise.
+    """
+
+    kind: ClassVar[str] = Kind.FEDERATION
+
+    name: Annotated[
+        str,
+        Key("name", rule=NAME, example="digits", also="title id", metadata="name"),
+        "Lower-case letters, digits and dashes, at most 50; so is the name with that of a site.",
+    ]
+    sites: Annotated[
+        Mapping[str, Site],
+        Key(
+            "sites",
+            Named(NAME, SITES_MOST),
+            example="{north: {data: /data/north}, south: {data: /data/south}}",
+            also="clients nodes supernodes parties silos participants",
+        ),
+        "The enrolled sites by name; any other is refused.",
+    ]
+    app: Annotated[
+        str | None,
+        Key("app", rule=PATH, example="digits-app", also="flower_app flwr fab application"),
+        "Directory of a Flower app with its `pyproject.toml`, which is not changed.",
+    ] = None
+    server: Annotated[
+        str | None,
+        Key(
+            "server",
+            rule=Text(max_length=65_536, lines=True),
+            example="python server.py",
+            also="server_command coordinator aggregator",
+        ),
+        "Command of the server of another framework, with `client` in place of `app`.",
+    ] = None
+    client: Annotated[
+        str | None,
+        Key(
+            "client",
+            rule=Text(max_length=65_536, lines=True),
+            example="python client.py",
+            also="client_command site_command worker",
+        ),
+        "Command of each site's client, with `server`.",
+    ] = None
+    rounds: Annotated[
+        int,
+        Key(
+            "rounds",
+            rule=Limit(low=1, high=MAX_ROUNDS, whole=True),
+            example="50",
+            also="num_rounds num_server_rounds server_rounds epochs",
+        ),
+        "Rounds of training, in place of those that the app gives its strategy.",
+    ] = 3
+    min_sites: Annotated[
+        int | None,
+        Key(
+            "min_sites",
+            rule=Limit(low=1, high=SITES_MOST, whole=True),
+            example="2",
+            also="min_clients min_available_clients min_fit_clients min_available_nodes min_nodes quorum",
+        ),
+        "Updates that a round needs, without which it is repeated; all sites when left out.",
+    ] = None
+    deadline_s: Annotated[
+        float | None,
+        Key(
+            "deadline",
+            DURATION,
+            Limit(low=1.0, high=7 * 86400.0),
+            example="10m",
+            also="round_timeout timeout deadline_s",
+        ),
+        "Time in which a site has to answer in a round; later ones join the next. The app's own when left out.",
+    ] = None
+    resources: Annotated[
+        Resources,
+        SameKey(Training, "resources"),
+        "Resources of the server's run.",
+    ] = field(default_factory=Resources)
+    retry: Annotated[
+        Retry,
+        SameKey(Training, "retry"),
+        "Restarts of the server, and of each client, each by itself; 3 when left out. A number alone is `program`.",
+    ] = field(default_factory=lambda: Retry(program=RETRIES))
+    env: Annotated[
+        Mapping[str, str],
+        Key("env", ENV, example="{SEED: 1}", also="envs environment env_vars variables"),
+        "Variables of the server and all clients.",
+    ] = field(default_factory=dict)
+    workdir: Annotated[
+        str | None,
+        SameKey(Training, "workdir"),
+        "Directory that `app` is relative to, and in which commands run; that of the spec file when left out.",
+    ] = None
+    team: Annotated[str, SameKey(Training, "team")] = DEFAULT_TEAM
+    labels: Annotated[
+        Mapping[str, str],
+        SameKey(Training, "labels"),
+        "Names and values of your own, which its runs have too.",
+    ] = field(default_factory=dict)
+    server_run: Training | None = None
+    site_runs: Mapping[str, Training] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        enforce(self._problems())
+
+    @property
+    def least_sites(self) -> int:
+        """Return ``min_sites`` or its default, all sites."""
+        return len(self.sites) if self.min_sites is None else self.min_sites
+
+    def described_server(self) -> Training:
+        """Return the run of the server."""
+        return self._run(SERVER, SERVER_PROGRAM if self.server is None else self.server, self.resources)
+
+    def described_site(self, name: str) -> Training:
+        """Return the run of a site's client."""
+        return self._run(name, SITE_PROGRAM if self.client is None else self.client, self.sites[name].resources)
+
+    def _run(self, name: str, command: str, resources: Resources) -> Training:
+        return Training(
+            name=f"{self.name}-{name}", team=self.team, run=command, resources=resources, retry=self.retry,
+            env=self.env, workdir=self.workdir, labels=self.labels,
+        )  # fmt: skip
+
+    def _problems(self) -> Iterable[tuple[str, str]]:
+        yield from broken(self)
+        yield from env_problems(self.env)
+        for name in OWN_VARIABLES:
+            if name in self.env:
+                yield "env", f"{quote(name)} is set for each program by the federation; choose another name"
+        programs = [self.server is not None, self.client is not None]
+        if self.app is None and not all(programs):
+            yield "app", "give the directory of a Flower app, or both `server` and `client`, the commands of others"
+        if self.app is not None and any(programs):
+            yield "app", "it has its own server and clients; leave `server` and `client` out, or `app`"
+        if self.app is None and self.min_sites is not None:
+            yield "min_sites", "the `server` program decides that itself; leave it out, or give `app`"
+        if self.app is None and self.deadline_s is not None:
+            yield "deadline_s", "the `server` program decides that itself; leave it out, or give `app`"
+        yield from self._site_problems()
+
+    def _site_problems(self) -> Iterable[tuple[str, str]]:
+        if not self.sites:
+            yield "sites", "there is none; give at least one, such as `{north: {data: /data/north}}`"
+        if len(self.sites) > SITES_MOST:
+            yield "sites", f"{len(self.sites)} sites; give at most {SITES_MOST}"
+        if self.min_sites is not None and self.min_sites > len(self.sites):
+            yield "min_sites", f"{self.min_sites} is more than there are sites, {len(self.sites)}; give fewer"
+        for name in self.sites:
+            whole = f"{self.name}-{name}"
+            if (problem := NAME.problem(name)) is not None:
+                yield "sites", problem
+            elif name == SERVER:
+                yield "sites", f"{quote(name)} is the name of the server's run; choose another one"
+            elif len(whole) > NAME.max_length:
+                yield (
+                    "sites",
+                    f"the run of {quote(name)} would be named {whole}; at most {NAME.max_length} characters fit",
+                )
+
+
+def federation_variables(spec: Federation, server_uid: str, site: str | None) -> Mapping[str, str]:
+    """Return the variables of the server's program, or of a site's, which ``runtime/federation/settings.py`` reads."""
+    data = None if site is None else spec.sites[site].data
+    content = {
+        "name": spec.name, "server_uid": server_uid, "sites": list(spec.sites), "site": site, "data": data,
+        "app": spec.app, "rounds": spec.rounds, "min_sites": spec.least_sites, "deadline_s": spec.deadline_s,
+    }  # fmt: skip
+    own = {"FEDERATION_SITE": site, "FEDERATION_DATA": data}
+    return {VARIABLE: json.dumps(content), **{name: text for name, text in own.items() if text is not None}}
+
+
+def map_runs(spec: Federation, of: Callable[[Training], Training]) -> Federation:
+    """Return the federation with a function applied to the runs of its server and its sites."""
+    server = of(spec.described_server() if spec.server_run is None else spec.server_run)
+    runs = {name: of(spec.site_runs.get(name) or spec.described_site(name)) for name in spec.sites}
+    return replace(spec, server_run=server, site_runs=runs)

@@ -1,0 +1,169 @@
+"""A federation has a server and a client at each site, tells of rounds and sites, and ends with its server."""
+
+from dataclasses import replace
+
+import pytest
+
+from fairlead.policy.kinds.federation import KIND, FederationDetail, judge, next_at
+from fairlead.policy.kinds.record import Family
+from fairlead.runtime.federation.settings import FederationSettings, read_settings
+from fairlead.specs.federation import SERVER, Federation, Site
+from fairlead.specs.training import Training
+from fairlead.state.plan import child_uid
+from fairlead.state.reasons import Code, Reason
+from fairlead.state.snapshot import AnyWorkload, Intent, Phase, Progress, Status, Workload
+
+REASON = Reason(code=Code.REPORTED, message="its program failed")
+SPEC = Federation(
+    name="digits",
+    app="app",
+    sites={"north": Site(data="/data/north"), "south": Site(), "west": Site()},
+    rounds=50,
+    min_sites=2,
+    deadline_s=60.0,
+)
+BEGUN = FederationDetail(submitted=True)
+NOON = 12 * 3600.0
+
+
+def a_federation(
+    detail: FederationDetail | None = None, spec: Federation = SPEC, phase: Phase = Phase.RUNNING
+) -> Workload[Federation]:
+    status = Status(phase=phase, reason=REASON, since=0.0, detail=detail)
+    return Workload(uid="f", spec=spec, intent=Intent.RUN, status=status, version=3, created_at=0.0)
+
+
+def a_child(name: str, phase: Phase = Phase.RUNNING, step: int | None = None, loss: float | None = None) -> AnyWorkload:
+    return Workload(
+        uid=name,
+        spec=Training(name=f"digits-{name}", run="x"),
+        intent=Intent.RUN,
+        status=Status(phase=phase, reason=REASON, since=0.0),
+        version=1,
+        created_at=0.0,
+        progress=None if step is None else Progress(step=step, loss=loss),
+        parent="f",
+    )
+
+
+def a_family(**others: AnyWorkload) -> Family:
+    children = {SERVER: a_child(SERVER, step=4, loss=0.5), **{name: a_child(name) for name in SPEC.sites}}
+    return Family(children={**children, **others})
+
+
+def test_its_server_and_sites_are_submitted_together_with_what_their_programs_read() -> None:
+    change = judge(a_federation(phase=Phase.PENDING), Family(children={}), 1.0)
+    assert change is not None
+    assert [order.spec.name for order in change.submit] == [
+        "digits-server", "digits-north", "digits-south", "digits-west",
+    ]  # fmt: skip
+    run = change.submit[1].spec
+    assert isinstance(run, Training)
+    assert run.env["FEDERATION_SITE"] == "north"
+    assert read_settings(run.env) == FederationSettings(
+        name="digits", server_uid=child_uid("f", SERVER), sites=("north", "south", "west"), site="north",
+        data="/data/north", app="app", rounds=50, min_sites=2, deadline_s=60.0,
+    )  # fmt: skip
+    assert change.status is not None
+    assert change.status.reason.message == "its server and 3 sites start"
+
+
+def test_rounds_and_losses_of_sites_are_told_in_its_reason_and_a_round_in_an_event() -> None:
+    change = judge(a_federation(BEGUN), a_family(north=a_child("north", step=5, loss=0.25)), 1.0)
+    assert change is not None
+    assert change.status is not None
+    assert (
+        change.status.reason.message == "4 of 50 rounds done, loss 0.5; loss by site: north 0.25; all 3 sites take part"
+    )
+    assert change.event is not None
+    assert (change.event.type, change.event.reason.message) == ("RoundDone", "4 of 50 rounds done, loss 0.5")
+    after = a_federation(FederationDetail(submitted=True, round=4, loss=0.5))
+    assert KIND.progress(after) == "4/50"
+    unchanged = replace(after, status=change.status)
+    assert judge(unchanged, a_family(north=a_child("north", step=5, loss=0.25)), 2.0) is None
+
+
+@pytest.mark.parametrize(
+    ("others", "event"),
+    [
+        (("south",), "round 5 goes on without it: south is Pending"),
+        (("south", "west"), "round 5 waits, as it needs 2 sites: south is Pending, west is Pending"),
+    ],
+)
+def test_sites_that_are_away_are_told_with_what_follows(others: tuple[str, ...], event: str) -> None:
+    family = a_family(**{name: a_child(name, Phase.PENDING) for name in others})
+    before = FederationDetail(submitted=True, round=4, loss=0.5)
+    change = judge(a_federation(before), family, 1.0)
+    assert change is not None
+    assert change.event is not None
+    assert (change.event.type, change.event.reason.message) == ("SiteLeft", event)
+
+
+def test_a_site_that_returns_is_told() -> None:
+    before = FederationDetail(submitted=True, round=4, loss=0.5, away=("south",))
+    change = judge(a_federation(before), a_family(), 1.0)
+    assert change is not None
+    assert change.event is not None
+    assert change.event.reason.message == "south joins round 5 or the next one"
+
+
+def test_it_succeeds_with_its_server_and_stops_its_sites() -> None:
+    change = judge(a_federation(BEGUN), a_family(server=a_child(SERVER, Phase.SUCCEEDED, 50, 0.1)), 1.0)
+    assert change is not None
+    assert change.status is not None
+    assert (change.status.phase, change.status.next_phase) == (Phase.STOPPING, Phase.SUCCEEDED)
+    assert change.status.next_reason is not None
+    assert change.status.next_reason.message == "its server has finished; 50 of 50 rounds done, loss 0.1"
+    assert [(order.uid, order.intent) for order in change.children] == [(name, Intent.STOP) for name in SPEC.sites]
+
+
+@pytest.mark.parametrize("phase", [Phase.FAILED, Phase.STOPPED])
+def test_it_fails_with_its_server(phase: Phase) -> None:
+    change = judge(a_federation(BEGUN), a_family(server=a_child(SERVER, phase)), 1.0)
+    assert change is not None
+    assert change.status is not None
+    assert change.status.next_phase is Phase.FAILED
+    assert change.status.next_reason is not None
+    assert change.status.next_reason.message == f"digits-server is {phase.value}: its program failed"
+
+
+def test_a_site_that_failed_for_good_is_missed_only_where_a_round_then_lacks_updates() -> None:
+    one_gone = a_family(south=a_child("south", Phase.FAILED))
+    change = judge(a_federation(BEGUN), one_gone, 1.0)
+    assert change is not None
+    assert change.status is not None
+    assert change.status.phase is Phase.RUNNING
+    assert "2 of 3 sites take part, south is Failed" in change.status.reason.message
+    two_gone = a_family(south=a_child("south", Phase.FAILED), west=a_child("west", Phase.FAILED))
+    change = judge(a_federation(BEGUN), two_gone, 1.0)
+    assert change is not None
+    assert change.status is not None
+    assert change.status.next_reason is not None
+    assert change.status.next_phase is Phase.FAILED
+    assert change.status.next_reason.message == (
+        "1 site left, and a round needs 2; digits-south is Failed: its program failed"
+    )
+
+
+def test_a_site_is_suspended_outside_of_its_window_and_resumed_in_it() -> None:
+    spec = replace(SPEC, sites={**SPEC.sites, "south": Site(window="22:00-06:00")})
+    change = judge(a_federation(BEGUN, spec), a_family(), NOON)
+    assert change is not None
+    assert [(order.uid, order.intent) for order in change.children] == [("south", Intent.SUSPEND)]
+    asleep = replace(a_child("south", Phase.SUSPENDED), intent=Intent.SUSPEND)
+    night = 23 * 3600.0
+    change = judge(a_federation(BEGUN, spec), a_family(south=asleep), night)
+    assert change is not None
+    assert [(order.uid, order.intent) for order in change.children] == [("south", Intent.RUN)]
+    assert next_at(a_federation(BEGUN, spec), a_family(), NOON) == 22 * 3600.0
+    assert next_at(a_federation(BEGUN, spec), a_family(), night) == 30 * 3600.0
+    assert next_at(a_federation(BEGUN), a_family(), NOON) is None
+
+
+def test_a_deleted_server_ends_it() -> None:
+    family = Family(children={"north": a_child("north")})
+    change = judge(a_federation(BEGUN), family, 1.0)
+    assert change is not None
+    assert change.status is not None
+    assert change.status.next_reason is not None
+    assert change.status.next_reason.message == "its server was deleted"

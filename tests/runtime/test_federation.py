@@ -1,0 +1,155 @@
+"""The programs of a federation make keys that nobody else reads, wrap an app in a copy, and read what it reports."""
+
+import json
+import ssl
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import serialization
+
+from fairlead.runtime.errors import Misuse
+from fairlead.runtime.federation import identities
+from fairlead.runtime.federation.server import FINISHED, flower_environment, follow
+from fairlead.runtime.federation.settings import ADDRESS, FederationSettings, ReportReader, write_atomically
+from fairlead.runtime.federation.site import bring_key, node_config
+from fairlead.runtime.federation.wrapped_copy import make_wrapped_copy
+
+SETTINGS = FederationSettings(
+    name="digits", server_uid="s", sites=("north", "south"), site="south", data="/data/a b", app="app", rounds=3,
+    min_sites=1, deadline_s=None,
+)  # fmt: skip
+PROJECT = """\
+[project]
+name = "digits"
+version = "1.0.0"
+
+[tool.flwr.app]
+publisher = "example"
+
+[tool.flwr.app.components]
+serverapp = "digits.server_app:app"
+clientapp = 'digits.client_app:app'  # either quote
+
+[tool.flwr.app.config]
+serverapp-note = "kept"
+"""
+
+
+def an_app(directory: Path, project: str = PROJECT) -> Path:
+    app = directory / "app"
+    (app / "digits").mkdir(parents=True)
+    (app / "pyproject.toml").write_text(project)
+    (app / "digits" / "server_app.py").write_text("app = 1\n")
+    return app
+
+
+class Reports:
+    """A run that keeps what is reported to it."""
+
+    def __init__(self) -> None:
+        self.rounds: list[tuple[int, Any]] = []
+
+    def progress(self, step: int, *, total: int, loss: Any, **metrics: Any) -> None:
+        self.rounds.append((step, loss))
+
+
+def test_a_server_has_a_certificate_for_loopback_and_keys_that_only_its_user_reads(tmp_path: Path) -> None:
+    identities.make_server_identity(tmp_path)
+    assert (tmp_path / "server.key").stat().st_mode & 0o777 == 0o600
+    authority = x509.load_pem_x509_certificate((tmp_path / "ca.crt").read_bytes())
+    server = x509.load_pem_x509_certificate((tmp_path / "server.crt").read_bytes())
+    server.verify_directly_issued_by(authority)
+    names = server.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    assert names.get_values_for_type(x509.DNSName) == ["localhost"]
+    ssl.create_default_context(cafile=str(tmp_path / "ca.crt"))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["ca.crt", "server.crt", "server.key"]
+    before = (tmp_path / "server.crt").read_bytes()
+    identities.make_server_identity(tmp_path)
+    assert (tmp_path / "server.crt").read_bytes() == before
+
+
+def test_a_site_makes_its_key_once_and_shows_its_public_part(tmp_path: Path) -> None:
+    public = identities.make_site_key(tmp_path)
+    assert identities.make_site_key(tmp_path) == public
+    assert (tmp_path / "site.key").stat().st_mode & 0o777 == 0o600
+    serialization.load_ssh_public_key(public.encode())
+
+
+def test_an_app_is_wrapped_in_a_copy_and_stays_as_it_is(tmp_path: Path) -> None:
+    app = an_app(tmp_path)
+    make_wrapped_copy(app, tmp_path / "copy", SETTINGS)
+    assert (app / "pyproject.toml").read_text() == PROJECT
+    assert sorted(path.name for path in app.iterdir()) == ["digits", "pyproject.toml"]
+    changed = (tmp_path / "copy" / "pyproject.toml").read_text()
+    assert 'serverapp = "fairlead_server_app:server_app"' in changed
+    assert 'clientapp = "fairlead_client_app:client_app"  # either quote' in changed
+    assert 'serverapp-note = "kept"' in changed
+    for name in ("fairlead_server_app", "fairlead_client_app", "fairlead_flower_app"):
+        source = (tmp_path / "copy" / f"{name}.py").read_text()
+        compile(source, name, "exec")
+        assert "fairlead.runtime" not in source, "a site need not have Fairlead"
+
+
+@pytest.mark.parametrize(
+    ("project", "sentence"),
+    [
+        (None, "does not exist; give the directory of a Flower app"),
+        ("[project]\nname = 'a'\n", "names no `serverapp` and `clientapp`"),
+        ("not toml", "names no `serverapp` and `clientapp`"),
+    ],
+)
+def test_what_is_no_flower_app_is_refused(tmp_path: Path, project: str | None, sentence: str) -> None:
+    app = an_app(tmp_path, project or "")
+    if project is None:
+        (app / "pyproject.toml").unlink()
+    with pytest.raises(Misuse, match=sentence):
+        make_wrapped_copy(app, tmp_path / "copy", SETTINGS)
+
+
+def test_a_node_knows_its_number_its_name_and_its_data() -> None:
+    assert node_config(SETTINGS) == 'partition-id=1 num-partitions=2 site="south" data="/data/a b"'
+
+
+def test_a_site_brings_its_key_and_waits_until_it_is_enrolled(tmp_path: Path) -> None:
+    assert bring_key(tmp_path / "absent", "south", "key") is None
+    (tmp_path / "enrolled").mkdir()
+    assert bring_key(tmp_path, "south", "key") is None
+    assert (tmp_path / "enrolled" / "south.pub").read_text() == "key"
+    write_atomically(tmp_path / ADDRESS, json.dumps({"port": 4000, "enrolled": ["north"]}))
+    assert bring_key(tmp_path, "south", "key") is None
+    write_atomically(tmp_path / ADDRESS, json.dumps({"port": 4000, "enrolled": ["north", "south"]}))
+    assert bring_key(tmp_path, "south", "key") == 4000
+
+
+def test_reports_are_read_once_in_whole_lines_and_what_is_none_is_skipped(tmp_path: Path) -> None:
+    path = tmp_path / "report.jsonl"
+    path.write_text('{"event": "round", "round": 1}\n')
+    reader = ReportReader(path)
+    assert reader.new() == []
+    with path.open("a") as file:
+        file.write('{"event": "round", "round": 2}\nprinted by the app\n[1]\n{"event": "rou')
+    assert reader.new() == [{"event": "round", "round": 2}]
+    with path.open("a") as file:
+        file.write('nd", "round": 3}\n')
+    assert [report["round"] for report in reader.new()] == [3]
+
+
+def test_rounds_are_reported_and_only_the_end_of_the_app_ends_it() -> None:
+    run = Reports()
+    stale = {"event": "failed", "message": "its token is over"}
+    rounds = [
+        {"event": "round", "round": 1, "loss": None, "site_loss": 0.5, "updates": 2, "sent": 8, "received": 8},
+        {"event": "round", "round": 2, "loss": 0.25, "site_loss": 0.5, "updates": 2, "sent": 8, "received": 8},
+    ]
+    assert follow(run, SETTINGS, [stale, *rounds]) == "its token is over"  # type: ignore[arg-type]
+    assert run.rounds == [(1, 0.5), (2, 0.25)]
+    assert follow(run, SETTINGS, [stale, {"event": "finished", "round": 3}]) == FINISHED  # type: ignore[arg-type]
+    assert follow(run, SETTINGS, []) is None  # type: ignore[arg-type]
+
+
+def test_programs_of_flower_keep_their_files_in_the_directory_of_the_run(tmp_path: Path) -> None:
+    environment = flower_environment(tmp_path, {"PATH": "/bin"})
+    assert environment["FLWR_HOME"] == str(tmp_path / "flwr")
+    assert environment["PATH"].endswith(":/bin")
