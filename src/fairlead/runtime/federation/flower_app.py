@@ -180,11 +180,13 @@ class _WatchedGrid:
         for _ in range(MOST_TRIES):
             replies = [self._checked(reply) for reply in self._grid.send_and_receive(messages, timeout=timeout)]
             valid = [reply for reply in replies if reply is not None and not reply.has_error()]
-            self._count(messages, valid)
+            self._sent += sum(_size(message) for message in messages)
+            self._received += sum(_size(reply) for reply in valid)
             for reply in replies:
                 if reply is not None and reply.has_error():
                     report(event="error", round=_round_of(messages[0]), message=str(reply.error.reason)[:300])
             if len(valid) >= least:
+                self._note(valid)
                 return [reply for reply in replies if reply is not None]
             report(event="repeated", round=_round_of(messages[0]), updates=len(valid), needed=least)
             messages = self._again(messages)
@@ -215,9 +217,8 @@ class _WatchedGrid:
         report(event="not_finite", node=str(reply.metadata.src_node_id))
         return None
 
-    def _count(self, messages: list[Any], replies: list[Any]) -> None:
-        self._sent += sum(_size(message) for message in messages)
-        self._received += sum(_size(reply) for reply in replies)
+    def _note(self, replies: list[Any]) -> None:
+        """Note the updates and losses of replies that are aggregated."""
         for reply in replies:
             self._updates += bool(reply.content.array_records)
             loss = _loss_of(reply)

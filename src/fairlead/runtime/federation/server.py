@@ -20,7 +20,7 @@ import sys
 import time
 from pathlib import Path
 
-import fairlead
+from fairlead.runtime import session
 from fairlead.runtime.errors import MissingExtra, Misuse
 from fairlead.runtime.federation import identities
 from fairlead.runtime.federation.settings import (
@@ -34,7 +34,6 @@ from fairlead.runtime.federation.settings import (
     write_atomically,
 )
 from fairlead.runtime.federation.wrapped_copy import make_wrapped_copy
-from fairlead.runtime.session import STOPPED_CODE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -255,7 +254,7 @@ def main() -> None:
     directory = own_directory(os.environ)
     if settings.app is None:
         sys.exit("fairlead: a federation without `app` starts its own `server` program")
-    with fairlead.run() as run:
+    with session.run() as run:
         server = FlowerServer(settings, directory, os.environ)
         try:
             flower_program("flwr")
@@ -279,7 +278,7 @@ def _serve(server: FlowerServer, settings: FederationSettings, directory: Path, 
     begun = time.monotonic()
     while True:
         if run.stop_requested:
-            sys.exit(STOPPED_CODE)
+            sys.exit(session.STOPPED_CODE)
         if not server.is_alive():
             return "flower-superlink ended"
         server.enroll()

@@ -14,7 +14,7 @@ import subprocess
 import sys
 import time
 
-import fairlead
+from fairlead.runtime import session
 from fairlead.runtime.errors import MissingExtra
 from fairlead.runtime.federation import identities
 from fairlead.runtime.federation.server import LOOK_S, LOOPBACK, flower_environment, flower_program, free_port
@@ -27,7 +27,6 @@ from fairlead.runtime.federation.settings import (
     server_directory,
     write_atomically,
 )
-from fairlead.runtime.session import STOPPED_CODE
 from fairlead.untrusted_json import parse_object
 
 TYPE_CHECKING = False
@@ -65,12 +64,12 @@ def main() -> None:
         program = flower_program("flower-supernode")
     except MissingExtra as error:
         sys.exit(f"fairlead: {error}")
-    with fairlead.run() as run:
+    with session.run() as run:
         public = identities.make_site_key(directory)
         port = None
         while port is None:
             if run.stop_requested:
-                sys.exit(STOPPED_CODE)
+                sys.exit(session.STOPPED_CODE)
             port = bring_key(place, settings.site or "", public)
             time.sleep(LOOK_S)
         reports = ReportReader(directory / "report.jsonl")
@@ -83,7 +82,7 @@ def main() -> None:
         try:
             while node.poll() is None:
                 if run.stop_requested:
-                    sys.exit(STOPPED_CODE)
+                    sys.exit(session.STOPPED_CODE)
                 for report in reports.new():
                     number, loss = report.get("round"), report.get("loss")
                     if report.get("event") == "train" and isinstance(number, int):

@@ -1,0 +1,177 @@
+"""A Flower app trains under a Federation as under Flower alone, through kills, and only with sites that are enrolled.
+
+`pytest -m frameworks` runs these; the first time makes an environment with Flower and scikit-learn.
+"""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fairlead.cluster.local.cluster import LocalCluster
+from fairlead.runtime.federation import flower_app, identities
+from fairlead.state.snapshot import AnyWorkload, Phase
+from tests.frameworks.environments import interpreter_with
+from tests.home import end_everything
+from tests.ports import free_port
+from tests.processes import Child
+from tests.waiting import until
+
+pytestmark = [pytest.mark.slow, pytest.mark.frameworks, pytest.mark.timeout(1800)]
+APP = Path(__file__).parent / "digits_app"
+RUN_TIMEOUT_S = 900.0
+SITES = ("north", "south", "west")
+
+
+@pytest.fixture(scope="module")
+def programs() -> Path:
+    return interpreter_with("flower").parent
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[LocalCluster]:
+    cluster = LocalCluster.open(tmp_path / "home")
+    yield cluster
+    cluster.close()
+    end_everything(tmp_path / "home")
+
+
+def submit(cluster: LocalCluster, programs: Path, directory: Path, result: Path, rounds: int) -> str:
+    """Submit a federation by the command line, and return its uid."""
+    sites = "".join(f"  {name}: {{resources: {{cpu: 0.1}}}}\n" for name in SITES)
+    text = f"kind: Federation\nname: digits\napp: {APP}\nresources: {{cpu: 0.1}}\nrounds: {rounds}\nsites:\n{sites}"
+    (directory / "federation.yaml").write_text(text)
+    env = {
+        **os.environ, "FAIRLEAD_HOME": str(cluster.home.path), "DIGITS_RESULT": str(result),
+        "PATH": f"{programs}{os.pathsep}{os.environ['PATH']}",
+    }  # fmt: skip
+    argv = [str(Path(sys.executable).with_name("fairlead")), "run", "federation.yaml", "--detach"]
+    subprocess.run(argv, cwd=directory, env=env, check=True, timeout=120)
+    return cluster.find("digits").uid
+
+
+def parameters(path: Path) -> list[Any]:
+    with np.load(path) as stored:
+        return [stored[name] for name in stored.files]
+
+
+def under_flower_alone(directory: Path, programs: Path, result: Path) -> None:
+    """Train by Flower's own commands, without TLS."""
+    port = free_port()
+    home = directory / "flwr"
+    home.mkdir()
+    (home / "config.toml").write_text(f'[superlink.here]\naddress = "127.0.0.1:{port}"\ninsecure = true\n')
+    env: Mapping[str, str] = {
+        **os.environ, "FLWR_HOME": str(home), "FLWR_TELEMETRY_ENABLED": "0", "DIGITS_RESULT": str(result),
+        "PATH": f"{programs}{os.pathsep}{os.environ['PATH']}",
+    }  # fmt: skip
+    shared = ["--insecure", "--host", "127.0.0.1", "--port"]
+    link = [str(programs / "flower-superlink"), *shared, str(port), "--disable-runtime-dependency-installation"]
+    nodes = [
+        [
+            str(programs / "flower-supernode"), *shared, str(free_port()), "--superlink", f"127.0.0.1:{port}",
+            "--node-config", f"partition-id={number} num-partitions={len(SITES)}",
+        ]
+        for number in range(len(SITES))
+    ]  # fmt: skip
+    children = [Child([*argv], env=dict(env), limit_s=RUN_TIMEOUT_S) for argv in (link, *nodes)]
+    try:
+        ended = subprocess.run(
+            [str(programs / "flwr"), "run", str(APP), "here", "--stream"], env=dict(env), timeout=RUN_TIMEOUT_S,
+            capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        assert result.exists(), ended.stdout[-3000:]
+    finally:
+        for child in children:
+            child.terminate()
+            child.wait(60)
+
+
+def wait_for_end(cluster: LocalCluster, uid: str) -> AnyWorkload:
+    until(lambda: cluster.get(uid).status.phase.is_final, timeout_s=RUN_TIMEOUT_S)
+    return cluster.get(uid)
+
+
+def test_rounds_under_the_wrapper_are_those_of_flower_alone_through_faults_and_restarts(
+    tmp_path: Path, programs: Path
+) -> None:
+    """One process, with calls in place of nodes."""
+    app = tmp_path / "app"
+    shutil.copytree(APP, app)
+    shutil.copyfile(Path(flower_app.__file__), app / "fairlead_flower_app.py")
+    program = Path(__file__).with_name("flower_rounds.py")
+    argv = [str(programs / "python"), str(program), str(app)]
+    ran = subprocess.run(argv, capture_output=True, text=True, timeout=RUN_TIMEOUT_S, check=False)
+    assert ran.returncode == 0, ran.stderr[-3000:]
+    results = json.loads(ran.stdout.splitlines()[-1])
+    alone = results["alone"]["digest"]
+    rounds = ["round"] * 5
+    for name, events in {
+        "wrapped": [*rounds, "finished"],
+        "too few at first": ["round", "repeated", *rounds[1:], "finished"],
+        "not finite": ["round", "not_finite", "repeated", *rounds[1:], "finished"],
+        "continued": ["round", "round", "round", "finished", "resumed", "round", "round", "finished"],
+    }.items():
+        assert (results[name]["events"], results[name]["digest"]) == (events, alone), name
+    assert results["not finite"]["losses"] == results["wrapped"]["losses"]
+    assert results["continued after its end"]["digest"] == alone
+    assert results["one away"]["events"] == [*rounds, "finished"]
+    assert results["one away"]["digest"] != alone
+
+
+def test_an_app_trains_to_the_same_parameters_as_under_flower_alone(
+    cluster: LocalCluster, tmp_path: Path, programs: Path
+) -> None:
+    uid = submit(cluster, programs, tmp_path, tmp_path / "ours.npz", rounds=3)
+    federation = wait_for_end(cluster, uid)
+    assert federation.status.phase is Phase.SUCCEEDED, federation.status.reason.message
+    assert "3 of 3 rounds done" in federation.status.reason.message
+    under_flower_alone(tmp_path, programs, tmp_path / "alone.npz")
+    for ours, alone in zip(parameters(tmp_path / "ours.npz"), parameters(tmp_path / "alone.npz"), strict=True):
+        assert ours.tobytes() == alone.tobytes()
+
+
+def test_a_killed_client_and_a_killed_server_return_and_the_rounds_end_as_they_would_have(
+    cluster: LocalCluster, tmp_path: Path, programs: Path
+) -> None:
+    uid = submit(cluster, programs, tmp_path, tmp_path / "ours.npz", rounds=4)
+    until(lambda: "1 of 4" in cluster.get(uid).status.reason.message, timeout_s=RUN_TIMEOUT_S)
+    for name in ("digits-south", "digits-server"):
+        run = cluster.find(name)
+        (pod,) = cluster.pods(run.uid)
+        os.kill(rank_of(cluster, run.uid, pod.uid), signal.SIGKILL)
+    federation = wait_for_end(cluster, uid)
+    assert federation.status.phase is Phase.SUCCEEDED, federation.status.reason.message
+    assert (tmp_path / "ours.npz").exists()
+
+
+def rank_of(cluster: LocalCluster, run: str, pod: str) -> int:
+    """Return the process of a pod's only rank."""
+    content = json.loads((cluster.home.pod(run, pod) / "started.json").read_text())
+    return int(content["pids"]["0"])
+
+
+def test_a_node_that_is_not_enrolled_is_refused(cluster: LocalCluster, tmp_path: Path, programs: Path) -> None:
+    submit(cluster, programs, tmp_path, tmp_path / "ours.npz", rounds=1)
+    files = cluster.home.run(cluster.find("digits-server").uid) / "files" / "federation"
+    until((files / "address.json").exists, timeout_s=RUN_TIMEOUT_S)
+    port = json.loads((files / "address.json").read_text())["port"]
+    identities.make_site_key(tmp_path)
+    stranger = subprocess.run(
+        [
+            str(programs / "flower-supernode"), "--superlink", f"127.0.0.1:{port}", "--root-certificates",
+            str(files / "ca.crt"), "--auth-supernode-private-key", str(tmp_path / "site.key"), "--port",
+            str(free_port()),
+        ],
+        capture_output=True, text=True, timeout=RUN_TIMEOUT_S, check=False,
+    )  # fmt: skip
+    assert stranger.returncode != 0
+    assert "authenticat" in (stranger.stdout + stranger.stderr).lower()
