@@ -78,9 +78,9 @@ def main(app: str) -> None:
         os.environ["DIGITS_RESULT"] = f"{directory}/result.npz"
         config = {"num-sites": 3, "num-server-rounds": rounds, "learning-rate": 0.1}
         context = Context(run_id=1, node_id=0, node_config={}, state=RecordDict(), run_config=config)
-        told = {"sites": SITES, "rounds": rounds, "min_sites": least, "deadline_s": 5.0}
+        settings = {"sites": SITES, "rounds": rounds, "min_sites": least, "deadline_s": 5.0}
         grid = OneProcessGrid(client if least is None else wrap_client(client), faults)
-        (server if least is None else wrap_server(server, told))(grid, context)
+        (server if least is None else wrap_server(server, settings))(grid, context)
         lines = Path(f"{directory}/report.jsonl")
         reports = [json.loads(line) for line in lines.read_text().splitlines()] if lines.exists() else []
         result = Path(directory, "result.npz")
