@@ -82,7 +82,7 @@ def under_flower_alone(directory: Path, programs: Path, result: Path) -> None:
         ]
         for number in range(len(SITES))
     ]  # fmt: skip
-    children = [Child([*argv], env=dict(env), limit_s=RUN_TIMEOUT_S) for argv in (link, *nodes)]
+    children: list[Child[bytes]] = [Child([*argv], env=dict(env), limit_s=RUN_TIMEOUT_S) for argv in (link, *nodes)]
     try:
         ended = subprocess.run(
             [str(programs / "flwr"), "run", str(APP), "here", "--stream"], env=dict(env), timeout=RUN_TIMEOUT_S,
