@@ -14,8 +14,11 @@ from fairlead.cluster.kubernetes.manifests.pods import PodSettings, overhead, re
 from fairlead.cluster.kubernetes.manifests.run_keys import render_key
 from fairlead.cluster.kubernetes.manifests.services import render_service
 from fairlead.cluster.kubernetes.names import owner, run_labels
+from fairlead.policy.placement.networks import PROFILES, FabricShare
+from fairlead.specs.constraints import BrokenRules
 from fairlead.specs.engines import Engine
-from fairlead.specs.overlay import overlay
+from fairlead.specs.network import Network
+from fairlead.specs.overlay import INTERFACES, overlay
 from fairlead.specs.resources import GpuRequest, Resources
 from fairlead.specs.training import Capacity, Checkpoint, Framework
 from fairlead.state.snapshot import Grant, Taint
@@ -315,3 +318,39 @@ def test_a_container_beside_the_ranks_keeps_no_capability_but_those_that_it_name
     )
     (proxy,) = pod["spec"]["initContainers"]
     assert proxy["securityContext"]["capabilities"] == {"add": ["NET_BIND_SERVICE"], "drop": ["ALL"]}
+
+
+def test_a_pod_with_a_fabric_requests_its_adapters_and_gets_its_variables_unless_the_spec_sets_them() -> None:
+    profile = next(profile for profile in PROFILES if profile.name == "CoreWeave InfiniBand")
+    connection = FabricShare(profile=profile, resource="rdma/ib", count=1)
+    run = a_workload(
+        a_training(nodes=2, env={"NCCL_SOCKET_IFNAME": "ens3"}, network=Network(attach=("rail-0", "rail-1")))
+    )
+    pod = render_pod(run, a_creation(), SETTINGS, connection=connection)
+    (ranks,) = pod["spec"]["containers"]
+    variables = {variable["name"]: variable.get("value") for variable in ranks["env"]}
+    assert [ranks["resources"][part]["rdma/ib"] for part in ("requests", "limits")] == ["1", "1"]
+    assert (variables["NCCL_IB_HCA"], variables["NCCL_SOCKET_IFNAME"]) == ("ibp", "ens3")
+    annotations = pod["metadata"]["annotations"]
+    assert annotations["k8s.v1.cni.cncf.io/networks"] == "rail-0,rail-1"
+    assert annotations["fairlead.dev/fabric"] == "CoreWeave InfiniBand"
+
+
+@pytest.mark.parametrize(
+    ("value", "is_refused"),
+    [
+        ("rail-0, rail-1", False),
+        ("kube-system/host", True),
+        ('[{"name": "rail-0", "ips": ["10.1.0.7/24"]}]', False),
+        ('[{"name": "host", "namespace": "kube-system"}]', True),
+        ('[{"name": "host", "namesp\\u0061ce": "kube-system"}]', True),
+    ],
+)
+def test_an_overlay_attaches_a_pod_to_networks_of_its_own_namespace_alone(value: str, is_refused: bool) -> None:
+    for annotation in INTERFACES:
+        laid = {"metadata": {"annotations": {annotation: value}}}
+        if is_refused:
+            with pytest.raises(BrokenRules, match="their own namespace alone"):
+                overlay(laid)
+        else:
+            overlay(laid)

@@ -325,6 +325,11 @@ def check(spec: Training, nodes: tuple[Node, ...], *, ignore: frozenset[str] = f
             )
         notes.append("resources.shm: this machine's own /dev/shm is used, whatever its size")
         spec = replace(spec, resources=replace(spec.resources, shm_bytes=None))
+    if spec.network.is_required or spec.network.attach:
+        raise Conflict(
+            f"{spec.name}: network: {spec.network.fabric} is a network between pods, and programs here have this "
+            "machine's own. Remove `network` to run it here, or name a cluster that has it with `--context`."
+        )
     if spec.kubernetes != Overlay():
         notes.append("kubernetes: has no effect on this cluster; it applies to pods on Kubernetes")
     completed = complete(spec, nodes)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from fairlead.specs.data import DataSource
     from fairlead.specs.engines import Engine
+    from fairlead.specs.network import Network
     from fairlead.specs.overlay import Overlay
     from fairlead.specs.parallel import Parallel
     from fairlead.specs.resources import Resources
@@ -74,6 +75,9 @@ class GangSpec(Protocol):
 
     @property
     def grace_s(self) -> float: ...
+
+    @property
+    def network(self) -> Network: ...
 
     @property
     def kubernetes(self) -> Overlay: ...

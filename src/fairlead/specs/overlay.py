@@ -38,6 +38,8 @@ COUNTED = ("cpu", "memory")
 """The other resources that the queue, quotas, budgets and placement count."""
 PROFILES = ("container.apparmor.security.beta.kubernetes.io/", "seccomp.security.alpha.kubernetes.io/")
 """Prefixes of annotations that are settings of a pod's security."""
+INTERFACES = ("k8s.v1.cni.cncf.io/networks", "v1.multus-cni.io/default-network")
+"""Annotations by which Multus gives a pod interfaces, of networks of any namespace."""
 
 # Messages of both the parser and the API server.
 FOREIGN_LABEL = f"names under {OWN_DOMAIN} are Fairlead's own; choose another"
@@ -45,6 +47,7 @@ FOREIGN_VOLUME = f"volumes called {OWN_NAMES}... are Fairlead's own; rename it"
 FOREIGN_CONTAINER = " is Fairlead's own; choose another name"
 SET_BY_US = " is set by Fairlead itself; choose another name"
 FOREIGN_MOUNT = f"{OWN_PATH} is Fairlead's own; choose another place"
+FOREIGN_NETWORK = "pods are attached to networks of their own namespace alone; leave namespaces out"
 FOREIGN_PROFILE = "it is a profile of the node's security, which pods do not choose; leave it out"
 COUNTED_RANKS = (
     "cores, memory and GPUs of the ranks come from the key `resources` of the spec, by which the queue counts them; "
@@ -165,14 +168,22 @@ _TEXTS = (Leaf.TEXT, Leaf.NAME, Leaf.OBJECT)
 _LONGEST = {Leaf.NAME: NAME_MOST, Leaf.OBJECT: OBJECT_NAME_MOST, Leaf.QUANTITY: QUANTITY_MOST}
 
 
+def _names_namespace(attachments: str) -> bool:
+    """Return whether a value of ``INTERFACES`` may name a namespace, in short form or as JSON with escapes."""
+    marks = ("namespace", "\\") if "[" in attachments else ("/",)
+    return any(mark in attachments for mark in marks)
+
+
 def _own(pod: Mapping[str, Any]) -> Iterator[tuple[Path, str]]:
     """Yield fields that conflict with Fairlead's own."""
     for part in ("labels", "annotations"):
-        for name in pod.get("metadata", {}).get(part, {}):
+        for name, value in pod.get("metadata", {}).get(part, {}).items():
             if name.startswith(OWN_DOMAIN):
                 yield ("metadata", part, name), FOREIGN_LABEL
             if part == "annotations" and name.startswith(PROFILES):
                 yield ("metadata", part, name), FOREIGN_PROFILE
+            if part == "annotations" and name in INTERFACES and _names_namespace(value):
+                yield ("metadata", part, name), FOREIGN_NETWORK
     spec = pod.get("spec", {})
     for place, volume in enumerate(spec.get("volumes", ())):
         if volume["name"].startswith(OWN_NAMES):

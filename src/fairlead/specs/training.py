@@ -25,6 +25,7 @@ from fairlead.specs.field_types import (
     OverlayField,
 )
 from fairlead.specs.key import Key, broken, rules_of
+from fairlead.specs.network import Network
 from fairlead.specs.overlay import FOREIGN_LABEL, OWN_DOMAIN, SET_BY_FAIRLEAD, SET_BY_US, Overlay
 from fairlead.specs.parallel import ModelShape, Parallel
 from fairlead.specs.pod_fields import POD
@@ -582,7 +583,7 @@ class Training:
     ] = None
     model: Annotated[
         ModelShape | None,
-        Key("model", example="config.json", also="architecture model_config network"),
+        Key("model", example="config.json", also="architecture model_config"),
         "The transformer to train, for `plan` and `parallel: auto`; a text alone is `config`.",
     ] = None
     parallel: Annotated[
@@ -711,6 +712,11 @@ class Training:
         ),
         "The queue that admits a run with an `engine`: Kueue's LocalQueue, or a Queue of Volcano's own.",
     ] = None
+    network: Annotated[
+        Network,
+        Key("network", example="auto", also="network_tier interconnect fabric efa infiniband nccl"),
+        "The network between its pods; a word alone is `profile`. Other clusters than Kubernetes have none to choose.",
+    ] = field(default_factory=Network)
     kubernetes: Annotated[
         Overlay,
         Key(

@@ -157,6 +157,7 @@ class Node:
         taints: Taints that a run must tolerate to be placed there.
         leaving: The announcement that it will be taken away; None without one.
         price_per_hour: Dollars for the whole node; None if unknown.
+        extended: Other resources of its device plugins, such as network adapters, with their numbers.
     """
 
     name: str
@@ -169,6 +170,7 @@ class Node:
     taints: tuple[Taint, ...] = ()
     leaving: Leaving | None = None
     price_per_hour: float | None = None
+    extended: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

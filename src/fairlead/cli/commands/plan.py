@@ -31,6 +31,7 @@ from fairlead.control.pipelines.command import UNSEEN, is_pipeline
 from fairlead.control.revisions import Revision, plan_revision
 from fairlead.errors import CannotFit, NameTaken, NotAllowed
 from fairlead.policy.kinds.right_sizing import is_unsized, requests_of
+from fairlead.policy.placement.networks import describe_network
 from fairlead.policy.start_outlook import outlook
 from fairlead.specs.formats.differences import differences as of_specs
 from fairlead.specs.formats.secret_values import conceal
@@ -165,6 +166,7 @@ def plan(
         expected = None if new_run is None else expectation(cluster, new_run)
         costs = () if new_run is None else cost_forecasts(cluster, new_run)
         takes = None if new_run is None else new_run_forecast(cluster, new_run)
+        network = None if new_run is None else _network(cluster, new_run)
         if json_:
             change = "submit" if revision is None else "revise" if revision.differences else "none"
             phase = None if status.reason.code is UNKNOWN else status.phase.value
@@ -186,6 +188,7 @@ def plan(
                         **({} if expected is None else {"expected": asdict(expected)}),
                         "costs": [asdict(cost) for cost in costs],
                         "forecast": None if takes is None else asdict(takes),
+                        **({} if network is None else {"network": network}),
                         "spec": conceal(render(_shown(spec))),
                         **_splits_json(cluster, spec, request),
                         **_text_json(spec, request, tokens, served),
@@ -200,6 +203,8 @@ def plan(
             print(f"chosen: {note}")
         if status.requests is not None:
             print(f"chosen: {status.requests.why}")
+        if network is not None:
+            print(f"{spec.name}: {network}")
         _print_splits(cluster, replace(request, spec=spec))
         _print_text(spec, request, tokens, served)
         if verify:
@@ -225,6 +230,16 @@ def plan(
             for cost in costs:
                 print(f"{spec.name}: {describe_forecast(cost)}")
     return REFUSED if any(status.phase is Phase.FAILED for status, _ in outcomes) else 0
+
+
+def _network(cluster: ClusterClient, spec: Training) -> str | None:
+    """Return which fast networks a gang finds on the cluster's nodes; None if there is nothing to say."""
+    if not cluster.has_containers or spec.nodes < 2:
+        return None
+    try:
+        return describe_network(spec, cluster.nodes())
+    except NotAllowed:
+        return None
 
 
 def _probing(may_exec: bool | None) -> Probing:

@@ -52,6 +52,8 @@ _POD_MAKERS: Mapping[str, tuple[tuple[str, str], ...]] = {
     "volcano": (("batch.volcano.sh", "Job"),),
 }
 _SHORTENED = frozenset({"RayCluster"})
+FABRIC = f"{DOMAIN}/fabric"
+"""Annotation of a pod that uses a fast network: the profile by which it does."""
 TEAM, CONTENT = f"{DOMAIN}/team", f"{DOMAIN}/content"
 ROOM_FOR = f"{DOMAIN}/room-for"
 FAMILY = f"{DOMAIN}/family"

@@ -6,12 +6,15 @@ kube-scheduler, with one exception: that no two of its own pods share a node.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import field
 from functools import lru_cache
 from typing import Any
 
 from fairlead.frozen import dataclass
 from fairlead.policy.placement.memo import kept
+from fairlead.policy.placement.networks import why_unconnected
 from fairlead.specs.gang import GangSpec
+from fairlead.specs.network import Network
 from fairlead.specs.overlay import Overlay
 from fairlead.specs.training import Capacity, Tier
 from fairlead.state.snapshot import Node, Taint
@@ -65,11 +68,11 @@ class Eligibility:
             for node in nodes
             if any(taint.key not in GPU_TAINTS for taint in node.taints) or not _SPOT_KEYS.isdisjoint(node.labels)
         ]
-        self._known: dict[tuple[Overlay, Capacity], Mapping[str, Refusal]] = {}
+        self._known: dict[tuple[Overlay, Capacity, Network], Mapping[str, Refusal]] = {}
 
     def barred(self, spec: GangSpec) -> Mapping[str, Refusal]:
         """Return the nodes that do not accept the run, by name."""
-        key = (spec.kubernetes, spec.capacity)
+        key = (spec.kubernetes, spec.capacity, spec.network)
         if key not in self._known:
             if len(self._known) == MOST_KNOWN:
                 self._known.clear()
@@ -155,6 +158,7 @@ class _Demands:
     only_spot: bool | None = None
     is_base: bool = False
     avoided: tuple[str, ...] = ()
+    network: Network = field(default_factory=Network)
 
     @property
     def is_choosy(self) -> bool:
@@ -165,6 +169,7 @@ class _Demands:
             or self.only_spot is not None
             or self.is_base
             or bool(self.avoided)
+            or self.network.is_required
         )
 
     def refusal(self, node: Node) -> Refusal | None:
@@ -175,6 +180,8 @@ class _Demands:
         if not _is_required(node.name, node.labels, self.affinity):
             remedy = "Correct `kubernetes.spec.affinity`, or label the nodes that are meant."
             return Refusal(why="not what its `affinity` requires", remedy=remedy, lasts=True)
+        if (why := why_unconnected(self.network, node.labels, node.extended)) is not None:
+            return Refusal(why=why, remedy=_NO_FABRIC, lasts=True)
         if node.name in self.avoided:
             return Refusal(why="one that did not start its pods the time before", remedy=_LOOK_AT_NODE, lasts=False)
         if self.is_base and is_spot(node):
@@ -193,9 +200,10 @@ class _Demands:
 
 
 @lru_cache(maxsize=1024)
-def _demands(overlay: Overlay, capacity: Capacity) -> _Demands:
+def _demands(overlay: Overlay, capacity: Capacity, network: Network) -> _Demands:
     laid: Object = overlay.pod.get("spec") or {}
     return _Demands(
+        network=network,
         selector=laid.get("nodeSelector") or {},
         affinity=laid.get("affinity") or {},
         tolerations=(*(_SPOT if capacity.spot else ()), *(laid.get("tolerations") or ())),
@@ -295,6 +303,7 @@ def _is_whole(text: str) -> bool:
 
 
 _SPOT_KEYS = frozenset(key for key, _ in SPOT_MARKS)
+_NO_FABRIC = "Install the fabric's device plugin on the nodes that are meant, or use plain TCP by `network: auto`."
 _LOOK_AT_NODE = "Look at that node; a run avoids it until it has run elsewhere."
 _MORE_TIME = "This changes with time: `capacity: {spot: auto}` follows the run's `deadline`."
 _MORE_ON_DEMAND = "Add on-demand nodes, or make `capacity.base` of the endpoint smaller."

@@ -5,8 +5,8 @@ See decision 218.
 
 import hashlib
 import sys
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Iterator, Mapping
+from dataclasses import field, replace
 from datetime import datetime
 from decimal import Decimal, InvalidOperation
 from functools import lru_cache
@@ -36,6 +36,8 @@ MOST_DEVICES = 10_000
 MOST_KINDS, MOST_TEXT = 100, 4096
 """Maximum kinds of devices, and characters of a text, that are held of an object. A pod with more kinds is never bound,
 as no node has them; kubelet's messages have 4,096 bytes, and names of images fewer."""
+MOST_EXTENDED = 64
+"""Maximum extended resources of a node, beside GPUs, that are read."""
 MODEL_LABELS = (
     "nvidia.com/gpu.product",
     "amd.com/gpu.product-name",
@@ -67,6 +69,7 @@ class NodeObject:
         ready: The kubelet's last report; False also if that is too old.
         partitioning: State of a change of its GPU layout, as annotated; empty for none.
         partitions_failed: Times at which layouts failed there, as annotated.
+        extended: Extended resources that are no GPUs, such as network adapters, with their numbers.
     """
 
     key: str
@@ -82,6 +85,7 @@ class NodeObject:
     created_at: float = 0.0
     partitioning: str = ""
     partitions_failed: str = ""
+    extended: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -197,7 +201,16 @@ def read_node(content: Object) -> NodeObject:
         created_at=seconds(metadata["creationTimestamp"]) if "creationTimestamp" in metadata else 0.0,
         partitioning=annotations.get(names.PARTITIONING, ""),
         partitions_failed=annotations.get(names.PARTITIONS_FAILED, ""),
+        extended=dict(islice(_extended(allocatable), MOST_EXTENDED)),
     )
+
+
+def _extended(allocatable: Mapping[str, Any]) -> Iterator[tuple[str, int]]:
+    """Yield the extended resources of a node that are no GPUs: those with a domain that is not Kubernetes' own."""
+    for name, amount in sorted(allocatable.items()):
+        domain, slash, _ = name.partition("/")
+        if slash and not f".{domain}".endswith(".kubernetes.io") and not is_device(name):
+            yield sys.intern(name), min(MOST_DEVICES, int(quantity(amount)))
 
 
 def read_pod(content: Object) -> PodObject:

@@ -41,6 +41,7 @@ def node_of(node: NodeObject, num_pods: int) -> Node:
         taints=node.taints,
         leaving=_leaving(node),
         price_per_hour=price_label(node.labels),
+        extended=node.extended,
     )
 
 

@@ -330,6 +330,7 @@ def _overlay_rules() -> Iterator[tuple[tuple[str, ...], validation.Rule]]:
         test = f'self.all(k, !k.startsWith("{overlay.OWN_DOMAIN}"))'
         yield ("metadata", part), validation.rule(test, validation.say(overlay.FOREIGN_LABEL))
     yield ("metadata", "annotations"), _none_begins(overlay.PROFILES, overlay.FOREIGN_PROFILE)
+    yield ("metadata", "annotations"), _own_networks()
     for part in ("requests", "limits"):
         of_ranks = _none_begins(overlay.DEVICES, overlay.COUNTED_RANKS, names=overlay.COUNTED)
         yield ("spec", "containers", "*", "resources", part), of_ranks
@@ -359,6 +360,15 @@ def _none_begins(prefixes: tuple[str, ...], sentence: str, names: tuple[str, ...
     """Return the rule that no name of a mapping is one of ``names`` or begins with a prefix."""
     tests = [*(f'k == "{name}"' for name in names), *(f'k.startsWith("{prefix}")' for prefix in prefixes)]
     return validation.rule(f"!self.exists(k, {' || '.join(tests)})", validation.say(sentence))
+
+
+def _own_networks() -> validation.Rule:
+    """Return the rule that Multus attaches a pod to networks of its own namespace, as in ``fairlead.specs.overlay``."""
+    marks = 'self[k].contains("[") ? self[k].contains("namespace") || self[k].contains("\\\\") : self[k].contains("/")'
+    tests = [
+        f'(!("{name}" in self) || !({marks}))'.replace("self[k]", f'self["{name}"]') for name in overlay.INTERFACES
+    ]
+    return validation.rule(" && ".join(tests), validation.say(overlay.FOREIGN_NETWORK))
 
 
 def _branch(branch: Branch) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from fairlead.cluster.kubernetes.manifests.run_keys import KEY
 from fairlead.cluster.kubernetes.manifests.workdir import parts_digest
 from fairlead.cluster.kubernetes.system_namespaces import SystemNamespaces
 from fairlead.frozen import dataclass
+from fairlead.policy.placement.networks import FabricShare
 from fairlead.policy.placement.node_eligibility import GPU_TAINTS, tolerates, tolerations
 from fairlead.runtime import run_key
 from fairlead.specs.gang import ProgramSpec
@@ -48,6 +49,8 @@ PROBE_PERIOD_S, PROBE_TIMEOUT_S, PROBE_PATIENCE = 1, 2, 3
 # A stopping pod is unlisted at once, but clients see that only after a while, because kube-proxy batches changes for a
 # second. For this time its server gets no stop notice.
 UNLISTED_S = 3
+NETWORKS = "k8s.v1.cni.cncf.io/networks"
+"""Multus' annotation of a pod: the NetworkAttachmentDefinitions of its namespace that give it interfaces."""
 START_MOST_S = 86_400  # `setup` may take long; only `max_duration` limits it
 
 
@@ -82,6 +85,7 @@ def render_pod(
     *,
     device: DeviceResource | None = None,
     taints: Sequence[Taint] | None = None,
+    connection: FabricShare | None = None,
 ) -> dict[str, Any]:
     """Render the pod.
 
@@ -90,6 +94,7 @@ def render_pod(
         device: The resource of the chosen node that meets the run's GPU request; None for a run without GPUs.
         taints: The chosen node's taints, so that no others are tolerated; None to tolerate those of all GPU and spot
             nodes. Each toleration of a pod costs the API server a tenth of a millisecond or two.
+        connection: The fabric of its node that it uses; None for the cluster's own network.
     """
     spec = workload.spec
     name = names.pod_name(spec, create.attempt, create.index, create.replacement)
@@ -112,12 +117,17 @@ def render_pod(
     if isinstance(spec, Replica):
         # The label by which an autoscaler of the cluster selects them.
         metadata["labels"] |= {names.SERVICE: spec.service}
+    if spec.network.attach:
+        metadata["annotations"][NETWORKS] = ",".join(spec.network.attach)
     resources = _resources(workload, create, device)
+    if connection is not None:
+        resources[connection.resource] = str(connection.count)
+        metadata["annotations"][names.FABRIC] = connection.profile.name
     ranks: dict[str, Any] = {
         "name": RANKS,
         "image": spec.image or settings.image,
         "command": [PYTHON, contract.RUNTIME, "run"],
-        "env": _variables(workload, create, settings),
+        "env": _variables(workload, create, settings, {} if connection is None else connection.profile.variables),
         "resources": {"requests": dict(resources), "limits": dict(resources)},
         "startupProbe": _started(),
         "terminationMessagePolicy": "File",
@@ -205,12 +215,15 @@ def _amounts(cpu: int | None, memory: int | None, ranks: int, device: DeviceReso
     return resources if device is None else resources | {device.name: str(device.count)}
 
 
-def _variables(workload: Workload, create: CreatePod, settings: PodSettings) -> list[dict[str, Any]]:
+def _variables(
+    workload: Workload, create: CreatePod, settings: PodSettings, of_network: Mapping[str, str]
+) -> list[dict[str, Any]]:
     spec = workload.spec
     place = contract.checkpoint_place(workload, settings.checkpoint_to)
     fixed = {
         "HOME": contract.USER_HOME,
         "USER": names.MANAGER,
+        **of_network,
         **spec.env,
         **contract.instructions(
             workload, create, checkpoint_to=place, parts=parts_digest(settings.workdir), archive=settings.archive

@@ -31,9 +31,10 @@ from fairlead.cluster.kubernetes.operator.pods.network_leftovers import NetworkL
 from fairlead.cluster.kubernetes.operator.pods.pod_actions import Create, Delete, Order, Verify, is_settled, orders
 from fairlead.cluster.kubernetes.operator.pods.pod_dns import Addressing
 from fairlead.cluster.kubernetes.operator.request_dispatch import Dispatcher
-from fairlead.cluster.kubernetes.workloads.run_record import TrainingObject
+from fairlead.cluster.kubernetes.workloads.run_record import Gang, TrainingObject
 from fairlead.cluster.origins import is_run_name
 from fairlead.errors import ClusterError
+from fairlead.policy.placement.networks import Endowment, FabricShare, connect
 from fairlead.runtime.run_key import new_key
 from fairlead.specs.serving import Replica
 from fairlead.state.plan import CreatePod
@@ -331,8 +332,12 @@ class Agent:
         settings = replace(
             self._settings, workdir=part_names(run_object.workdir), archive=archive_place(run_object.workdir)
         )
+        connection = self._connection(run, gang, index)
+        if connection is None and run.spec.network.is_required:
+            self._bury(run_object, member, PodPhase.LOST, f"node {member.node} offers its `network` no more")
+            return
         taints = node.taints if node is not None else ()
-        pod = render_pod(run, member, settings, device=device, taints=taints)
+        pod = render_pod(run, member, settings, device=device, taints=taints, connection=connection)
         path = f"/api/v1/namespaces/{run_object.namespace}/pods"
         try:
             content = self._client.create(path, pod, patience_s=self._create_s)
@@ -346,6 +351,26 @@ class Agent:
             self._bury(run_object, member, phase, message)
             return
         self._view.pods.put(content)
+
+    def _connection(self, run: Workload, gang: Gang, index: int) -> FabricShare | None:
+        """Return the fabric of a member, by what the nodes of all members offer now."""
+        own = self._view.nodes.get(gang.nodes[index])
+        if own is None or not own.extended:
+            return None
+        grants = [gang.member(number).grant for number in range(len(gang.nodes))]
+        nodes = [self._view.nodes.get(name) for name in gang.nodes]
+        members = [
+            Endowment(labels={}, extended={})
+            if node is None
+            else Endowment(
+                labels=node.labels,
+                extended=node.extended,
+                num_gpus=sum(count for _, count in node.allocatable.devices),
+                num_granted=len(grant.gpu_uuids),
+            )
+            for node, grant in zip(nodes, grants, strict=True)
+        ]
+        return connect(run.spec.network, members, index)
 
     def _meet(self, run_object: TrainingObject, member: CreatePod, path: str) -> None:
         """Handle an existing object of the name: this run's, a previous run's of that name, or anyone's."""
