@@ -177,6 +177,8 @@ class Cache(Generic[T]):
         value = self._understand(content)
         if value is not None:
             self._take(value)
+        else:
+            self._leave_out(content)
         return value
 
     def drop(self, key: str, version: int) -> None:
