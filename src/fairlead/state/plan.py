@@ -5,11 +5,11 @@ from typing import TYPE_CHECKING
 
 from fairlead.frozen import dataclass
 from fairlead.specs.workload import WorkloadSpec
-from fairlead.state.node_health import Incident, NodeWithdrawal
 from fairlead.state.reasons import Reason
 from fairlead.state.snapshot import Grant, Intent, Status
 
-if TYPE_CHECKING:  # few clusters have pools
+if TYPE_CHECKING:  # few clusters have pools, and few plans a failure
+    from fairlead.state.node_health import Incident, NodeWithdrawal
     from fairlead.state.partitions import PartitionStep
     from fairlead.state.pool_demand import Standby
 
@@ -96,7 +96,7 @@ class Change:
     forget: bool = False
     submit: tuple[SubmitChild, ...] = ()
     children: tuple[ChildIntent, ...] = ()
-    incident: Incident | None = None
+    incident: "Incident | None" = None
 
     @property
     def needs_pods(self) -> bool:
@@ -156,7 +156,7 @@ class Plan:
     changes: tuple[Change, ...] = ()
     standby: "tuple[Standby, ...] | None" = None
     partitioning: "tuple[PartitionStep, ...]" = ()
-    withdrawn: tuple[NodeWithdrawal, ...] = ()
+    withdrawn: "tuple[NodeWithdrawal, ...]" = ()
     held: tuple[HeldRoom, ...] = ()
     contending: frozenset[str] = frozenset()
     failures: tuple[Failure, ...] = ()

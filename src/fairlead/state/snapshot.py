@@ -13,7 +13,6 @@ from fairlead.specs.gang import GangSpec
 from fairlead.specs.sharing import Sharing
 from fairlead.specs.training import Training
 from fairlead.specs.workload import Kind, WorkloadSpec
-from fairlead.state.node_health import Histories
 from fairlead.state.reasons import Reason
 from fairlead.state.scheduling_policy import DEFAULT, SchedulingPolicy
 from fairlead.state.slow_ranks import SlowRankReport
@@ -31,6 +30,7 @@ if TYPE_CHECKING:  # a command that lists runs needs none of them, and defining 
     from fairlead.state.engine_searches import EngineSearch
     from fairlead.state.idleness import Idleness
     from fairlead.state.measurements import Measurement
+    from fairlead.state.node_health import Histories
     from fairlead.state.partitions import PartitionedNode
     from fairlead.state.pool_demand import PoolDemand, Standby
 
@@ -765,7 +765,7 @@ class Snapshot:
     pools: "tuple[PoolDemand, ...]" = ()
     standby: "tuple[Standby, ...]" = ()
     partitioned: "tuple[PartitionedNode, ...]" = ()
-    node_health: Histories = field(default_factory=dict)
+    node_health: "Histories" = field(default_factory=dict)
     withdraws_nodes: bool = False
     debts: Mapping[str, float] = field(default_factory=dict)
     recommended: tuple[Recommendation, ...] = ()
