@@ -60,7 +60,13 @@ def rows(num_nodes: int, cases: int, factor: float, seed: int, faults: Sequence[
 def _draw(kind: str, topology: Topology, rng: random.Random) -> list[Component]:
     name = rng.choice(sorted(topology))
     pod, leaf = topology[name]
-    return {"none": [], "nic": [(name,)], "leaf uplink": [(pod, leaf)], "pod uplinks": [(pod,)]}[kind]
+    slow: dict[str, list[Component]] = {
+        "none": [],
+        "nic": [(name,)],
+        "leaf uplink": [(pod, leaf)],
+        "pod uplinks": [(pod,)],
+    }
+    return slow[kind]
 
 
 def _measure(topology: Topology, pair: Pair, slow: set[Component], factor: float, rng: random.Random) -> float:

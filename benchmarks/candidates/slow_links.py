@@ -139,7 +139,7 @@ def _ratios(times: Mapping[Pair, float]) -> list[tuple[Pair, float]]:
 
 def _components(topology: Topology, pair: Pair) -> list[tuple[str, ...]]:
     """Return the NICs of a pair, and the domains whose uplinks it uses."""
-    result = [(_NIC, name) for name in pair]
+    result: list[tuple[str, ...]] = [(_NIC, name) for name in pair]
     paths = [topology[name] for name in pair]
     for level in range(len(paths[0])):
         ends = [path[: level + 1] for path in paths]

@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from fairlead.cli.commands.show_run import _write
 from fairlead.cluster.kept_code import KeptCode, KeptFile
 from fairlead.cluster.kubernetes.client.run_code import read_code
 from fairlead.cluster.kubernetes.manifests.workdir import PART_PREFIX, WORKDIR
+from fairlead.cluster.written_code import write_code
 from fairlead.control.pipelines.artefacts import Artefacts, content_digest
 from fairlead.control.pipelines.object_place import ObjectArtefacts, ObjectDocuments, StoreExchange
 from fairlead.errors import Conflict
@@ -48,7 +48,7 @@ def name(request: pytest.FixtureRequest, root: Path) -> str:
 def test_an_export_stays_in_its_directory(root: Path, name: str) -> None:
     file = KeptFile(path=name, size=1, digest="", executable=True)
     with pytest.raises(Conflict, match="is not written"):
-        _write(KeptCode(files=(file,), read=lambda _: b"x"), root / "work")
+        write_code(KeptCode(files=(file,), read=lambda _: b"x"), root / "work")
 
 
 class OneRun:

@@ -46,6 +46,10 @@ class Lemons:
         enforce(broken(self))
 
 
+TAKEN_OUT_S = 432_000.0
+"""How long a node is away that is taken out, where a Simulation does not say."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failures:
     """Independent failures of nodes: exponentially distributed times, then a fixed time of repair."""
@@ -69,7 +73,7 @@ class Failures:
         float,
         Key("taken_out", DURATION, _SPAN, example="5d", also="out test withdrawn"),
         "How long a node is away that is taken out because it failed too often.",
-    ] = 432000.0
+    ] = TAKEN_OUT_S
     lemons: Annotated[
         Lemons | None,
         Key("lemons", example="{share: 1.2%, mtbf: 60h}", also="bad_nodes unreliable"),

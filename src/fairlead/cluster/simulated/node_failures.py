@@ -23,7 +23,7 @@ from fairlead.cluster.simulated.faults import (
 )
 from fairlead.cluster.simulated.groups import Group
 from fairlead.frozen import dataclass
-from fairlead.specs.simulation import Failures, Lemons
+from fairlead.specs.simulation import Lemons
 from fairlead.state.snapshot import Node
 
 RECLAIMED = "spot reclaim"
@@ -172,7 +172,7 @@ class Weather:
         self.leaves(name)
         self._out[name] = len(self.taken_out)
         self.taken_out.append(TakenOut(node=name, since=now, is_lemon=name in self._lemons))
-        away_s = Failures.taken_out_s if group.failures is None else group.failures.taken_out_s
+        away_s = TAKEN_OUT_S if group.failures is None else group.failures.taken_out_s
         self._push(now + away_s, _Turn.TESTED, name)
 
     def _give_back(self, cluster: SimulatedCluster, name: str, group: Group, now: float) -> None:

@@ -59,6 +59,6 @@ class KnownFacts(Protocol):
         """Return the holdings of each team, including those of runs with reserved places."""
         ...
 
-    def rooms(self, snapshot: Snapshot) -> FreeCapacity:
+    def rooms(self, snapshot: Snapshot, now: float) -> FreeCapacity:
         """Return the free capacity, which one pass may modify."""
         ...
