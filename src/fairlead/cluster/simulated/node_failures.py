@@ -23,7 +23,7 @@ from fairlead.cluster.simulated.faults import (
 )
 from fairlead.cluster.simulated.groups import Group
 from fairlead.frozen import dataclass
-from fairlead.specs.simulation import Lemons
+from fairlead.specs.simulation import TAKEN_OUT_S, Lemons
 from fairlead.state.snapshot import Node
 
 RECLAIMED = "spot reclaim"
