@@ -12,7 +12,7 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 LONG = {"checkpoints.md", "torchrun.md"}
 # They wait for many seconds.
 SLOW = {"README.md", "early-stopping.md", "memory-checkpoints.md", "models.md", "pipelines.md", "retraining.md"}
-SLOW |= {"serving.md", "sharing.md", "simulating.md", "steps.md", "troubleshooting.md", "tuning.md"}
+SLOW |= {"environments.md", "serving.md", "sharing.md", "simulating.md", "steps.md", "troubleshooting.md", "tuning.md"}
 
 
 def marks_of(page: Path) -> list[pytest.MarkDecorator]:

@@ -32,6 +32,7 @@ from fairlead.cluster.local import pod_spec
 from fairlead.cluster.local.cluster import LocalCluster
 from fairlead.cluster.local.code.keeping import CodeStore
 from fairlead.cluster.local.home import Home
+from fairlead.cluster.local.packages.requests import read_request
 from fairlead.cluster.prometheus import PrometheusReader
 from fairlead.cluster.selection import Selection
 from fairlead.cluster.simulated.cluster import SimulatedCluster
@@ -173,6 +174,25 @@ def kept_code(spec: Training) -> object:
         store = CodeStore(home)
         store.keep(UID, replace(spec, workdir=str(work)), 1.0)
         return [kept["why"] for kept in store.kept(UID)]
+
+
+def asked_packages(spec: Training) -> object:
+    """What uv is asked to make for a run."""
+    with tempfile.TemporaryDirectory() as place:
+        for name in ("a.txt", "b.txt"):
+            (Path(place) / name).write_text(f"of-{name}\n")
+        programs = Path(place) / "bin"
+        programs.mkdir()
+        for name, script in (
+            ("uv", f"for last; do :; done; echo {programs}/python$last"),
+            ("python3", """echo '["/usr/bin/python3", "3.11.2"]'"""),
+            ("python3.12", """echo '["/usr/bin/python3.12", "3.12.9"]'"""),
+        ):
+            (programs / name).write_text(f"#!/bin/sh\n{script}\n")
+            (programs / name).chmod(0o755)
+        at = replace(spec, workdir=place)
+        request = read_request(at, Home(Path(place) / "state"), {"PATH": f"{programs}:/usr/bin:/bin"})
+        return request["files"], request["python"]
 
 
 WORKS = Program(duration_s=30.0)
@@ -355,6 +375,9 @@ EFFECTS["Training"] = [
     Effect("setup", None, "pip install torch", local_pod),
     Effect("run", "python train.py", "python other.py", local_pod),
     Effect("env", None, {"SEED": "1"}, local_pod),
+    Effect("environment.file", "a.txt", "b.txt", asked_packages),
+    Effect("environment.packages", ["numpy"], ["torch"], asked_packages),
+    Effect("environment.python", None, "3.12", asked_packages, {"environment.packages": ["numpy"]}),
     Effect("nodes", 1, 2, Played(seconds=5)),
     Effect("nodes", 1, "1..2", Played(nodes=(node("a"), node("b")), seconds=40)),
     Effect("ranks_per_node", 1, 4, local_pod),
@@ -835,7 +858,9 @@ EFFECTS["Pipeline"] = [
     *(
         replace(each, seen=as_run(each.seen))
         for each in EFFECTS["Training"]
-        if each.key in OF_THE_RUN or (each.key.startswith("resources.") and each.key != COLOCATE)
+        if each.key in OF_THE_RUN
+        or each.key.startswith("environment.")
+        or (each.key.startswith("resources.") and each.key != COLOCATE)
     ),
     Effect("parallel", 2, 1, Driven(), {"steps.*.run": MEETING, "steps.z.run": "touch flag"}),
     Effect("schedule.cron", "0 3 * * *", "0 2 * * *", partial(triggered, hours=(24,))),

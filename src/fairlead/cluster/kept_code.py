@@ -1,6 +1,7 @@
 """The stored code of a run: its files, its commit, and the environment it ran with."""
 
 import difflib
+import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import field
 from typing import Any
@@ -34,6 +35,7 @@ class KeptCode:
         git: ``commit``, ``branch`` and ``dirty``; None outside of a git repository.
         diff: Diff of the working directory against the commit, as git shows it; bounded.
         environment: Environment of the newest attempt: machine, GPUs, Python and its packages; None where unknown.
+        lock: The lock of the run's own environment, as PEP 751 has it; None without one, and before it is complete.
         read: Returns the content of a file by its path; None when it no longer exists.
     """
 
@@ -46,6 +48,7 @@ class KeptCode:
     git: Mapping[str, Any] | None = None
     diff: str | None = None
     environment: Mapping[str, Any] | None = None
+    lock: str | None = None
     read: Callable[[str], bytes | None] = field(repr=False, compare=False, default=lambda _: None)
 
     def told(self) -> dict[str, Any]:
@@ -65,6 +68,7 @@ class KeptCode:
             "edited": None if self.edited is None else list(self.edited),
             "git": None if self.git is None else {**self.git, "diff": self.diff},
             "environment": self.environment,
+            "lock": self.lock,
         }
 
 
@@ -97,14 +101,29 @@ def _text_differences(one: bytes, other: bytes, old_name: str, new_name: str) ->
 
 
 def package_differences(old: KeptCode, new: KeptCode) -> list[str]:
-    """Return a line per difference in Python or its packages; empty if either environment is unknown."""
+    """Return a line per difference in Python or its packages; empty if either environment is unknown.
+
+    A run that has not started yet has its packages of its lock.
+    """
     pythons = [((code.environment or {}).get("python") or {}) for code in (old, new)]
-    if not all(pythons):
+    if all(pythons):
+        first, second = ({"python": python.get("version"), **(python.get("packages") or {})} for python in pythons)
+    elif old.lock is not None and new.lock is not None:
+        first, second = locked_packages(old.lock), locked_packages(new.lock)
+    else:
         return []
-    first, second = ({"python": python.get("version"), **(python.get("packages") or {})} for python in pythons)
     names = sorted({*first, *second}, key=str.lower)
     return [
         f"{name}: {first.get(name, '-')} -> {second.get(name, '-')}"
         for name in names
         if first.get(name) != second.get(name)
     ]
+
+
+def locked_packages(lock: str) -> dict[str, str]:
+    """Return the versions of the packages of a lock, by name."""
+    try:
+        packages = tomllib.loads(lock)["packages"]
+        return {package["name"]: str(package.get("version", "unversioned")) for package in packages}
+    except (tomllib.TOMLDecodeError, AttributeError, KeyError, TypeError):  # somebody has written into it
+        return {}

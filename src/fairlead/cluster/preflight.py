@@ -249,6 +249,9 @@ def command_problem(
     if invocation is None or spec.setup is not None:
         return None
     env = {**environ, **spec.env}
+    if spec.environment is not None:
+        # Programs and modules are those of the environment, which there may not be yet.
+        return _other_python(invocation, spec) or _script_problem(invocation, workdir, env)
     problem = _program_problem(invocation.program, workdir, env) or _script_problem(invocation, workdir, env)
     if problem is not None or not _may_start(invocation.program, spec, workdir, env, probing):
         return problem
@@ -282,6 +285,15 @@ def packed_problem(spec: Training, workdir: Path, packed: Collection[str]) -> tu
     elif invocation.module is not None and _looks_in_workdir(invocation, spec.env):
         problem = _submodule_problem(invocation.module, workdir)
     return None if problem is None else (problem, spec.image is None and spec.kubernetes == Overlay())
+
+
+def _other_python(invocation: Invocation, spec: Training) -> str | None:
+    """Return the reason why a command would not use the Python of its ``environment``; None where it does."""
+    program = invocation.program
+    is_own = invocation.module is not None and invocation.module.startswith("fairlead.")
+    if is_own or "/" not in program or not os.path.basename(program).startswith("python"):
+        return None
+    return f"{program} is not the Python of `environment`. Write `python` before the script, or remove `environment`"
 
 
 def _python(words: list[str]) -> Invocation:

@@ -15,6 +15,7 @@ from fairlead.policy.kinds.defaults import complete
 from fairlead.policy.kinds.table import map_runs, parent_of
 from fairlead.policy.placement.placement import why_never
 from fairlead.policy.queue.run_limits import limit_of, refusal
+from fairlead.specs.environment import NOT_MADE_IN_PODS
 from fairlead.specs.overlay import Overlay
 from fairlead.specs.parallel import Choose
 from fairlead.specs.quantities import format_duration
@@ -201,6 +202,8 @@ def _admit_run(
             raise Conflict(f"{spec.name}: {problem}; or `--cluster local`.")
         if not cluster.has_containers and (problem := shared_memory_problem(spec)) is not None:
             raise Conflict(f"{spec.name}: {problem}.")
+    if spec.environment is not None and cluster.has_containers:
+        raise Conflict(f"{spec.name}: environment: {NOT_MADE_IN_PODS}.")
     if PIPELINE_VARIABLE in spec.env:
         from fairlead.specs.formats.packing import unpacked  # here, since few runs are pipelines
 

@@ -254,6 +254,8 @@ def _wants_to_start(workload: Workload, now: float) -> bool:
     status = workload.status
     if workload.spec.engine is not None:
         return False  # its judge hands it to the engine
+    if workload.preparation is not None:
+        return False
     if status.phase in (Phase.RESTARTING, Phase.PENDING):
         return status.retry_at is None or now >= status.retry_at
     return is_resizing(status)

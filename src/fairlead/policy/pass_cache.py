@@ -393,6 +393,7 @@ def only_waits(workload: Workload) -> bool:
         status.phase is _PENDING
         and workload.intent is _RUN
         and workload.spec.engine is None
+        and workload.preparation is None
         and status.retry_at is None
         and (status.requests is not None or not workload.spec.resources.is_auto)
         and (status.started_at is None or workload.spec.max_duration_s is None)

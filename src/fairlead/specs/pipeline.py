@@ -9,6 +9,7 @@ from typing import Annotated, ClassVar
 from fairlead.frozen import dataclass
 from fairlead.specs.constraints import NAME, PATH, BrokenRules, Limit, Text, enforce, quote
 from fairlead.specs.cron import TIMEZONE, parse_cron, timezone_problem
+from fairlead.specs.environment import PythonEnvironment
 from fairlead.specs.expressions import names_in
 from fairlead.specs.field_types import DURATION, FACTOR, TEXT, ListField, Named, Section
 from fairlead.specs.key import Key, SameKey, broken
@@ -546,9 +547,14 @@ class Pipeline:
         SameKey(Training, "setup", {"also": "setup_commands install"}),
         "Shell commands run once before the first step.",
     ] = None
+    environment: Annotated[
+        PythonEnvironment | None,
+        SameKey(Training, "environment"),
+        "Packages and Python of the steps, made before the first; a text alone is `file`.",
+    ] = None
     env: Annotated[
         Mapping[str, str],
-        Key("env", ENV, example="{SEED: 1}", also="envs environment vars variables"),
+        Key("env", ENV, example="{SEED: 1}", also="envs vars variables"),
         "Variables of every step; a change makes steps run again.",
     ] = field(default_factory=dict)
     resources: Annotated[

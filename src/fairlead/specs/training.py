@@ -11,6 +11,7 @@ from fairlead.frozen import dataclass
 from fairlead.specs.constraints import NAME, PATH, Limit, Text, enforce, quote
 from fairlead.specs.data import DATA_MOST, DATA_NAME, DataSource, places_problems
 from fairlead.specs.engines import Engine, engine_problems
+from fairlead.specs.environment import PythonEnvironment
 from fairlead.specs.field_types import (
     DOLLARS,
     DURATION,
@@ -497,13 +498,22 @@ class Training:
         ),
         "Container image; needs a cluster with containers.",
     ] = None
+    environment: Annotated[
+        PythonEnvironment | None,
+        Key(
+            "environment",
+            example="requirements.txt",
+            also="requirements dependencies packages pip python runtime_env conda virtualenv venv",
+        ),
+        "Packages and Python that the run needs, made before it starts; a text alone is `file`.",
+    ] = None
     env: Annotated[
         Mapping[str, str],
         Key(
             "env",
             ENV,
             example="{SEED: 1}",
-            also="envs environment env_vars environment_variables vars variables",
+            also="envs env_vars environment_variables vars variables",
         ),
         "Variables added to the environment; values keep their exact text.",
     ] = field(default_factory=dict)

@@ -17,6 +17,8 @@ class Code(StrEnum):
     OVER_QUOTA = "OverQuota"
     OVER_BUDGET = "OverBudget"
     CANNOT_FIT = "CannotFit"
+    PREPARING = "Preparing"
+    ENVIRONMENT_FAILED = "EnvironmentFailed"
     PLACED = "Placed"
     HANDED_OVER = "HandedOver"
     START_DELAYED = "StartDelayed"

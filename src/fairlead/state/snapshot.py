@@ -33,6 +33,7 @@ if TYPE_CHECKING:  # a command that lists runs needs none of them, and defining 
     from fairlead.state.node_health import Histories
     from fairlead.state.partitions import PartitionedNode
     from fairlead.state.pool_demand import PoolDemand, Standby
+    from fairlead.state.preparations import Preparation
 
     # ``Workload`` without arguments is one with pods; Python supports defaults of type variables from 3.13 on.
     Spec_co = TypeVar("Spec_co", bound=WorkloadSpec, covariant=True, default=Training)
@@ -588,6 +589,7 @@ class Workload(Generic[Spec_co]):
         parent: The uid of the workload that submitted it; None if a user did.
         idle: The finding that it is idle; None if it is not, or if that is not measured.
         gpu_active_at: When the GPUs of a workspace were last measured as used; None if never, and for other kinds.
+        preparation: What its environment still needs before it can start; None if it has none, or a complete one.
     """
 
     uid: str
@@ -600,6 +602,7 @@ class Workload(Generic[Spec_co]):
     parent: str | None = None
     idle: "Idleness | None" = None
     gpu_active_at: float | None = None
+    preparation: "Preparation | None" = None
 
     @property
     def gang(self: "Workload") -> Training:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 @keep_options("--last")
 @selection_options(phases=FINISHED, what="runs")
 @click.option("--artefacts", is_flag=True, help="Also remove outputs of steps and models that are no longer needed.")
+@click.option("--environments", is_flag=True, help="Also remove environments that no unfinished run needs.")
 @click.option(
     "--costs", type=Duration(), help="Remove cost records of days that are older, such as 400d, from a cluster."
 )
@@ -36,6 +37,7 @@ def prune(
     keeps: Retention,
     selection: Selection,
     artefacts: bool,
+    environments: bool,
     costs: float | None,
     dry_run: bool,
     yes: bool,
@@ -50,6 +52,9 @@ def prune(
     version contains them, or a result that --keep or --last keeps has them. Without these options and that file, it
     removes no runs and no results.
 
+    Environments of runs that are no longer there are removed, and with --environments those of all finished runs: their
+    locks stay with the runs, and a resumed one has its environment made again.
+
     With --costs, a cluster's objects with the costs of older days are removed, of all namespaces or of --namespace. The
     ledger's database stays as it is. Used alone, it removes no runs.
     """
@@ -60,8 +65,10 @@ def prune(
             return
     if artefacts and cluster.has_containers:
         raise click.UsageError("--artefacts is for outputs that are kept on this machine.")
+    if environments and cluster.has_containers:
+        raise click.UsageError("--environments is for those that are made on this machine.")
     keeps = cluster.keeps() if keeps == KEEP_ALL else keeps
-    if keeps == KEEP_ALL and not artefacts:
+    if keeps == KEEP_ALL and not artefacts and not environments:
         raise click.UsageError("say what is to be kept: --keep 30d, --last 20, or both; --keep 0s keeps nothing.")
     # All finished runs count towards the newest, also unselected ones.
     known = (*cluster.select(Selection(phases=FINISHED)), *cluster.unfinished())
@@ -80,16 +87,22 @@ def prune(
         runs = _remove(cluster, runs)
         total = _total(runs, spaces)
     collected = _collect(keeps, runs, dry_run=dry_run) if artefacts else None
+    num_environments = 0 if cluster.has_containers else _prune_environments(runs, all_=environments, dry_run=dry_run)
     if json_:
         rows = [_json(run, spaces[run.uid]) for run in runs]
-        outputs = {} if collected is None else {"artefacts": asdict(collected)}
+        outputs: dict[str, Any] = {} if collected is None else {"artefacts": asdict(collected)}
+        if num_environments:
+            outputs["environments"] = num_environments
         print(as_json({"runs": rows, "bytes": total, "removed": not dry_run, **outputs}))
         return
     if collected is not None:
         done = "would be removed" if dry_run else "removed"
         size = describe_memory(collected.num_bytes)
         message(f"{plural(len(collected.digests), 'output')} of steps or models {done}, {size}.")
-    if collected is not None and not runs:
+    if num_environments or environments:
+        done = "would be removed" if dry_run else "removed"
+        message(f"{plural(num_environments, 'environment')} of runs {done}.")
+    if (collected is not None or environments) and not runs:
         return
     if not runs:
         message("No finished run needs to be removed.")
@@ -123,6 +136,22 @@ def _collect(keeps: Retention, runs: list[AnyWorkload], *, dry_run: bool) -> "Co
     from fairlead.control.pipelines.collection import collect
 
     return collect(open_local(), keeps, time.time(), without=frozenset(run.uid for run in runs), dry_run=dry_run)
+
+
+def _prune_environments(runs: list[AnyWorkload], *, all_: bool, dry_run: bool) -> int:
+    """Remove environments that no run needs after these runs are gone; of finished ones all if ``all_``."""
+    # Here and not above: few machines have environments.
+    from fairlead.control.opening import open_local
+
+    local = open_local()
+    if not local.home.packages.is_dir():
+        return 0
+    from fairlead.cluster.local.packages.pruning import remove, unneeded
+
+    gone = {run.uid for run in runs}
+    kept = local.unfinished() if all_ else local.workloads()
+    which = unneeded(local.home, (run.uid for run in kept if run.uid not in gone))
+    return len(which.directories) if dry_run else remove(local.home, which)
 
 
 def _total(runs: list[AnyWorkload], spaces: dict[str, int | None]) -> int:

@@ -27,9 +27,12 @@ MOST_NAMED = 5
 @click.option(
     "--export", type=click.Path(path_type=Path), metavar="DIR", help="Write the stored files into a new directory DIR."
 )
+@click.option("--environment", is_flag=True, help="Show the lock of its `environment`, which is a pylock.toml.")
 @json_option
 @cluster_options
-def show(target: Target, name: str, code_: bool, other: str | None, export: Path | None, json_: bool) -> None:
+def show(
+    target: Target, name: str, code_: bool, other: str | None, export: Path | None, environment: bool, json_: bool
+) -> None:
     """Show the spec of NAME, and the recorded code and packages that it ran with."""
     if other is not None and (code_ or export is not None):
         raise click.UsageError("--diff shows two runs, --code and --export one: give one of them.")
@@ -40,6 +43,11 @@ def show(target: Target, name: str, code_: bool, other: str | None, export: Path
         second = find(cluster, other)
         differences = _differences((spec, code), (shown_spec(second.spec), cluster.code(second.uid)))
         print(as_json(differences) if json_ else _say_differences(differences, run.spec.name, second.spec.name))
+        return
+    if environment:
+        if code.lock is None:
+            raise Conflict(f"{run.spec.name} has no lock: it has no `environment`, or that is not complete yet.")
+        print(as_json({"lock": code.lock}) if json_ else code.lock.rstrip())
         return
     if export is not None:
         number = write_code(code, export)

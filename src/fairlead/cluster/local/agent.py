@@ -278,9 +278,20 @@ class Agent:
             gone = f"its kept environment is gone; submit {workload.spec.name} again from the shell it is to run in"
             self._cancel(row, path, now, gone)
             return
+        packages = None
+        if workload.spec.environment is not None:
+            from fairlead.cluster.local.packages.place import complete  # here because few runs have one
+            from fairlead.cluster.local.packages.requests import request_of
+
+            request = request_of(workload.spec, self._home, workload.uid)
+            packages = None if request is None else complete(self._home, request["digest"])
+            if packages is None:
+                gone = f"its environment was removed before it started; `fairlead resume {workload.spec.name}` makes it"
+                self._cancel(row, path, now, gone)
+                return
         if workload.spec.has_rendezvous:
             run_key.create(self._home.run_key(workload.uid))
-        spec = self._prepare(workload, pod, environ, now)
+        spec = self._prepare(workload, pod, environ, packages, now)
         # No process outlives a power cut, so that the file need not be durable.
         write_json(path / "pod.json", spec, durably=False)
         (path / "shim.json").unlink(missing_ok=True)
@@ -292,7 +303,9 @@ class Agent:
         if pod.index == 0:
             self._environments.record(workload.uid, pod.attempt, spec, now)
 
-    def _prepare(self, workload: Workload, pod: Pod, environ: dict[str, Any], now: float) -> dict[str, Any]:
+    def _prepare(
+        self, workload: Workload, pod: Pod, environ: dict[str, Any], packages: Path | None, now: float
+    ) -> dict[str, Any]:
         place = self._code.place(workload.uid, self._owner(workload), pod, workload.spec)
         self._trees.pop(pod.uid, None)
         if place.said is not None:
@@ -309,6 +322,7 @@ class Agent:
             cgroup=cgroup,
             has_gpus=bool(self._node.gpus),
             place=place,
+            packages=packages,
         )
         return render(self._home, workload, pod, around)
 

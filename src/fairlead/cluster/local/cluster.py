@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from fairlead.cluster.ledger_tables import Grouping, Payer, Price
     from fairlead.cluster.listing import Listing
     from fairlead.cluster.local.code.keeping import CodeStore
+    from fairlead.cluster.local.packages.builds import EnvironmentBuilds
     from fairlead.cluster.local.utilization_meter import UtilizationMeter
     from fairlead.cluster.prometheus import PrometheusReader
     from fairlead.ledger.bills import Statement
@@ -107,6 +108,7 @@ class LocalCluster:
         self._teams_read: tuple[tuple[int, int], InForce[tuple[Team, ...]]] | None = None
         self._seen = self.store.change_counter()
         self._meter: UtilizationMeter | None = None
+        self._builds: EnvironmentBuilds | None = None
 
     @classmethod
     def open(cls, path: Path | None = None) -> "LocalCluster":
@@ -116,6 +118,8 @@ class LocalCluster:
     def close(self) -> None:
         if self._meter is not None:
             self._meter.close()
+        if self._builds is not None:
+            self._builds.close()
         self.store.close()
 
     def observed(self, unreadable: Mapping[str, str]) -> None:
@@ -148,6 +152,16 @@ class LocalCluster:
             run if idle is None and active_at is None else replace(run, idle=idle, gpu_active_at=active_at)
             for run, idle, active_at in measured
         )
+
+    def _with_preparations(self, runs: tuple[Workload, ...]) -> tuple[Workload, ...]:
+        """Return the runs with what their environments still need; the loop has these made."""
+        if not self._is_loops or (self._builds is None and not any(run.spec.environment for run in runs)):
+            return runs
+        if self._builds is None:
+            from fairlead.cluster.local.packages.builds import EnvironmentBuilds  # here because few runs have one
+
+            self._builds = EnvironmentBuilds(self.home)
+        return self._builds.prepared(runs)
 
     @property
     def machine(self) -> "LocalCluster":
@@ -186,7 +200,7 @@ class LocalCluster:
 
     def snapshot(self) -> Snapshot:
         active, pods, ended = self.store.active()
-        runs = self._with_idleness(tuple(filter(is_leaf, active)))
+        runs = self._with_preparations(self._with_idleness(tuple(filter(is_leaf, active))))
         parents = tuple(run for run in active if not is_leaf(run)) if len(runs) < len(active) else ()
         waits = any(run.status.phase in (Phase.PENDING, Phase.RESTARTING) for run in runs)
         teams = self.teams()
@@ -364,6 +378,10 @@ class LocalCluster:
             try:
                 for run in runs_of(spec):
                     self._code().inherit(uid, parent, run, now)
+                    if run.environment is not None:
+                        from fairlead.cluster.local.packages.requests import inherit_request
+
+                        inherit_request(run, self.home, uid, parent)
             except OSError as error:
                 raise explained(self.home.path, error) from error
         return tuple(new)
@@ -439,6 +457,13 @@ class LocalCluster:
         if PATH.problem(str(workdir)) is not None:
             problem = f"the path {quote(str(workdir))} is not one line of UTF-8 text, as a spec needs"
             raise InvalidSpec((f"{spec.name}: workdir: {problem}. Rename the directory.",))
+        if spec.environment is not None:
+            from fairlead.cluster.local.packages.requests import read_request, with_file  # here as few runs have one
+
+            spec = with_file(spec, workdir)
+            if probing is Probing.ANY and spec.environment is not None:
+                digest = read_request(replace(spec, workdir=str(workdir)), self.home, os.environ)["digest"]
+                spec = replace(spec, environment=replace(spec.environment, digest=digest))
         if (problem := command_problem(spec, workdir, os.environ, probing)) is not None:
             raise InvalidSpec((f"{spec.name}: run: {problem}.",))
         if (problem := place_problem(spec, workdir, os.environ, probing)) is not None:
@@ -631,6 +656,7 @@ class LocalCluster:
         try:
             # Files first: a supervisor may start the run as soon as its row exists.
             self._keep_environment(uid, environ)
+            self._keep_packages(uid, spec, environ)
             most = math.inf if team is None else team.max_objects
             return self.store.submit(uid, self._keep_code(uid, spec), time.time(), max_objects=most)
         except BaseException:
@@ -694,6 +720,8 @@ class LocalCluster:
         run = self.store.get(uid)
         if intent is Intent.RUN and run.status.phase.is_final:
             self._keep_environment(uid, environ)
+            if is_leaf(run):  # results of a pipeline's steps depend on the packages of its submission
+                self._keep_packages(uid, run.spec, environ)
             self._keep_code(uid, run.spec)
         if intent is not Intent.RUN and isinstance(self._found_trouble(), NoRoom):
             # A full disk must not prevent ending what fills it: neither the record of the intent nor what follows from
@@ -710,6 +738,8 @@ class LocalCluster:
             return [(run.run, run.setup, run.workdir, run.snapshot) for run in runs_of(spec)]
 
         before = self.store.get(uid).spec
+        if [run.environment for run in runs_of(before)] != [run.environment for run in runs_of(spec)]:
+            self._keep_packages(uid, spec, None)
         updated = self.store.update(uid, spec, version, time.time())
         if programs(before) != programs(spec):
             self._keep_code(uid, spec)
@@ -980,6 +1010,21 @@ class LocalCluster:
         try:
             self.home.run(uid).mkdir(mode=0o700, parents=True, exist_ok=True)
             write_json(self.home.environment(uid), dict(shell_limits.environment() if environ is None else environ))
+        except OSError as error:
+            raise explained(self.home.path, error) from error
+
+    def _keep_packages(self, uid: str, spec: Spec, environ: Mapping[str, str] | None) -> None:
+        """Keep what the environments of a workload's runs ask for now."""
+        from fairlead.policy.kinds.table import runs_of  # imported here because listing runs does not need it
+
+        runs = [run for run in runs_of(spec) if run.environment is not None]
+        if not runs:
+            return
+        from fairlead.cluster.local.packages.requests import keep_request  # here because few runs have one
+
+        try:
+            for run in runs:
+                keep_request(run, self.home, uid, shell_limits.environment() if environ is None else environ)
         except OSError as error:
             raise explained(self.home.path, error) from error
 

@@ -139,6 +139,11 @@ class Home:
         return below(self.workspaces, team, name)
 
     @property
+    def packages(self) -> Path:
+        """Return the directory of environments of runs, by the hash of their lock and Python."""
+        return self.path / "packages"
+
+    @property
     def triggers(self) -> Path:
         """Return the directory of triggers that `fairlead apply` stored: two files each, definition and progress."""
         return self.path / "triggers"
@@ -255,6 +260,10 @@ class Home:
     def run_key(self, workload_uid: str) -> Path:
         """Return the path of the secret by which the ranks of a run know each other."""
         return self.run(workload_uid) / "key"
+
+    def packages_of(self, workload_uid: str) -> Path:
+        """Return the directory of the packages that a run asked for, and of the locks that it got."""
+        return self.run(workload_uid) / "packages"
 
     def environments(self, workload_uid: str) -> Path:
         """Return the path of the environments of the newest attempts: machine, GPUs, Python."""

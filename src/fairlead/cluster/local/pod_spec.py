@@ -4,6 +4,7 @@ Pure functions of run and pod.
 """
 
 import hashlib
+import os
 import shlex
 import sys
 from collections.abc import Mapping
@@ -43,6 +44,7 @@ class PodEnvironment:
         cgroup: Cgroup with the pod's memory limit; None for no limit.
         has_gpus: True if the machine has GPUs, which a pod without a grant must not see.
         place: Directory in which the attempt runs.
+        packages: Directory of the run's own environment, whose Python comes first; None without one.
     """
 
     environ: Mapping[str, str]
@@ -52,6 +54,7 @@ class PodEnvironment:
     cgroup: Path | None
     has_gpus: bool
     place: Place = IN_WORKDIR
+    packages: Path | None = None
 
 
 def render(home: Home, workload: Workload, pod: Pod, around: PodEnvironment) -> dict[str, Any]:
@@ -136,6 +139,10 @@ def _environment(home: Home, workload: Workload, pod: Pod, around: PodEnvironmen
     path = env.get("PYTHONPATH")
     env["PYTHONPATH"] = f"{path}:{around.library}" if path else str(around.library)
     env.update({name: around.place.moved(value, spec.workdir) for name, value in spec.env.items()})
+    if around.packages is not None:
+        env["PATH"] = f"{around.packages / 'bin'}:{env.get('PATH', os.defpath)}"
+        env["VIRTUAL_ENV"] = str(around.packages)
+        env.pop("PYTHONHOME", None)
     env["PYTHONPATH"] = around.place.python_path(env["PYTHONPATH"], spec.workdir, spec.run, env)
     if spec.elastic is Elastic.IN_PLACE:
         env["FAIRLEAD_MEMBERS_DIR"] = str(home.members(workload.uid, pod.attempt))

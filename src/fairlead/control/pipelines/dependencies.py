@@ -180,7 +180,10 @@ def _is_edited(path: Path, before: os.stat_result) -> bool:
 
 
 # Fields that determine the result of a run; not its resources, team or priority.
-_OF_RUN = ("setup", "image", "nodes", "most_nodes", "ranks_per_node", "launch", "parallel", "metrics", "kubernetes")
+_OF_RUN = (
+    "setup", "image", "environment", "nodes", "most_nodes", "ranks_per_node", "launch", "parallel", "metrics",
+    "kubernetes",
+)  # fmt: skip
 _OF_SWEEP = ("parameters", "objective", "objectives", "trials", "sampler", "prune", "stop", "seed")
 
 

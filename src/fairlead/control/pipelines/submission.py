@@ -81,6 +81,7 @@ def as_training(pipeline: Pipeline, home: Home) -> Training:
         image=pipeline.image,
         workdir=pipeline.workdir,
         setup=pipeline.setup,
+        environment=pipeline.environment,
         env=pipeline.env,
         resources=pipeline.resources,
         checkpoint=pipeline.checkpoint,

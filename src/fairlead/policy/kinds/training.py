@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from fairlead.policy.disruption.node_reclaims import reclaim
 from fairlead.policy.health.incidents import blamed_program, failed_on, is_of_program, made_progress, with_incident
 from fairlead.policy.kinds import checkpoint_health as checkpoints
-from fairlead.policy.kinds import hangs, idleness, lost_pods, silent_nodes, slow_rank, unconfirmed_ends
+from fairlead.policy.kinds import hangs, idleness, lost_pods, preparing, silent_nodes, slow_rank, unconfirmed_ends
 from fairlead.policy.kinds.engines import hand_over, tell_wait
 from fairlead.policy.kinds.failures import Blame, Failure, diagnose
 from fairlead.policy.kinds.record import LeafKind
@@ -72,6 +72,8 @@ def judge(workload: Workload, pods: tuple[Pod, ...], snapshot: Snapshot, now: fl
     if phase is Phase.RESTARTING and live:
         unsaid = terminate(workload, live, _teardown_s(workload, workload.status.reason))
         return unsaid or unconfirmed_ends.tell(workload, live, now)
+    if workload.preparation is not None and not live:
+        return preparing.wait(workload, workload.preparation, now)
     if workload.spec.engine is not None and not live:
         return hand_over(workload, snapshot, now)
     if phase is Phase.RESTARTING:

@@ -22,6 +22,7 @@ from fairlead.policy.kinds.spec_updates import CHANGEABLE, PLACE_STAYS
 from fairlead.specs import endpoint_engines, engines, serving, sweep_engines
 from fairlead.specs import field_types as kinds
 from fairlead.specs.constraints import MODEL, NAME, Constraints, Limit, Text
+from fairlead.specs.environment import NOT_MADE_IN_PODS
 from fairlead.specs.field_types import SectionKey, Single
 from fairlead.specs.formats.advice import advice, limits_of
 from fairlead.specs.key import rules_of
@@ -364,6 +365,7 @@ def engine_rules() -> list[Rule]:
     others = f"!(self.engine in [{launches}]) || "
     return [
         rule("!has(self.checkpoint) || !has(self.checkpoint.memory_every)", say(NO_POD_MEMORY), at=".checkpoint"),
+        rule("!has(self.environment)", say(NOT_MADE_IN_PODS), at=".environment"),
         rule("!has(self.queue) || has(self.engine)", say(engines.NO_ENGINE), at=".queue"),
         rule('!has(self.engine) || self.engine != "kueue" || has(self.queue)', say(engines.NO_QUEUE)),
         refused('!has(self.nodes) || !string(self.nodes).contains("..")', engines.PLACES, engines.NO_SPAN, at=".nodes"),

@@ -31,6 +31,7 @@ from fairlead.cluster.local.code.snapshots import (
 from fairlead.cluster.local.code.trees import LEFT, SPARE, Damaged, Tree, Written, new_tree, place_for_trees
 from fairlead.cluster.local.disk_errors import NO_ROOM
 from fairlead.cluster.local.home import Home
+from fairlead.cluster.local.packages.place import newest_lock
 from fairlead.cluster.revisions import read_revision
 from fairlead.frozen import dataclass
 from fairlead.runtime.paths import below
@@ -304,8 +305,9 @@ class CodeStore:
         if environment is not None and environment["python"] is not None:
             record = self.objects.get(environment["python"])
             environment["python"] = None if record is None else json.loads(record)
+        lock = newest_lock(self._home, uid)
         if not states:
-            return KeptCode(why="it was submitted before code was kept", environment=environment)
+            return KeptCode(why="it was submitted before code was kept", environment=environment, lock=lock)
         newest = states[-1]
         snapshot = self.snapshot(newest)
         why = newest["why"]
@@ -331,6 +333,7 @@ class CodeStore:
             git=None if git is None else {name: git[name] for name in ("commit", "branch", "dirty")},
             diff=None if diff is None else diff.decode(errors="replace"),
             environment=environment,
+            lock=lock,
             read=lambda path: self.objects.get(digests[path]) if path in digests else None,
         )
 

@@ -1,0 +1,211 @@
+"""Makes one environment with uv: ``python -m fairlead.cluster.local.packages.build HOME REQUEST``.
+
+REQUEST is the file of a request. It locks what is asked for, with hashes, and installs exactly that into a new virtual
+environment, from wheels alone. It may be killed at any time: what it was making has no mark of completion then, and the
+next one begins anew. Beside another of the same environment it waits, and takes what that has made.
+"""
+
+import contextlib
+import errno
+import fcntl
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from fairlead.cluster.local.home import Home
+from fairlead.cluster.local.packages import place as places
+from fairlead.cluster.local.packages.uv_errors import BuildFailure, explain, last_progress
+from fairlead.runtime.podfiles import read_json, write_json
+
+# The supervisor is told of progress at most this often.
+TELL_S = 1.0
+OPTIONS = ("--no-progress", "--color", "never", "--no-python-downloads")
+
+
+class BuildFailed(Exception):
+    """The environment cannot be made."""
+
+    def __init__(self, failure: BuildFailure) -> None:
+        super().__init__(failure.message)
+        self.failure = failure
+
+
+def main(home: Home, request_path: Path) -> int:
+    """Make an environment, and record how that went; return the exit code."""
+    request = read_json(request_path)
+    if request is None:
+        return 2
+    place = places.place_of(home, request["digest"])
+    for path in (place.record, place.state):
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    reporter = _Reporter(home, place.state)
+    try:
+        with _locked(place.record.with_suffix(".lock")):
+            if places.complete(home, request["digest"]) is None:
+                _make(home, request, place, request_path.parent, reporter)
+    except BuildFailed as error:
+        reporter.fail(error.failure)
+        return 1
+    except OSError as error:
+        no_room = error.errno in (errno.ENOSPC, errno.EDQUOT)
+        text = "No space left on device" if no_room else f"{error.filename}: {error.strerror or error}"
+        reporter.fail(explain(text))
+        return 1
+    reporter.end()
+    return 0
+
+
+def _make(
+    home: Home, request: dict[str, Any], place: places.EnvironmentPlace, kept: Path, reporter: "_Reporter"
+) -> None:
+    lock = kept / f"{request['digest']}.toml"
+    source = lock if lock.exists() else place.lock
+    if not source.exists():
+        reporter.say("its packages are being resolved")
+        _write(place.lock, _lock(request, reporter))
+        source = place.lock
+    content = source.read_bytes()
+    if source is not place.lock:
+        _write(place.lock, content)
+    directory = places.directory_of(home, content, request["python"])
+    with _locked(directory.with_name(f"{directory.name}.lock")):
+        if not (directory / "complete").exists():
+            _install(request, place.lock, directory, reporter)
+    write_json(place.record, {"directory": directory.name, "python": request["python"], "at": time.time()})
+
+
+def _lock(request: dict[str, Any], reporter: "_Reporter") -> bytes:
+    """Return the lock of a request, as PEP 751 has it.
+
+    Raises:
+        BuildFailed: There is none.
+    """
+    with tempfile.TemporaryDirectory(prefix="fairlead-lock-") as temporary:
+        directory = Path(temporary)
+        for name in ("requirements.txt", "constraints.txt", "pyproject.toml", "uv.lock", "pylock.toml"):
+            if name in request["files"]:
+                (directory / name).write_text(request["files"][name])
+        form, made = request["form"], directory / "pylock.made.toml"
+        if form == "pylock":
+            return (directory / "pylock.toml").read_bytes()
+        if form == "uv.lock":
+            argv = ["export", "--frozen", "--no-emit-project", "--format", "pylock.toml", "--no-header"]
+            argv += ["--project", str(directory)]
+        else:
+            argv = ["pip", "compile", "--format", "pylock.toml", "--no-header", "--only-binary", ":all:"]
+            argv.append("pyproject.toml" if form == "pyproject" else "requirements.txt")
+            if "constraints.txt" in request["files"]:
+                argv += ["--constraint", "constraints.txt"]
+        argv += ["--python", request["python"][0], "--output-file", str(made)]
+        _uv(request, argv, reporter, cwd=directory)
+        return made.read_bytes()
+
+
+def _install(request: dict[str, Any], lock: Path, directory: Path, reporter: "_Reporter") -> None:
+    """Make the directory of a lock; one without the file ``complete`` is what a killed process left.
+
+    Raises:
+        BuildFailed: A package cannot be installed.
+    """
+    shutil.rmtree(directory, ignore_errors=True)
+    directory.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    try:
+        _uv(request, ["venv", "--no-project", "--python", request["python"][0], str(directory)], reporter)
+        reporter.say("its packages are being installed")
+        argv = ["pip", "sync", "--link-mode", "hardlink", "--only-binary", ":all:", "--preview-features", "pylock"]
+        with tempfile.TemporaryDirectory(prefix="fairlead-lock-") as temporary:
+            named = Path(temporary) / "pylock.toml"  # a name by which uv knows the form
+            shutil.copyfile(lock, named)
+            _uv(request, [*argv, "--python", str(directory / "bin" / "python"), str(named)], reporter)
+        shutil.copyfile(lock, directory / "pylock.toml")
+        (directory / "complete").touch()
+    except BaseException:
+        shutil.rmtree(directory, ignore_errors=True)
+        raise
+
+
+def _uv(request: dict[str, Any], argv: Sequence[str], reporter: "_Reporter", *, cwd: Path | None = None) -> None:
+    try:
+        process = subprocess.Popen(
+            [request["uv"], *argv, *OPTIONS],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            cwd=cwd or "/",
+            text=True,
+            errors="replace",
+        )
+    except OSError as error:
+        message = f"uv cannot be started: {request['uv']}: {error.strerror}"
+        raise BuildFailed(BuildFailure(message=message, remedy="Install it, and submit the run again.")) from error
+    lines: list[str] = []
+    with process:
+        assert process.stderr is not None
+        for line in process.stderr:
+            lines.append(line)
+            done = last_progress(lines[-1:])
+            if done is not None:
+                reporter.say(done)
+    if process.returncode != 0:
+        raise BuildFailed(explain("".join(lines)))
+
+
+class _Reporter:
+    """Tells the supervisor how far the environment is."""
+
+    def __init__(self, home: Home, state: Path) -> None:
+        self._home = home
+        self._state = state
+        self._said_at = 0.0
+
+    def say(self, message: str) -> None:
+        now = time.monotonic()
+        if now - self._said_at >= TELL_S:
+            self._said_at = now
+            self._tell({"pid": os.getpid(), "message": message})
+
+    def fail(self, failure: BuildFailure) -> None:
+        self._tell({"pid": os.getpid(), "failed": failure.message, "remedy": failure.remedy})
+
+    def end(self) -> None:
+        self._state.unlink(missing_ok=True)
+        self._poke()
+
+    def _tell(self, state: dict[str, Any]) -> None:
+        with contextlib.suppress(OSError):  # a full disk: the exit code says that it failed
+            write_json(self._state, state, durably=False)
+        self._poke()
+
+    def _poke(self) -> None:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as wake, contextlib.suppress(OSError):
+            wake.setblocking(False)
+            wake.sendto(b"", os.fspath(self._home.socket))  # it looks by itself otherwise
+
+
+@contextlib.contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """Hold a lock during the block, after waiting for it."""
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(fd)
+
+
+def _write(path: Path, content: bytes) -> None:
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary.write_bytes(content)
+    temporary.replace(path)
+
+
+if __name__ == "__main__":
+    sys.exit(main(Home(Path(sys.argv[1])), Path(sys.argv[2])))
