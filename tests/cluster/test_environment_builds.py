@@ -74,7 +74,9 @@ def settled(builds: EnvironmentBuilds, run: Workload) -> Preparation | None:
         is_over = seen.preparation is None or seen.preparation.has_failed
         return (seen.preparation,) if is_over else None
 
-    return until(left, "a complete environment, or a failure")[0]
+    (preparation,) = until(left, "a complete environment, or a failure")
+    assert preparation is None or isinstance(preparation, Preparation)
+    return preparation
 
 
 def imported(home: Home, digest: str, module: str) -> str:
