@@ -79,6 +79,16 @@ OWN = {
         "workdir / path",  # likewise
         "Path(workdir, file.path)",  # likewise
     },
+    "cluster/local/packages/requests.py": {  # the user's own spec and files, and hashes
+        "directory / f'{key_of(spec.environment, spec.workdir)}.json'",
+        "directory / links[2]",
+        "directory / name",
+        "home.packages / 'pythons' / f'{key}.json'",
+        "home.packages_of(parent) / name",
+        "home.packages_of(uid) / f'{key_of(spec.environment, spec.workdir)}.json'",
+        "workdir / Path(environment.file).expanduser()",
+        "workdir / name",
+    },
     "control/data.py": {"base / path"},  # the user's own spec
     "control/image/building.py": {"directory / digest.replace(':', '-')"},  # checked by is_digest
     "control/image/layers.py": {"directory / f'{digest}.tar.gz'"},  # computed there

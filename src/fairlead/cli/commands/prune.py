@@ -149,8 +149,8 @@ def _prune_environments(runs: list[AnyWorkload], *, all_: bool, dry_run: bool) -
     from fairlead.cluster.local.packages.pruning import remove, unneeded
 
     gone = {run.uid for run in runs}
-    kept = local.unfinished() if all_ else local.workloads()
-    which = unneeded(local.home, (run.uid for run in kept if run.uid not in gone))
+    workloads = local.unfinished() if all_ else local.workloads()
+    which = unneeded(local.home, (run.uid for run in workloads if run.uid not in gone))
     return len(which.directories) if dry_run else remove(local.home, which)
 
 

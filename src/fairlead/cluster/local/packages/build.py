@@ -63,9 +63,9 @@ def main(home: Home, request_path: Path) -> int:
 
 
 def _make(
-    home: Home, request: dict[str, Any], place: places.EnvironmentPlace, kept: Path, reporter: "_Reporter"
+    home: Home, request: dict[str, Any], place: places.EnvironmentPlace, run_directory: Path, reporter: "_Reporter"
 ) -> None:
-    lock = kept / f"{request['digest']}.toml"
+    lock = run_directory / f"{request['digest']}.toml"
     source = lock if lock.exists() else place.lock
     if not source.exists():
         reporter.say("its packages are being resolved")

@@ -87,7 +87,7 @@ class EnvironmentBuilds:
             # All runs that wait for it get the same answer; one that is submitted later begins anew.
             message = failure or f"the process that made its environment was ended with exit code {code}"
             lost = Preparation(message=message, has_failed=True, remedy=text(state.get("remedy")))
-            self._failed |= {other: lost for other, asked in self._requests.items() if asked["digest"] == digest}
+            self._failed |= {other: lost for other, request in self._requests.items() if request["digest"] == digest}
             self._failed[key] = lost
             self._reap(digest)
             return lost

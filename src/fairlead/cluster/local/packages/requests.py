@@ -23,12 +23,13 @@ from fairlead.errors import Conflict, InvalidSpec
 from fairlead.runtime.podfiles import read_json, write_json
 from fairlead.specs.environment import AUTO, FILES, PythonEnvironment, form_of
 from fairlead.specs.training import Training
-from fairlead.untrusted_json import text
+from fairlead.untrusted_json import parse_json, text
 
 AUTO_ORDER = ("pylock.toml", "uv.lock", "pyproject.toml", "requirements.txt")
 MOST_BYTES = 4 << 20
 MOST_INCLUDED = 64
 ASK_S = 30.0
+MOST_FACTS = 8192
 # Variables of uv that change which packages are chosen; their values may hold credentials, so that only a hash is kept.
 CHOOSING = (
     "UV_DEFAULT_INDEX", "UV_INDEX", "UV_INDEX_URL", "UV_EXTRA_INDEX_URL", "UV_FIND_LINKS", "UV_INDEX_STRATEGY",
@@ -54,16 +55,16 @@ def with_file(spec: Training, workdir: Path) -> Training:
     Raises:
         InvalidSpec: The working directory has none, or not the one that is named.
     """
-    asked = spec.environment
-    if asked is None or asked.file is None:
+    environment = spec.environment
+    if environment is None or environment.file is None:
         return spec
-    if asked.file == AUTO:
+    if environment.file == AUTO:
         name = next((name for name in AUTO_ORDER if (workdir / name).is_file()), None)
         if name is None:
             raise InvalidSpec((f"{spec.name}: environment: {workdir} has none of {FILES}; add one, or name a file.",))
-        return replace(spec, environment=replace(asked, file=name))
-    if not (workdir / Path(asked.file).expanduser()).is_file():
-        raise InvalidSpec((f"{spec.name}: environment.file: there is no file {asked.file!r} in {workdir}.",))
+        return replace(spec, environment=replace(environment, file=name))
+    if not (workdir / Path(environment.file).expanduser()).is_file():
+        raise InvalidSpec((f"{spec.name}: environment.file: there is no file {environment.file!r} in {workdir}.",))
     return spec
 
 
@@ -86,36 +87,36 @@ def read_request(spec: Training, home: Home, environ: Mapping[str, str]) -> dict
         InvalidSpec: A file is missing or asks for what is not done here.
         Conflict: There is no uv, or not that Python.
     """
-    asked = spec.environment
-    assert asked is not None
+    environment = spec.environment
+    assert environment is not None
     uv = find_uv(environ)
     if uv is None:
         raise Conflict(f"{spec.name}: environment: {NO_UV}.")
     workdir = Path(spec.workdir or Path.home())
-    place = workdir if asked.file is None else workdir / Path(asked.file).expanduser()
+    place = workdir if environment.file is None else workdir / Path(environment.file).expanduser()
     try:
-        if asked.file is None:
-            form, files = _requirements_of("\n".join(asked.packages), workdir)
+        if environment.file is None:
+            form, files = _requirements_of("\n".join(environment.packages), workdir)
         else:
             form, files = _read_files(place)
     except OSError as error:
         problem = f"{spec.name}: environment.file: {place} cannot be read: {error.strerror or error}."
         raise InvalidSpec((problem,)) from error
     except ValueError as error:
-        key = "packages" if asked.file is None else f"file: {place}"
+        key = "packages" if environment.file is None else f"file: {place}"
         raise InvalidSpec((f"{spec.name}: environment.{key}: {error}.",)) from error
-    python = _python(asked.python, home, uv, environ)
+    python = _python(environment.python, home, uv, environ)
     if python is None:
-        what = "Python" if asked.python is None else f"Python {asked.python}"
+        what = "Python" if environment.python is None else f"Python {environment.python}"
         raise Conflict(
             f"{spec.name}: environment.python: there is no {what} on this machine's PATH; install it with "
-            f"`uv python install{'' if asked.python is None else f' {asked.python}'}`, or name another version."
+            f"`uv python install{'' if environment.python is None else f' {environment.python}'}`, or name another version."
         )
     chosen = "\n".join(f"{name}={environ[name]}" for name in CHOOSING if name in environ)
     content = {"form": form, "files": files, "python": python, "index": hashlib.sha256(chosen.encode()).hexdigest()}
     digest = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:32]
     # Neither changes what is installed.
-    return {**content, "digest": digest, "uv": uv, "source": asked.file or "packages"}
+    return {**content, "digest": digest, "uv": uv, "source": environment.file or "packages"}
 
 
 def keep_request(spec: Training, home: Home, uid: str, environ: Mapping[str, str]) -> None:
@@ -248,8 +249,8 @@ def _python(version: str | None, home: Home, uv: str, environ: Mapping[str, str]
     first = shutil.which("python3", path=path) if version is None else None
     key = hashlib.sha256(f"{version}\n{path}\n{environ.get('PYENV_VERSION')}".encode()).hexdigest()[:32]
     place = home.packages / "pythons" / f"{key}.json"
-    known = read_json(place) or {}
-    python, has_version, stamp = text(known.get("path")), text(known.get("version")), known.get("stamp")
+    cached = read_json(place) or {}
+    python, has_version, stamp = text(cached.get("path")), text(cached.get("version")), cached.get("stamp")
     if python is not None and has_version is not None and stamp == [_stamp(python), _stamp(first or "")]:
         return [python, has_version]
     env = {**environ, "PATH": path}
@@ -257,7 +258,7 @@ def _python(version: str | None, home: Home, uv: str, environ: Mapping[str, str]
     facts = None if python is None else _ask([python, "-I", "-c", _FACTS], env)
     if facts is None:
         return None
-    python, has_version = json.loads(facts)
+    python, has_version = parse_json(facts, max_bytes=MOST_FACTS)
     place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     stamp = [_stamp(str(python)), _stamp(first or "")]
     write_json(place, {"path": python, "version": has_version, "stamp": stamp}, durably=False)
