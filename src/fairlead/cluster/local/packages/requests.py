@@ -107,10 +107,10 @@ def read_request(spec: Training, home: Home, environ: Mapping[str, str]) -> dict
         raise InvalidSpec((f"{spec.name}: environment.{key}: {error}.",)) from error
     python = _python(environment.python, home, uv, environ)
     if python is None:
-        what = "Python" if environment.python is None else f"Python {environment.python}"
+        named = "" if environment.python is None else f" {environment.python}"
         raise Conflict(
-            f"{spec.name}: environment.python: there is no {what} on this machine's PATH; install it with "
-            f"`uv python install{'' if environment.python is None else f' {environment.python}'}`, or name another version."
+            f"{spec.name}: environment.python: there is no Python{named} on this machine's PATH; install it with "
+            f"`uv python install{named}`, or name another version."
         )
     chosen = "\n".join(f"{name}={environ[name]}" for name in CHOOSING if name in environ)
     content = {"form": form, "files": files, "python": python, "index": hashlib.sha256(chosen.encode()).hexdigest()}
