@@ -12,6 +12,7 @@ from fairlead.cli.target import Target, cluster_options
 from fairlead.cluster.kept_code import KeptCode, file_differences, package_differences
 from fairlead.cluster.written_code import write_code
 from fairlead.control.pipelines.submission import shown_spec
+from fairlead.errors import Conflict
 from fairlead.specs.formats.rendering import render, render_short, to_yaml
 from fairlead.specs.formats.secret_values import conceal
 from fairlead.specs.workload import WorkloadSpec
