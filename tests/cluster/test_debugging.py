@@ -53,6 +53,7 @@ def test_a_session_stands_at_the_newest_checkpoint_with_the_variables_of_the_run
     assert session.checkpoint == (place, 40)
     assert session.variables["FAIRLEAD_CHECKPOINT_FROM"] == place
     assert session.variables["SEED"] == "1"
+    assert session.variables["PYTHONPATH"].endswith(str(cluster.home.path / "library"))
     assert session.variables["FAIRLEAD_DATA_TRAIN"] == str(work)
     workspace = session.workspace
     assert (workspace.name, workspace.workdir) == ("debug-net", str(session.directory))

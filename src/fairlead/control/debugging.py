@@ -3,6 +3,7 @@
 See decision 232.
 """
 
+import os
 from pathlib import Path
 
 from fairlead.cluster.client import ClusterClient
@@ -57,6 +58,9 @@ def debug_session(cluster: ClusterClient, home: Home, run: Workload) -> DebugSes
     checkpoint = None if step is None else (checkpoint_place(home, run), step)
     data = {key: source for key, source in spec.data.items() if source.claim is None}
     variables = {**spec.env, **(data_variables(data, str(home.data)) if data else {})}
+    # As in a pod: a Python without the package finds it there.
+    path = [variables.get("PYTHONPATH", os.environ.get("PYTHONPATH", "")), str(home.path / "library")]
+    variables["PYTHONPATH"] = os.pathsep.join(filter(None, path))
     if checkpoint is not None:
         variables["FAIRLEAD_CHECKPOINT_FROM"] = checkpoint[0]
     workspace = Workspace(

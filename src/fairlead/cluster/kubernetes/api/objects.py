@@ -172,7 +172,7 @@ class PodObject:
 
     @property
     def counts(self) -> bool:
-        """Whether anything follows from it: it names a run, is Fairlead's, or takes room of a node."""
+        """Return whether anything follows from it: it names a run, is Fairlead's, or takes room of a node."""
         is_ours = self.run_uid or self.claim or self.room_for or self.is_gateway
         return bool(is_ours) or (bool(self.node) and not self.is_over)
 
