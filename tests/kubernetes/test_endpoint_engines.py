@@ -9,7 +9,7 @@ from fairlead.cluster.kubernetes import names
 from fairlead.cluster.kubernetes.client.cluster_inventory import Found, look_around
 from fairlead.cluster.kubernetes.devices import DeviceResource
 from fairlead.cluster.kubernetes.engines.endpoint_port import GIVEN, Handover, Version, rendered
-from fairlead.cluster.kubernetes.engines.table import endpoint_driver_of
+from fairlead.cluster.kubernetes.engines.table import driver_of
 from fairlead.cluster.kubernetes.operator.engines.endpoint_controller import handover_of, trouble_of
 from fairlead.errors import InvalidSpec
 from fairlead.specs.endpoint_engines import EndpointEngine
@@ -41,7 +41,7 @@ def handed(engine: str, **changes: str) -> Handover:
 
 
 def content(engine: str, **changes: str) -> dict[str, Any]:
-    return rendered(endpoint_driver_of(EndpointEngine(engine)), handed(engine, **changes))
+    return rendered(driver_of(EndpointEngine(engine)), handed(engine, **changes))
 
 
 def pod_of(engine: EndpointEngine, content: dict[str, Any]) -> dict[str, Any]:
@@ -107,7 +107,7 @@ def test_gpus_of_a_model_are_found_by_labels_of_nodes_and_the_overlay_is_laid_ov
         handed("kserve", resources="{gpu: A100}", kubernetes="{spec: {nodeSelector: {zone: a}}}"),
         device=DeviceResource(name="nvidia.com/gpu", count=1), models=(("nvidia.com/gpu.product", "NVIDIA-A100"),),
     )  # fmt: skip
-    predictor = rendered(endpoint_driver_of(EndpointEngine.KSERVE), start)["spec"]["predictor"]
+    predictor = rendered(driver_of(EndpointEngine.KSERVE), start)["spec"]["predictor"]
     assert predictor["nodeSelector"] == {"zone": "a"}
     assert predictor["containers"][0]["resources"]["limits"]["nvidia.com/gpu"] == "1"
     assert "NVIDIA-A100" in str(predictor["affinity"]["nodeAffinity"])
@@ -166,7 +166,7 @@ def test_knative_divides_requests_between_a_canary_and_the_revision_before_it() 
     endpoint = an_endpoint(new)
     before = replace(endpoint.status, detail=ServingDetail(revisions=(told[0],), asked=1, target=1))
     detail = ServingDetail(revisions=tuple(told), asked=2, target=2, serving=1, canary=trial)
-    driver = endpoint_driver_of(EndpointEngine.KNATIVE)
+    driver = driver_of(EndpointEngine.KNATIVE)
     first = handover_of(replace(endpoint, spec=old, status=before))
     both = handover_of(replace(endpoint, status=replace(endpoint.status, detail=detail)))
     assert first is not None
@@ -202,7 +202,7 @@ def a_deployment(revision: str = "r1", **status: Any) -> dict[str, Any]:
 
 
 def test_kserve_has_a_revision_ready_when_its_deployment_has_rolled_to_it() -> None:
-    driver = endpoint_driver_of(EndpointEngine.KSERVE)
+    driver = driver_of(EndpointEngine.KSERVE)
     there = driver.observe(an_object("kserve"), [a_deployment()])
     assert (there.ready, there.given, there.url, there.replicas) == (True, "r1", "http://chat", 2)
     behind: list[list[dict[str, Any]]] = [
@@ -223,7 +223,7 @@ def a_seldon_deployment(state: str, **status: Any) -> dict[str, Any]:
 
 
 def test_seldon_has_a_revision_ready_when_its_deployment_has_rolled_to_it() -> None:
-    driver = endpoint_driver_of(EndpointEngine.SELDON)
+    driver = driver_of(EndpointEngine.SELDON)
     there = driver.observe(a_seldon_deployment("Available"), [a_deployment()])
     assert (there.ready, there.given, there.replicas, there.message) == (True, "r1", 2, "")
     assert there.url == "http://serve-chat-default.research.svc.cluster.local:8080"
@@ -238,7 +238,7 @@ def test_seldon_has_a_revision_ready_when_its_deployment_has_rolled_to_it() -> N
 
 
 def test_seldon_says_why_it_is_not_ready() -> None:
-    driver = endpoint_driver_of(EndpointEngine.SELDON)
+    driver = driver_of(EndpointEngine.SELDON)
     failed = a_seldon_deployment("Failed", description='Deployment.apps "x" is invalid: name.\n')
     assert driver.observe(failed, []).message == 'Deployment.apps "x" is invalid: name'
     conditions = [{"type": "Ready", "status": "False", "reason": "Deployment Is Not Ready"}]
@@ -250,7 +250,7 @@ def test_seldon_says_why_it_is_not_ready() -> None:
 
 
 def test_knative_is_ready_by_what_it_says_of_the_object_as_it_is() -> None:
-    driver = endpoint_driver_of(EndpointEngine.KNATIVE)
+    driver = driver_of(EndpointEngine.KNATIVE)
     revisions: list[dict[str, Any]] = [
         {"status": {"actualReplicas": 1}},
         {"status": {"actualReplicas": 2}},
@@ -265,7 +265,7 @@ def test_knative_is_ready_by_what_it_says_of_the_object_as_it_is() -> None:
 
 def test_nothing_is_known_of_an_object_without_a_status() -> None:
     for engine in EndpointEngine:
-        told = endpoint_driver_of(engine).observe({"metadata": {"name": "x"}}, [{"metadata": None}])
+        told = driver_of(engine).observe({"metadata": {"name": "x"}}, [{"metadata": None}])
         assert (told.ready, told.is_there, told.message) == (False, True, "")
 
 

@@ -24,8 +24,8 @@ from fairlead.cluster.kubernetes.informers.informers import Informers
 from fairlead.cluster.kubernetes.informers.snapshot_cache import SnapshotCache
 from fairlead.cluster.kubernetes.manifests.spec_objects import write_object
 from fairlead.cluster.kubernetes.operator.cluster import transition_of
-from fairlead.cluster.kubernetes.operator.engines.endpoint_controller import EndpointController
-from fairlead.cluster.kubernetes.operator.engines.search_controller import SearchController
+from fairlead.cluster.kubernetes.operator.engines.endpoint_controller import EndpointController, made_from, object_of
+from fairlead.cluster.kubernetes.operator.engines.search_controller import SearchController, experiment_of, trials_made
 from fairlead.cluster.kubernetes.operator.events.event_recorder import EventRecord, EventRecorder
 from fairlead.cluster.kubernetes.operator.events.foreign_objects import MOST_AT_ONCE, ForeignObjects
 from fairlead.cluster.kubernetes.operator.pods.autoscaler_controller import AutoscalerController
@@ -40,6 +40,7 @@ from fairlead.specs.formats.reading import parse
 from fairlead.specs.keys import API_VERSION
 from fairlead.specs.serving import Serving
 from fairlead.specs.sweep import Sweep
+from fairlead.specs.sweep_engines import SweepEngine
 from fairlead.specs.training import Training
 from fairlead.state.snapshot import Workload
 from tests.kubernetes.builders import a_workload
@@ -340,24 +341,24 @@ def test_only_the_object_of_its_name_and_owner_serves_an_endpoint(world: World) 
     endpoint = cast("Workload[Serving]", a_workload(cast("Any", spec), uid="e"))
     controller = EndpointController(world.client, world.view)
     assert spec.engine is not None
-    caches = controller._watch(spec.engine)
+    watch = controller.watch(spec.engine)
     labels = {names.ENDPOINT_UID: "e", names.ENGINE: "kserve"}
 
     def put(cache: Any, name: str, namespace: str, uid: str, owners: list[Object]) -> None:
         cache.put({"metadata": metadata(name, namespace, labels=labels, ownerReferences=owners) | {"uid": uid}})
 
-    put(caches.objects, "serve-web", "evil", "1", owner("web", "e", "Serving"))
-    put(caches.objects, "other", "victim", "2", owner("web", "e", "Serving"))
-    assert caches.of(endpoint) is None
-    put(caches.objects, "serve-web", "victim", "3", owner("web", "e", "Serving"))
-    there = caches.of(endpoint)
+    put(watch.objects, "serve-web", "evil", "1", owner("web", "e", "Serving"))
+    put(watch.objects, "other", "victim", "2", owner("web", "e", "Serving"))
+    assert object_of(watch, endpoint) is None
+    put(watch.objects, "serve-web", "victim", "3", owner("web", "e", "Serving"))
+    there = object_of(watch, endpoint)
     assert there is not None
     assert there.uid == "3"
     of_kserve = "serving.kserve.io/v1beta1"
-    put(caches.made, "a", "victim", "4", owner("serve-web", "3", "InferenceService", of_kserve))
-    put(caches.made, "a", "evil", "5", owner("serve-web", "3", "InferenceService", of_kserve))
-    put(caches.made, "b", "victim", "6", owner("mine", "x", "InferenceService", of_kserve))
-    assert [each.uid for each in caches.made_from(there)] == ["4"]
+    put(watch.parts, "a", "victim", "4", owner("serve-web", "3", "InferenceService", of_kserve))
+    put(watch.parts, "a", "evil", "5", owner("serve-web", "3", "InferenceService", of_kserve))
+    put(watch.parts, "b", "victim", "6", owner("mine", "x", "InferenceService", of_kserve))
+    assert [each.uid for each in made_from(watch, there)] == ["4"]
 
 
 def test_only_experiments_of_a_sweep_and_their_own_trials_propose_values(world: World) -> None:
@@ -367,26 +368,26 @@ def test_only_experiments_of_a_sweep_and_their_own_trials_propose_values(world: 
     )
     assert isinstance(spec, Sweep)
     sweep = cast("Workload[Sweep]", a_workload(cast("Any", spec), uid="s"))
-    caches = SearchController(world.client, world.view)._watch()
+    watch = SearchController(world.client, world.view).watch(SweepEngine.KATIB)
     labels = katib.labels(sweep)
     of_sweep, of_katib = owner("rates", "s", "Sweep"), "kubeflow.org/v1beta1"
 
     def put(cache: Any, name: str, namespace: str, uid: str, owners: list[Object]) -> None:
         cache.put({"metadata": metadata(name, namespace, labels=labels, ownerReferences=owners) | {"uid": uid}})
 
-    put(caches.experiments, "rates-0", "evil", "1", of_sweep)
-    put(caches.experiments, "mine", "victim", "2", of_sweep)
-    put(caches.experiments, "rates-1", "victim", "3", [])
-    assert caches.experiment(sweep) is None
-    put(caches.experiments, "rates-0", "victim", "4", of_sweep)
-    there = caches.experiment(sweep)
+    put(watch.objects, "rates-0", "evil", "1", of_sweep)
+    put(watch.objects, "mine", "victim", "2", of_sweep)
+    put(watch.objects, "rates-1", "victim", "3", [])
+    assert experiment_of(watch, sweep) is None
+    put(watch.objects, "rates-0", "victim", "4", of_sweep)
+    there = experiment_of(watch, sweep)
     assert there is not None
     assert there.uid == "4"
-    put(caches.trials, "a", "victim", "5", owner("rates-0", "4", "Experiment", of_katib))
-    put(caches.trials, "b", "evil", "6", owner("rates-0", "4", "Experiment", of_katib))
-    put(caches.trials, "c", "victim", "7", owner("rates-0", "1", "Experiment", of_katib))
-    put(caches.trials, "d", "victim", "8", [])
-    assert [each.uid for each in caches.trials_of(sweep)] == ["5"]
+    put(watch.parts, "a", "victim", "5", owner("rates-0", "4", "Experiment", of_katib))
+    put(watch.parts, "b", "evil", "6", owner("rates-0", "4", "Experiment", of_katib))
+    put(watch.parts, "c", "victim", "7", owner("rates-0", "1", "Experiment", of_katib))
+    put(watch.parts, "d", "victim", "8", [])
+    assert [each.uid for each in trials_made(watch, sweep)] == ["5"]
 
 
 @pytest.mark.parametrize("uid", [RUN, SWEEP])

@@ -24,7 +24,7 @@ import pytest
 from fairlead.cluster.kubernetes.client.user_client import UserClient
 from fairlead.cluster.kubernetes.engines.endpoint_port import Handover, Version
 from fairlead.cluster.kubernetes.engines.port import Submission
-from fairlead.cluster.kubernetes.engines.table import driver_of, endpoint_driver_of
+from fairlead.cluster.kubernetes.engines.table import driver_of
 from fairlead.cluster.kubernetes.manifests.autoscalers import render_autoscaler
 from fairlead.cluster.kubernetes.manifests.pods import render_pod
 from fairlead.cluster.kubernetes.manifests.teams import TeamSettings, render_object_counts, render_team
@@ -153,7 +153,7 @@ def by_engine(spec: Serving) -> object:
     """What the engine of an endpoint is given."""
     assert spec.engine is not None
     target = Version(name="r1", spec=spec)
-    return endpoint_driver_of(spec.engine).render(Handover(workload=a_workload(spec), target=target))  # type: ignore[arg-type]
+    return driver_of(spec.engine).render(Handover(workload=a_workload(spec), target=target))  # type: ignore[arg-type]
 
 
 def for_engine(spec: Training) -> object:

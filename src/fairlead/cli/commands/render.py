@@ -105,7 +105,7 @@ def _served(spec: "Serving") -> dict[str, Any]:
     """Render the initial objects for an endpoint's engine; node and GPU labels depend on the cluster."""
     from fairlead.cluster.kubernetes.devices import WHOLE, DeviceResource
     from fairlead.cluster.kubernetes.engines.endpoint_port import Handover, Version, rendered
-    from fairlead.cluster.kubernetes.engines.table import endpoint_driver_of
+    from fairlead.cluster.kubernetes.engines.table import driver_of
     from fairlead.state.reasons import JUST_SUBMITTED
     from fairlead.state.snapshot import Intent, Phase, Status, Workload
 
@@ -118,18 +118,19 @@ def _served(spec: "Serving") -> dict[str, Any]:
     handover = Handover(
         workload=workload, target=Version(name="r1", spec=spec), device=device, models=_models(is_chosen)
     )
-    return rendered(endpoint_driver_of(spec.engine), handover)
+    return rendered(driver_of(spec.engine), handover)
 
 
 def _searched(spec: "Sweep") -> dict[str, Any]:
     """Render the initial object for the engine of a sweep."""
-    from fairlead.cluster.kubernetes.engines import katib
+    from fairlead.cluster.kubernetes.engines.table import driver_of
     from fairlead.state.reasons import JUST_SUBMITTED
     from fairlead.state.snapshot import Intent, Phase, Status, Workload
 
     status = Status(phase=Phase.PENDING, reason=JUST_SUBMITTED, since=0.0)
     sweep = Workload(uid=NO_UID, spec=spec, intent=Intent.RUN, status=status, version=1, created_at=0.0)
-    return katib.render(sweep, spec.num_trials)
+    assert spec.engine is not None
+    return driver_of(spec.engine).render(sweep, spec.num_trials)
 
 
 def _models(is_chosen: bool) -> tuple[tuple[str, str], ...]:

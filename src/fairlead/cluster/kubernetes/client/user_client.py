@@ -314,20 +314,15 @@ class UserClient:
     def engine_problem(self, engine: EndpointEngine | SweepEngine) -> str | None:
         """Return the problem if the cluster does not have the engine's API; otherwise None."""
         # Imported here because few endpoints and sweeps have an engine.
-        from fairlead.cluster.kubernetes.engines import katib
-        from fairlead.cluster.kubernetes.engines.table import endpoint_driver_of, missing
+        from fairlead.cluster.kubernetes.engines.table import driver_of, missing
 
-        if isinstance(engine, SweepEngine):
-            kind, api = katib.KIND, katib.API
-        else:
-            driver = endpoint_driver_of(engine)
-            kind, api = driver.kind, driver.api
+        driver = driver_of(engine)
         try:
-            self.client.get(f"/apis/{api}")
+            self.client.get(f"/apis/{driver.api}")
         except ApiError as error:
             if error.status != 404:
                 raise
-            return missing(engine, kind, api)
+            return missing(engine, driver.kind, driver.api)
         return None
 
     def access_keys(self) -> tuple[AccessKey, ...]:

@@ -1,4 +1,4 @@
-"""The port to an engine of endpoints: pure functions that render an endpoint's object and read its status.
+"""The capability of an engine to take endpoints: pure functions that render an endpoint's object and read its status.
 
 An endpoint has one object, named like the endpoint, which contains the revision to serve; the engine rolls it out. The
 object is deleted to stop the endpoint, and created again to resume it.
@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 from fairlead.cluster.kubernetes import names
 from fairlead.cluster.kubernetes.devices import DeviceResource
-from fairlead.cluster.kubernetes.engines.port import Object, words
+from fairlead.cluster.kubernetes.engines.port import EngineKind, Object, words
 from fairlead.cluster.kubernetes.manifests.endpoints import endpoint_name
 from fairlead.frozen import dataclass
 from fairlead.specs.endpoint_engines import EndpointEngine
@@ -53,16 +53,18 @@ class Handover:
     models: tuple[tuple[str, str], ...] = ()
 
 
-class EndpointDriver(Protocol):
-    """The port; a module of this package implements it as ``DRIVER``."""
+class EndpointDriver(EngineKind, Protocol):
+    """The capability to take endpoints."""
 
-    engine: EndpointEngine
-    api: str
-    """Group and version of its API, as in an object's ``apiVersion``."""
-    kind: str
-    plural: str
-    made: tuple[str, str]
-    """API and plural of the objects that the engine creates from it and that count pods; they have its labels."""
+    @property
+    def engine(self) -> EndpointEngine:
+        """Return its name in specs."""
+        ...
+
+    @property
+    def made(self) -> tuple[str, str]:
+        """Return API and plural of the objects that it makes from its own and that count pods; they have its labels."""
+        ...
 
     def render(self, handover: Handover) -> Object:
         """Render the object."""
@@ -116,7 +118,7 @@ def environment(version: Version, *, model: str) -> dict[str, str]:
         model: Path or URL of the model for the program.
     """
     replica = version.spec.replica(version.name)
-    told = {
+    own = {
         "HOST": "0.0.0.0",
         "FAIRLEAD_MODEL": model,
         "FAIRLEAD_PREDICTOR": replica.predictor,
@@ -126,14 +128,12 @@ def environment(version: Version, *, model: str) -> dict[str, str]:
         "FAIRLEAD_GRACE": f"{replica.grace_s:g}",
         "FAIRLEAD_MAX_QUEUE": str(replica.max_queue),
     }
-    return {"HOME": "/tmp", **version.spec.env, **told}
+    return {"HOME": "/tmp", **version.spec.env, **own}
 
 
 def falsity(content: Mapping[str, Any], type_: str = "Ready") -> str:
     """Return why a condition is not true, as a clause; empty if no reason is given."""
     conditions = (content.get("status") or {}).get("conditions") or ()
-    found = next(
-        (condition for condition in conditions if condition.get("type") == type_ and condition.get("status") != "True"),
-        None,
-    )
-    return "" if found is None else words(found, fallback="")
+    false = (item for item in conditions if item.get("type") == type_ and item.get("status") != "True")
+    condition = next(false, None)
+    return "" if condition is None else words(condition, fallback="")

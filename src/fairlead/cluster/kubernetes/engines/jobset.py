@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from fairlead.cluster.kubernetes.engines.pod_template import metadata, pod_template, queued
-from fairlead.cluster.kubernetes.engines.port import Object, Observation, Stage, Submission, condition, words
+from fairlead.cluster.kubernetes.engines.port import Driver, Object, Observation, Stage, Submission, condition, words
 from fairlead.cluster.kubernetes.names import JOB_INDEX
 from fairlead.specs.engines import Engine
 
@@ -16,14 +16,11 @@ OF_A_START: Mapping[str, Any] = {
 """Settings of a JobSet that never restarts and has no Service, because the run has one."""
 
 
-class JobSet:
+class JobSet(Driver):
     """The port to JobSet."""
 
     engine = Engine.JOBSET
     api, kind, plural = "jobset.x-k8s.io/v1alpha2", "JobSet", "jobsets"
-    launches = False
-    reports_end = False
-    beside: tuple[str, ...] = ()
 
     def render(self, start: Submission) -> tuple[Object, ...]:
         """Render one JobSet, without restarts and without a Service, because the run has one."""
@@ -49,11 +46,11 @@ def replicated_jobs(start: Submission, engine: Engine, names: tuple[str, str] = 
     """Return the two Jobs of a gang; one Job for a gang of one pod."""
     nodes = start.workload.spec.nodes
     first = pod_template(start, engine, label=JOB_INDEX)
-    found = [{"name": names[0], "replicas": 1, "template": {"spec": indexed(first, 1)}}]
+    jobs = [{"name": names[0], "replicas": 1, "template": {"spec": indexed(first, 1)}}]
     if nodes > 1:
         rest = pod_template(start, engine, label=JOB_INDEX, base=1, reports=False)
-        found.append({"name": names[1], "replicas": 1, "template": {"spec": indexed(rest, nodes - 1)}})
-    return found
+        jobs.append({"name": names[1], "replicas": 1, "template": {"spec": indexed(rest, nodes - 1)}})
+    return jobs
 
 
 def indexed(template: Object, count: int) -> Object:

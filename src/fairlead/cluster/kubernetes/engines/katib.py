@@ -13,7 +13,7 @@ from typing import Any
 
 from fairlead.cluster.kubernetes import names
 from fairlead.cluster.kubernetes.engines.port import Object, condition, words
-from fairlead.frozen import dataclass
+from fairlead.cluster.kubernetes.engines.search_port import ProposedTrial, SearchDriver
 from fairlead.policy.search.trials import TrialRecord, TrialState
 from fairlead.specs.search_space import Parameter
 from fairlead.specs.sweep import Sampler, Sweep
@@ -90,7 +90,7 @@ def render(sweep: Workload[Sweep], num_trials: int) -> Object:
                 **target,
             },
             "algorithm": {"algorithmName": _ALGORITHMS[spec.chosen_sampler], "algorithmSettings": settings},
-            "parameters": [_parameter(each, spec.chosen_sampler) for each in spec.space],
+            "parameters": [_parameter(parameter, spec.chosen_sampler) for parameter in spec.space],
             "parallelTrialCount": min(spec.parallel or 1, num_trials),
             "maxTrialCount": num_trials,
             "resumePolicy": "Never",
@@ -120,7 +120,8 @@ def _template(space: Iterable[Parameter]) -> Object:
         "capabilities": {"drop": ["ALL"]},
         "seccompProfile": {"type": "RuntimeDefault"},
     }
-    env = [{"name": each.name, "value": f"${{trialParameters.{each.name}}}"} for each in space]
+    parameters = [parameter.name for parameter in space]
+    env = [{"name": name, "value": f"${{trialParameters.{name}}}"} for name in parameters]
     container = {"name": _CONTAINER, "image": "none", "env": env, "securityContext": restricted}
     job = {
         "apiVersion": "batch/v1",
@@ -135,62 +136,44 @@ def _template(space: Iterable[Parameter]) -> Object:
         "primaryContainerName": _CONTAINER,
         "successCondition": holds("Complete"),
         "failureCondition": holds("Failed"),
-        "trialParameters": [{"name": each.name, "reference": each.name} for each in space],
+        "trialParameters": [{"name": name, "reference": name} for name in parameters],
         "trialSpec": job,
     }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KatibTrial:
-    """A Trial of Katib.
-
-    Attributes:
-        is_created: Katib's controller has taken it in, and follows its status.
-        is_completed: Its end is written.
-        status: As it was read.
-    """
-
-    name: str
-    created: str
-    values: Mapping[str, str]
-    is_created: bool
-    is_completed: bool
-    status: Mapping[str, Any]
-
-
-def read_trial(content: Mapping[str, Any]) -> KatibTrial:
+def read_trial(content: Mapping[str, Any]) -> ProposedTrial:
     """Read a Trial, whatever is missing of it."""
     metadata = content["metadata"]
     assigned = (content.get("spec") or {}).get("parameterAssignments") or ()
-    return KatibTrial(
+    return ProposedTrial(
         name=str(metadata["name"]),
         created=str(metadata.get("creationTimestamp") or ""),
-        values={str(each.get("name")): str(each.get("value")) for each in assigned},
+        values={str(parameter.get("name")): str(parameter.get("value")) for parameter in assigned},
         is_created=condition(content, "Created") is not None,
         is_completed=any(condition(content, type_) is not None for type_ in _COMPLETED),
         status=content.get("status") or {},
     )
 
 
-def observe(experiment: Mapping[str, Any], trials: Iterable[KatibTrial]) -> EngineSearch:
+def observe(experiment: Mapping[str, Any], trials: Iterable[ProposedTrial]) -> EngineSearch:
     """Read what an Experiment and its Trials say."""
     failed, done = condition(experiment, "Failed"), condition(experiment, "Succeeded")
     ended = failed or done
     waiting = [trial for trial in trials if trial.is_created and not trial.is_completed]
-    waiting.sort(key=lambda each: (each.created, each.name))
-    said = "" if ended is None else words(ended, fallback="it does not say why")
+    waiting.sort(key=lambda trial: (trial.created, trial.name))
+    message = "" if ended is None else words(ended, fallback="it does not say why")
     return EngineSearch(
-        proposals=tuple(Proposal(name=each.name, values=each.values) for each in waiting),
+        proposals=tuple(Proposal(name=trial.name, values=trial.values) for trial in waiting),
         is_over=ended is not None,
         has_failed=failed is not None,
-        message=said if ended is None else _ENOUGH.get(str(ended.get("reason")), said),
+        message=message if ended is None else _ENOUGH.get(str(ended.get("reason")), message),
     )
 
 
 def failure_of(experiment: Mapping[str, Any], suggestion: Mapping[str, Any]) -> str:
     """Return why an Experiment failed, as a clause: what its Suggestion says, where that has failed too."""
-    found = condition(suggestion, "Failed") or condition(experiment, "Failed") or {}
-    return _plain(words(found, fallback="it does not say why"))
+    failure = condition(suggestion, "Failed") or condition(experiment, "Failed") or {}
+    return _plain(words(failure, fallback="it does not say why"))
 
 
 def warning_of(events: Iterable[Mapping[str, Any]], since: str) -> str:
@@ -200,22 +183,22 @@ def warning_of(events: Iterable[Mapping[str, Any]], since: str) -> str:
         events: Warnings of objects of the Experiment's name.
         since: The time, as Kubernetes writes it, before which warnings are of no interest.
     """
-    said: list[tuple[str, str]] = []
+    warnings: list[tuple[str, str]] = []
     for event in events:
         at = str(event.get("lastTimestamp") or event.get("eventTime") or "")
         kind = event["involvedObject"].get("kind")
         if kind in (KIND, "Suggestion") and at >= since:
-            said.append((at, f"its {kind} says: {_plain(words(event, fallback='nothing'))}"))
-    return max(said, default=("", ""))[1]
+            warnings.append((at, f"its {kind} says: {_plain(words(event, fallback='nothing'))}"))
+    return max(warnings, default=("", ""))[1]
 
 
-def _plain(said: str) -> str:
-    """Return what a program of Katib's says, without what its transport puts before it."""
-    return re.sub(r"rpc error: code = \w+ desc = ", "", said)
+def _plain(message: str) -> str:
+    """Strip the gRPC prefix from a Katib message."""
+    return re.sub(r"rpc error: code = \w+ desc = ", "", message)
 
 
 def ended_trial(
-    trial: KatibTrial, record: TrialRecord | None, metric: str, now: float, *, is_searching: bool
+    trial: ProposedTrial, record: TrialRecord | None, metric: str, now: float, *, is_searching: bool
 ) -> Object:
     """Return the status of a Trial whose run is over, with what it already says of its beginning.
 
@@ -250,10 +233,56 @@ def ended_experiment(experiment: Mapping[str, Any], phase: Phase, reason: Reason
 def _ended(before: Mapping[str, Any], type_: str, reason: str, message: str, now: float) -> Object:
     at = datetime.fromtimestamp(now, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     times = {"lastUpdateTime": at, "lastTransitionTime": at}
-    others = [each for each in before.get("conditions") or () if each.get("type") != type_]
+    others = [item for item in before.get("conditions") or () if item.get("type") != type_]
     conditions = [
         {**other, "status": "False", **times} if other.get("type") == "Running" else dict(other) for other in others
     ]
     # Katib takes the last one for what holds now.
     conditions.append({"type": type_, "status": "True", "reason": reason, "message": message, **times})
     return {"conditions": conditions, "completionTime": at}
+
+
+class Katib(SearchDriver):
+    """The port to Katib."""
+
+    engine = SweepEngine.KATIB
+    api, kind, plural = API, KIND, EXPERIMENTS
+    trial = ("Trial", TRIALS)
+    suggestions = SUGGESTIONS
+
+    def name_of(self, sweep: Workload[Sweep]) -> str:
+        """Return the name of the Experiment of a sweep's start."""
+        return experiment_name(sweep)
+
+    def render(self, sweep: Workload[Sweep], num_trials: int) -> Object:
+        """Render the Experiment of a start of a sweep."""
+        return render(sweep, num_trials)
+
+    def read_trial(self, content: Mapping[str, Any]) -> ProposedTrial:
+        """Read a Trial, whatever is missing of it."""
+        return read_trial(content)
+
+    def observe(self, content: Mapping[str, Any], trials: Iterable[ProposedTrial]) -> EngineSearch:
+        """Read what an Experiment and its Trials say."""
+        return observe(content, trials)
+
+    def ended_trial(
+        self, trial: ProposedTrial, record: TrialRecord | None, metric: str, now: float, *, is_searching: bool
+    ) -> Object:
+        """Return the status of a Trial whose run is over."""
+        return ended_trial(trial, record, metric, now, is_searching=is_searching)
+
+    def ended(self, content: Mapping[str, Any], phase: Phase, reason: Reason, now: float) -> Object:
+        """Return the status of an Experiment whose sweep is over."""
+        return ended_experiment(content, phase, reason, now)
+
+    def failure_of(self, content: Mapping[str, Any], suggestion: Mapping[str, Any]) -> str:
+        """Return why an Experiment failed, as a clause."""
+        return failure_of(content, suggestion)
+
+    def warning_of(self, events: Iterable[Mapping[str, Any]], since: str) -> str:
+        """Return the newest warning of an Experiment or its Suggestion, as a clause; empty if there is none."""
+        return warning_of(events, since)
+
+
+DRIVER = Katib()

@@ -53,7 +53,7 @@ class Knative:
         is_current = status.get("observedGeneration") == content["metadata"].get("generation")
         is_ready = is_current and condition(content, "Ready") is not None
         message = "" if is_ready or not is_current else falsity(content)
-        running = sum(((each.get("status") or {}).get("actualReplicas") or 0) for each in made)
+        running = sum(((item.get("status") or {}).get("actualReplicas") or 0) for item in made)
         return EngineEndpoint(
             kind=f"Knative {self.kind}", is_there=True,
             given=content["metadata"].get("labels", {}).get(names.REVISION, ""), ready=is_ready,
@@ -92,12 +92,12 @@ def _template(handover: Handover, version: Version) -> Object:
         "containerConcurrency": spec.max_concurrency or 0,
         "containers": [container],
     }
-    found: Object = {
+    template: Object = {
         "metadata": {"labels": labels(handover.workload, version, EndpointEngine.KNATIVE), "annotations": annotations},
         "spec": pod,
     }
-    found["metadata"]["name"] = f"{endpoint_name(handover.workload.spec)}-{version.name}-{digest(found)[:5]}"
-    return found
+    template["metadata"]["name"] = f"{endpoint_name(handover.workload.spec)}-{version.name}-{digest(template)[:5]}"
+    return template
 
 
 DRIVER = Knative()

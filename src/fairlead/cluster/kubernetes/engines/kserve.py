@@ -54,14 +54,14 @@ class KServe:
 
     def observe(self, content: Mapping[str, Any], made: Iterable[Mapping[str, Any]]) -> EngineEndpoint:
         """Read its condition and its Deployment's roll-out, because the condition also holds for an old revision."""
-        given = content["metadata"].get("labels", {}).get(names.REVISION, "")
-        roll = rolled(made, given)
+        revision = content["metadata"].get("labels", {}).get(names.REVISION, "")
+        roll = rolled(made, revision)
         is_ready = condition(content, "Ready") is not None
         has_rolled = is_ready and roll.is_over
         message = falsity(content, "Ready") or (roll.message if is_ready or roll.is_told else "")
         address = (content.get("status") or {}).get("address") or {}
         return EngineEndpoint(
-            kind=self.kind, is_there=True, given=given, ready=has_rolled,
+            kind=self.kind, is_there=True, given=revision, ready=has_rolled,
             url=address.get("url") or (content.get("status") or {}).get("url"),
             replicas=roll.ready, message="" if has_rolled else message,
         )  # fmt: skip
@@ -71,8 +71,8 @@ def _variables(handover: Handover) -> dict[str, str]:
     """Return the server's variables; KServe downloads a model that is a URL."""
     model = handover.target.spec.model or ""
     is_url = "://" in model
-    found = environment(handover.target, model=MODEL_DIR if is_url else model)
-    return {**found, "PORT": str(PORT), **({"STORAGE_URI": model} if is_url else {})}
+    variables = environment(handover.target, model=MODEL_DIR if is_url else model)
+    return {**variables, "PORT": str(PORT), **({"STORAGE_URI": model} if is_url else {})}
 
 
 DRIVER = KServe()

@@ -10,7 +10,7 @@ from typing import Any
 from fairlead.cluster.kubernetes.api.objects import seconds
 from fairlead.cluster.kubernetes.engines.jobset import indexed
 from fairlead.cluster.kubernetes.engines.pod_template import metadata, pod_template, queued
-from fairlead.cluster.kubernetes.engines.port import Object, Observation, Stage, Submission, condition, words
+from fairlead.cluster.kubernetes.engines.port import Driver, Object, Observation, Stage, Submission, condition, words
 from fairlead.cluster.kubernetes.names import JOB_INDEX
 from fairlead.specs.engines import Engine
 
@@ -32,14 +32,11 @@ _POLICY: Mapping[str, Any] = {
 """Has a failed Job name the pod that failed, and its exit code; a pod that its node lost is none of those."""
 
 
-class Kueue:
+class Kueue(Driver):
     """The port to Kueue; ``api`` is that of Jobs, which every cluster has."""
 
     engine = Engine.KUEUE
     api, kind, plural = "batch/v1", "Job", "jobs"
-    launches = False
-    reports_end = False
-    beside: tuple[str, ...] = ()
 
     def render(self, start: Submission) -> tuple[Object, ...]:
         """Render one Job, suspended until Kueue admits it."""
@@ -66,8 +63,8 @@ class Kueue:
             ready, count = status.get("ready") or 0, (content.get("spec") or {}).get("completions") or 1
             if ready + (status.get("succeeded") or 0) >= count:
                 return Observation(stage=Stage.RUNNING, started_at=started_at)
-            said = f"its pods are starting in another cluster: {ready} of {count} are ready"
-            return Observation(stage=Stage.WAITING, message=said)
+            message = f"its pods are starting in another cluster: {ready} of {count} are ready"
+            return Observation(stage=Stage.WAITING, message=message)
         if status.get("active"):
             return Observation(stage=Stage.RUNNING)
         return Observation(stage=Stage.WAITING, message="Kueue has admitted it; its Job has no pods yet")
@@ -92,17 +89,17 @@ def cluster_of(content: Mapping[str, Any]) -> str:
 
 def _failed(condition_: Mapping[str, Any], started_at: float | None) -> Observation:
     """Read which pod failed, and how, from the Job's own words."""
-    said = f"its Job failed: {words(condition_, fallback='it does not say')}"
-    found = _EXIT.search(str(condition_.get("message") or ""))
-    number = None if found is None else found["pod"].split("-")[-2:][0]
-    if found is None or number is None or not number.isdigit():
-        return Observation(stage=Stage.FAILED, message=said, started_at=started_at)
+    message = f"its Job failed: {words(condition_, fallback='it does not say')}"
+    match = _EXIT.search(str(condition_.get("message") or ""))
+    number = None if match is None else match["pod"].split("-")[-2:][0]
+    if match is None or number is None or not number.isdigit():
+        return Observation(stage=Stage.FAILED, message=message, started_at=started_at)
     return Observation(
         stage=Stage.FAILED,
-        message=said,
+        message=message,
         started_at=started_at,
         index=int(number),
-        exit_code=int(found["code"]),
+        exit_code=int(match["code"]),
         ended_at=_moment(condition_.get("lastTransitionTime")) or 0.0,
     )
 
@@ -127,7 +124,7 @@ def explain(content: Mapping[str, Any]) -> str:
         return f"Kueue took it back into queue {queue}: {words(evicted, fallback='it does not say why')}"
     conditions = (content.get("status") or {}).get("conditions") or ()
     nothing: Mapping[str, Any] = {}
-    reserved = next((each for each in conditions if each.get("type") == "QuotaReserved"), nothing)
+    reserved = next((condition_ for condition_ in conditions if condition_.get("type") == "QuotaReserved"), nothing)
     if reserved.get("status") == "True":
         return f"Kueue has reserved quota for it in queue {queue}, and waits for {_awaited(content)}"
     why = words(reserved, fallback="it has not looked at it yet")
@@ -145,8 +142,8 @@ def _awaited(content: Mapping[str, Any]) -> str:
         for admission_check in status.get("admissionChecks") or ()
         if admission_check.get("state") != "Ready"
     )
-    said = [f"{each['name']} ({words(each, fallback='it says nothing')})" for each in open_ if each.get("name")]
-    return f"admission checks: {', '.join(said)}" if said else "its admission checks"
+    checks = [f"{check['name']} ({words(check, fallback='it says nothing')})" for check in open_ if check.get("name")]
+    return f"admission checks: {', '.join(checks)}" if checks else "its admission checks"
 
 
 DRIVER = Kueue()

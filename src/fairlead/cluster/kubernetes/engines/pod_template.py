@@ -51,18 +51,20 @@ def bare_template(start: Submission, engine: Engine, *, index: int, reports: boo
     for own in ("command", "startupProbe"):
         ranks.pop(own)
     if reports:
-        ranks["env"] = [_hosted(each) if each["name"] == "FAIRLEAD_INSTRUCTIONS" else each for each in ranks["env"]]
+        ranks["env"] = [
+            _hosted(variable) if variable["name"] == "FAIRLEAD_INSTRUCTIONS" else variable for variable in ranks["env"]
+        ]
     else:
-        told = ("FAIRLEAD_INSTRUCTIONS", "FAIRLEAD_COMMAND", "FAIRLEAD_SETUP", run_key.SECRET)
-        ranks["env"] = [each for each in ranks["env"] if each["name"] not in told]
+        unneeded = ("FAIRLEAD_INSTRUCTIONS", "FAIRLEAD_COMMAND", "FAIRLEAD_SETUP", run_key.SECRET)
+        ranks["env"] = [variable for variable in ranks["env"] if variable["name"] not in unneeded]
         _without_reporter(pod["spec"])
     return pod
 
 
 def _hosted(variable: Object) -> Object:
     """Return the instructions for a program that is not its container's first process."""
-    told = {**json.loads(variable["value"]), "is_hosted": True}
-    return {**variable, "value": json.dumps(told, separators=(",", ":"))}
+    instructions = {**json.loads(variable["value"]), "is_hosted": True}
+    return {**variable, "value": json.dumps(instructions, separators=(",", ":"))}
 
 
 def metadata(start: Submission, engine: Engine) -> Object:
@@ -120,8 +122,8 @@ def _member(start: Submission, engine: Engine) -> Object:
 
 def _container(spec: dict[str, Any], engine: Engine) -> dict[str, Any]:
     wanted = names.container_of(engine)
-    found: dict[str, Any] = next(container for container in spec["containers"] if container["name"] == wanted)
-    return found
+    container_: dict[str, Any] = next(container for container in spec["containers"] if container["name"] == wanted)
+    return container_
 
 
 def _without_reporter(spec: dict[str, Any]) -> None:

@@ -1,8 +1,12 @@
-"""The port to an engine: pure functions that render a run's objects and read their status.
+"""The port to an engine: pure functions that render a workload's objects and read their status.
 
-An object represents one attempt of the run. Its name consists of the run's name and the attempt, so that an operator
+An engine is one file of this package and one entry of ``table.HOMES``. It has a kind of object, and the capability to
+take runs (``Driver``), endpoints (``endpoint_port.EndpointDriver``) or the proposals of a sweep's trials
+(``search_port.SearchDriver``). What few engines of a capability need has a default there.
+
+An object of a run represents one attempt. Its name consists of the run's name and the attempt, so that an operator
 that is killed and restarted finds the existing object. It is deleted to stop the run. It never retries by itself,
-because the run's ``retry`` decides about another attempt, which has a separate object. See docs/decisions/0054.
+because the run's ``retry`` decides about another attempt, which has a separate object. See decisions 54 and 222.
 """
 
 from collections.abc import Mapping
@@ -63,20 +67,47 @@ class Submission:
     models: tuple[tuple[str, str], ...] = ()
 
 
-class Driver(Protocol):
-    """The port; a module of this package implements it as ``DRIVER``."""
+class EngineKind(Protocol):
+    """What every engine has: the kind of the objects that its controller handles."""
 
-    engine: Engine
-    api: str
-    """Group and version of its API, as in an object's ``apiVersion``."""
-    kind: str
-    plural: str
-    launches: bool
-    """The engine itself starts the program, so the outcome is that of the object and not of its pods."""
-    reports_end: bool
-    """The container of the program outlives it, and the first pod's reporter tells how it ended."""
-    beside: tuple[str, ...]
-    """Kinds of objects that are rendered before the observed one and deleted with it."""
+    @property
+    def api(self) -> str:
+        """Return group and version of its API, as in an object's ``apiVersion``."""
+        ...
+
+    @property
+    def kind(self) -> str:
+        """Return the kind of its objects."""
+        ...
+
+    @property
+    def plural(self) -> str:
+        """Return the name of their resource."""
+        ...
+
+
+class Driver(EngineKind, Protocol):
+    """The capability to take runs: an object for each attempt."""
+
+    @property
+    def engine(self) -> Engine:
+        """Return its name in specs."""
+        ...
+
+    @property
+    def launches(self) -> bool:
+        """Return whether it starts the program itself, so that the outcome is its object's and not that of its pods."""
+        return False
+
+    @property
+    def reports_end(self) -> bool:
+        """Return whether the program's container outlives it, and the first pod's reporter tells how it ended."""
+        return False
+
+    @property
+    def beside(self) -> tuple[str, ...]:
+        """Return kinds of objects that are rendered before the observed one and deleted with it."""
+        return ()
 
     def render(self, start: Submission) -> tuple[Object, ...]:
         """Render the objects of an attempt; the last one is observed, and refers to those before it.
@@ -92,11 +123,11 @@ class Driver(Protocol):
 
 def condition(content: Mapping[str, Any], type_: str) -> Mapping[str, Any] | None:
     """Return a condition of an object if it is true; otherwise None."""
-    found = (content.get("status") or {}).get("conditions") or ()
-    return next((each for each in found if each.get("type") == type_ and each.get("status") == "True"), None)
+    conditions = (content.get("status") or {}).get("conditions") or ()
+    return next((item for item in conditions if item.get("type") == type_ and item.get("status") == "True"), None)
 
 
-def words(found: Mapping[str, Any], *, fallback: str) -> str:
+def words(report: Mapping[str, Any], *, fallback: str) -> str:
     """Return the message or reason of another controller as a clause of at most 400 characters."""
-    message = " ".join(str(found.get("message") or found.get("reason") or "").split()).rstrip(".")
+    message = " ".join(str(report.get("message") or report.get("reason") or "").split()).rstrip(".")
     return message[:400] or fallback

@@ -8,7 +8,7 @@ from typing import Any
 from fairlead.cluster.kubernetes import names
 from fairlead.cluster.kubernetes.api.objects import seconds
 from fairlead.cluster.kubernetes.engines.pod_template import bare_template, metadata, queued
-from fairlead.cluster.kubernetes.engines.port import Object, Observation, Stage, Submission, words
+from fairlead.cluster.kubernetes.engines.port import Driver, Object, Observation, Stage, Submission, words
 from fairlead.cluster.kubernetes.manifests.pod_environment import RUNTIME
 from fairlead.cluster.kubernetes.manifests.pods import PYTHON
 from fairlead.specs.engines import Engine
@@ -21,14 +21,13 @@ SUBMITTER_CPU, SUBMITTER_MEMORY = "500m", "512Mi"
 ENDED = {"SUCCEEDED": Stage.SUCCEEDED, "FAILED": Stage.FAILED, "STOPPED": Stage.FAILED}
 
 
-class RayJob:
+class RayJob(Driver):
     """The port to KubeRay."""
 
     engine = Engine.RAYJOB
     api, kind, plural = "ray.io/v1", "RayJob", "rayjobs"
     launches = True
     reports_end = True
-    beside: tuple[str, ...] = ()
 
     def render(self, start: Submission) -> tuple[Object, ...]:
         """Render one RayJob: the head is the first pod, and each other pod is a group of one, which fixes its index."""
@@ -70,10 +69,10 @@ class RayJob:
         status = content.get("status") or {}
         job, deployed = str(status.get("jobStatus") or ""), str(status.get("jobDeploymentStatus") or "")
         if deployed in ("Failed", "ValidationFailed") or ENDED.get(job) is Stage.FAILED:
-            said = words(status, fallback="it does not say why").partition(OUTPUT_FOLLOWS)[0]
-            code = CODE.search(said)
+            message = words(status, fallback="it does not say why").partition(OUTPUT_FOLLOWS)[0]
+            code = CODE.search(message)
             index, exit_code = (None, 0) if code is None else (0, int(code[1]))
-            message = f"its RayJob failed: {said}"
+            message = f"its RayJob failed: {message}"
             return Observation(
                 stage=Stage.FAILED, message=message, index=index, exit_code=exit_code, ended_at=_end(status)
             )
@@ -90,8 +89,8 @@ class RayJob:
 
 def _end(status: Mapping[str, Any]) -> float:
     """Return the end of the job in Unix seconds; 0 if it is unknown."""
-    told = (status.get("rayJobInfo") or {}).get("endTime") or status.get("endTime")
-    return seconds(told) if told else 0.0
+    ended_at = (status.get("rayJobInfo") or {}).get("endTime") or status.get("endTime")
+    return seconds(ended_at) if ended_at else 0.0
 
 
 def _lone(start: Submission) -> Submission:

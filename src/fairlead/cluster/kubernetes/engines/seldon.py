@@ -64,16 +64,16 @@ class Seldon:
     def observe(self, content: Mapping[str, Any], made: Iterable[Mapping[str, Any]]) -> EngineEndpoint:
         """Read its state and its Deployment's roll-out, because the state may still be that of an old revision."""
         status = content.get("status") or {}
-        given = content["metadata"].get("labels", {}).get(names.REVISION, "")
-        roll, state = rolled(made, given), status.get("state")
+        revision = content["metadata"].get("labels", {}).get(names.REVISION, "")
+        roll, state = rolled(made, revision), status.get("state")
         is_ready = state == "Available" and roll.is_over
         refused = " ".join(str(status.get("description") or "").split()).rstrip(".")[:400]
-        told = refused if state == "Failed" else ""
-        message = told or (roll.message if roll.is_told else "") or falsity(content)
+        problem = refused if state == "Failed" else ""
+        message = problem or (roll.message if roll.is_told else "") or falsity(content)
         if not message and state == "Available":
             message = roll.message
         return EngineEndpoint(
-            kind=self.kind, is_there=True, given=given, ready=is_ready, url=_url(status),
+            kind=self.kind, is_there=True, given=revision, ready=is_ready, url=_url(status),
             replicas=roll.ready, message="" if is_ready else message,
         )  # fmt: skip
 
@@ -100,8 +100,8 @@ def _url(status: Mapping[str, Any]) -> str | None:
     url = (status.get("address") or {}).get("url")
     if not url:
         return None
-    found = urlsplit(str(url))
-    return f"{found.scheme}://{found.netloc}"
+    parts = urlsplit(str(url))
+    return f"{parts.scheme}://{parts.netloc}"
 
 
 DRIVER = Seldon()

@@ -45,16 +45,16 @@ def server_pod(handover: Handover, env: Mapping[str, str], *, container: str, po
     }
     if tolerated := tolerations(spec.replica()):
         pod["tolerations"] = tolerated
-    found = lay_over({"metadata": {}, "spec": pod}, spec.kubernetes)
-    laid: Object = found["spec"]
+    overlaid = lay_over({"metadata": {}, "spec": pod}, spec.kubernetes)
+    laid: Object = overlaid["spec"]
     contain(laid, SERVER_SECURITY)
     if handover.models:
         affinity = laid.get("affinity") or {}
         laid["affinity"] = {**affinity, "nodeAffinity": among(affinity.get("nodeAffinity") or {}, handover.models)}
-    for each in laid["containers"]:
-        if each["name"] == RANKS:
-            each["name"] = container
-    return found
+    for container_ in laid["containers"]:
+        if container_["name"] == RANKS:
+            container_["name"] = container
+    return overlaid
 
 
 def shell_command(spec: Serving) -> list[str]:
@@ -89,13 +89,13 @@ def rolled(made: Iterable[Mapping[str, Any]], revision: str) -> Rolled:
     replicas, updated = status.get("replicas") or 0, status.get("updatedReplicas") or 0
     is_seen = status.get("observedGeneration") == about.get("generation")
     available = status.get("availableReplicas") or 0
-    told = falsity(deployment, "Progressing") or falsity(deployment, "Available")
+    problem = falsity(deployment, "Progressing") or falsity(deployment, "Available")
     counted = f"{updated} of its pods {'is' if updated == 1 else 'are'} of {revision}, {available} available"
     if of is not None and of != revision:
         counted = f"its Deployment is of {of} still"
     return Rolled(
         is_over=of == revision and is_seen and replicas == updated and available > 0,
         ready=status.get("readyReplicas") or 0,
-        message=told or counted,
-        is_told=bool(told),
+        message=problem or counted,
+        is_told=bool(problem),
     )

@@ -1,51 +1,56 @@
 """The table of engines: the driver of each, imported on first use."""
 
 import importlib
-from collections.abc import Mapping
 from functools import cache
-from typing import cast
+from typing import TYPE_CHECKING, TypeAlias, cast, overload
 
-from fairlead.cluster.kubernetes.engines.endpoint_port import EndpointDriver
-from fairlead.cluster.kubernetes.engines.port import Driver
+from fairlead.cluster.kubernetes.engines.port import Driver, EngineKind
 from fairlead.specs.endpoint_engines import EndpointEngine
 from fairlead.specs.engines import Engine
 from fairlead.specs.sweep_engines import SweepEngine
 from fairlead.specs.training import Training
 
-_PACKAGE = "fairlead.cluster.kubernetes.engines"
-_HOMES: Mapping[Engine, tuple[str, str]] = {
-    Engine.JOBSET: ("jobset", "DRIVER"),
-    Engine.KUEUE: ("kueue", "DRIVER"),
-    Engine.PYTORCHJOB: ("training_operator", "PYTORCH"),
-    Engine.TFJOB: ("training_operator", "TENSORFLOW"),
-    Engine.XGBOOSTJOB: ("training_operator", "XGBOOST"),
-    Engine.MPIJOB: ("training_operator", "MPI"),
-    Engine.KUBEFLOW_TRAINER: ("trainer", "DRIVER"),
-    Engine.RAYJOB: ("rayjob", "DRIVER"),
-    Engine.VOLCANO: ("volcano", "DRIVER"),
+if TYPE_CHECKING:  # few runs have an engine, and few of these are of endpoints or sweeps
+    from fairlead.cluster.kubernetes.engines.endpoint_port import EndpointDriver
+    from fairlead.cluster.kubernetes.engines.search_port import SearchDriver
+
+AnyEngine: TypeAlias = Engine | EndpointEngine | SweepEngine
+_HERE = "fairlead.cluster.kubernetes.engines"
+HOMES: dict[AnyEngine, str] = {
+    Engine.JOBSET: f"{_HERE}.jobset:DRIVER",
+    Engine.KUEUE: f"{_HERE}.kueue:DRIVER",
+    Engine.PYTORCHJOB: f"{_HERE}.training_operator:PYTORCH",
+    Engine.TFJOB: f"{_HERE}.training_operator:TENSORFLOW",
+    Engine.XGBOOSTJOB: f"{_HERE}.training_operator:XGBOOST",
+    Engine.MPIJOB: f"{_HERE}.training_operator:MPI",
+    Engine.KUBEFLOW_TRAINER: f"{_HERE}.trainer:DRIVER",
+    Engine.RAYJOB: f"{_HERE}.rayjob:DRIVER",
+    Engine.VOLCANO: f"{_HERE}.volcano:DRIVER",
+    EndpointEngine.KSERVE: f"{_HERE}.kserve:DRIVER",
+    EndpointEngine.KNATIVE: f"{_HERE}.knative:DRIVER",
+    EndpointEngine.SELDON: f"{_HERE}.seldon:DRIVER",
+    SweepEngine.KATIB: f"{_HERE}.katib:DRIVER",
 }
-"""The module and the name of each driver."""
+"""The module and the name of the driver of each engine."""
 
 
-@cache
-def driver_of(engine: Engine) -> Driver:
+@overload
+def driver_of(engine: Engine) -> Driver: ...
+@overload
+def driver_of(engine: EndpointEngine) -> "EndpointDriver": ...
+@overload
+def driver_of(engine: SweepEngine) -> "SearchDriver": ...
+
+
+def driver_of(engine: AnyEngine) -> "Driver | EndpointDriver | SearchDriver":
     """Return the driver of an engine."""
-    module, name = _HOMES[engine]
-    return cast("Driver", getattr(importlib.import_module(f"{_PACKAGE}.{module}"), name))
-
-
-_ENDPOINT_HOMES: Mapping[EndpointEngine, str] = {
-    EndpointEngine.KSERVE: "kserve",
-    EndpointEngine.KNATIVE: "knative",
-    EndpointEngine.SELDON: "seldon",
-}
+    module, _, name = HOMES[engine].partition(":")
+    return cast("Driver | EndpointDriver | SearchDriver", _imported(module, name))
 
 
 @cache
-def endpoint_driver_of(engine: EndpointEngine) -> EndpointDriver:
-    """Return the driver of an engine of endpoints."""
-    module = importlib.import_module(f"{_PACKAGE}.{_ENDPOINT_HOMES[engine]}")
-    return cast("EndpointDriver", module.DRIVER)
+def _imported(module: str, name: str) -> object:
+    return getattr(importlib.import_module(module), name)
 
 
 KUEUE = ("Kueue", "kueue.x-k8s.io/v1beta2")
@@ -65,7 +70,7 @@ def is_queued_by_kueue(spec: Training) -> bool:
     return spec.queue is not None and spec.engine is not Engine.VOLCANO
 
 
-def missing(engine: Engine | EndpointEngine | SweepEngine, kind: str, api: str) -> str:
+def missing(engine: AnyEngine, kind: str, api: str) -> str:
     """Return a sentence, without its full stop, that the cluster lacks an API that an engine needs."""
     return (
         f"this cluster has no {kind} ({api}), which `engine: {engine}` needs: install it, choose another engine "
@@ -73,7 +78,7 @@ def missing(engine: Engine | EndpointEngine | SweepEngine, kind: str, api: str) 
     )
 
 
-def path_of(driver: Driver, namespace: str | None = None, name: str | None = None, kind: str | None = None) -> str:
+def path_of(driver: EngineKind, namespace: str | None = None, name: str | None = None, kind: str | None = None) -> str:
     """Return the path of all objects of an engine, of those in a namespace, or of one object.
 
     Args:

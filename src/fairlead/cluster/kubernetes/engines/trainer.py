@@ -5,7 +5,7 @@ from typing import Any
 
 from fairlead.cluster.kubernetes.engines.jobset import OF_A_START, indexed, observe_jobs
 from fairlead.cluster.kubernetes.engines.pod_template import metadata, pod_template, queued
-from fairlead.cluster.kubernetes.engines.port import Object, Observation, Submission
+from fairlead.cluster.kubernetes.engines.port import Driver, Object, Observation, Submission
 from fairlead.cluster.kubernetes.names import JOB_INDEX
 from fairlead.specs.engines import Engine
 
@@ -14,13 +14,11 @@ NODE = "node"
 """The name that Trainer requires for the Job, and for its container, whose pods are the gang."""
 
 
-class Trainer:
+class Trainer(Driver):
     """The port to Kubeflow Trainer."""
 
     engine = Engine.KUBEFLOW_TRAINER
     api, kind, plural = "trainer.kubeflow.org/v1alpha1", "TrainJob", "trainjobs"
-    launches = False
-    reports_end = False
     beside: tuple[str, ...] = ("TrainingRuntime",)
 
     def render(self, start: Submission) -> tuple[Object, ...]:

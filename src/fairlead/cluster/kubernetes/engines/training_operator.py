@@ -52,7 +52,7 @@ class KubeflowJob:
 
     def _job(self, start: Submission, roles: Object, **more: Any) -> Object:
         queue = start.workload.spec.queue
-        found: Object = {
+        content: Object = {
             "apiVersion": self.api,
             "kind": self.kind,
             "metadata": metadata(start, self.engine),
@@ -62,7 +62,7 @@ class KubeflowJob:
                 self.key: roles,
             },
         }
-        return queued(found, queue)
+        return queued(content, queue)
 
     def observe(self, content: Mapping[str, Any]) -> Observation:
         """Read its conditions, of which an older one may still be true."""

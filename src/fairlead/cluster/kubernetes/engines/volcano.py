@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from fairlead.cluster.kubernetes.engines.pod_template import metadata, pod_template
-from fairlead.cluster.kubernetes.engines.port import Object, Observation, Stage, Submission
+from fairlead.cluster.kubernetes.engines.port import Driver, Object, Observation, Stage, Submission
 from fairlead.cluster.kubernetes.names import TASK_INDEX
 from fairlead.specs.engines import Engine
 
@@ -12,14 +12,11 @@ SCHEDULER = "volcano"
 OVER = {"Completed": Stage.SUCCEEDED, "Failed": Stage.FAILED, "Aborted": Stage.FAILED, "Terminated": Stage.FAILED}
 
 
-class Volcano:
+class Volcano(Driver):
     """The port to Volcano."""
 
     engine = Engine.VOLCANO
     api, kind, plural = "batch.volcano.sh/v1alpha1", "Job", "jobs"
-    launches = False
-    reports_end = False
-    beside: tuple[str, ...] = ()
 
     def render(self, start: Submission) -> tuple[Object, ...]:
         """Render one Job with two tasks, the gang's first pod and the others, that starts only with all pods."""
@@ -50,8 +47,8 @@ class Volcano:
         """Read the phase of its state."""
         state = (content.get("status") or {}).get("state") or {}
         phase = str(state.get("phase") or "Pending")
-        said = " ".join(str(state.get("message") or state.get("reason") or "").split()).rstrip(".")
-        after = f": {said[:400]}" if said else ""
+        message = " ".join(str(state.get("message") or state.get("reason") or "").split()).rstrip(".")
+        after = f": {message[:400]}" if message else ""
         if phase in OVER:
             failed = OVER[phase] is Stage.FAILED
             return Observation(stage=OVER[phase], message=f"its Volcano Job is {phase}{after}" if failed else "")

@@ -100,7 +100,7 @@ class DispatchedRuns(Controller):
                 agent.submit(uid, f"equip {live[0].key}", partial(self._equip, claim, live))
 
     def _forget(self, uid: str, but: Container[_Claim]) -> None:
-        over = [each for each in {*self._guests, *self._others} if each[0] == uid and each not in but]
+        over = [claim for claim in {*self._guests, *self._others} if claim[0] == uid and claim not in but]
         for claim in over:
             self._guests.pop(claim, None)
             self._written.pop(claim, None)
@@ -135,10 +135,10 @@ class DispatchedRuns(Controller):
         """Return the start that a pod is of, by its Job; None where MultiKueue did not bring it."""
         namespace, _, name = pod.key.partition("/")
         try:
-            found = self._client.get(f"/api/v1/namespaces/{namespace}/pods/{name}")
+            content = self._client.get(f"/api/v1/namespaces/{namespace}/pods/{name}")
             owner = next(
                 owner_reference
-                for owner_reference in found["metadata"].get("ownerReferences") or ()
+                for owner_reference in content["metadata"].get("ownerReferences") or ()
                 if owner_reference.get("controller")
             )
             job = self._client.get(f"/apis/batch/v1/namespaces/{namespace}/jobs/{owner['name']}")
@@ -149,7 +149,7 @@ class DispatchedRuns(Controller):
         labels = job["metadata"].get("labels") or {}
         if ORIGIN not in labels or RUN not in labels or QUEUE_NAME not in labels:
             return None
-        volumes = found["spec"].get("volumes") or ()
+        volumes = content["spec"].get("volumes") or ()
         wanted = next((volume["configMap"]["name"] for volume in volumes if volume["name"] == RUNTIME), "")
         if wanted != bundle_name():
             log.warning(
@@ -197,7 +197,7 @@ class DispatchedRuns(Controller):
 
 def _addresses(pods: list[PodObject]) -> dict[int, str]:
     """Return the addresses of the pods of a start by their place in the gang."""
-    return {pod.index: pod.address for pod in sorted(pods, key=lambda each: each.index) if pod.address}
+    return {pod.index: pod.address for pod in sorted(pods, key=lambda pod: pod.index) if pod.address}
 
 
 def _stand_in(uid: str, spec: Training) -> Workload[Training]:

@@ -12,17 +12,16 @@ from typing import Any, cast
 
 from fairlead.cluster.kubernetes import names
 from fairlead.cluster.kubernetes.api.client import ApiError, Client
-from fairlead.cluster.kubernetes.api.watching import IDLE_S, Cache
+from fairlead.cluster.kubernetes.api.watching import IDLE_S
 from fairlead.cluster.kubernetes.engines.endpoint_port import GIVEN, EndpointDriver, Handover, Version, rendered
 from fairlead.cluster.kubernetes.engines.port import Object
-from fairlead.cluster.kubernetes.engines.table import endpoint_driver_of, missing
+from fairlead.cluster.kubernetes.engines.table import AnyEngine, driver_of, path_of
 from fairlead.cluster.kubernetes.informers.informers import Informers
 from fairlead.cluster.kubernetes.manifests.endpoints import endpoint_name
-from fairlead.cluster.kubernetes.operator.controller import Controller, PassStage, Turn
+from fairlead.cluster.kubernetes.operator.controller import Turn
 from fairlead.cluster.kubernetes.operator.engines.engine_controller import device_of, models_of
-from fairlead.cluster.kubernetes.operator.engines.engine_problems import EngineProblems
+from fairlead.cluster.kubernetes.operator.engines.parent_engine_controller import EngineWatch, ParentEngineController
 from fairlead.cluster.kubernetes.operator.pods import pod_rejections as refusals
-from fairlead.cluster.kubernetes.operator.pods.pod_agent import Agent
 from fairlead.frozen import dataclass
 from fairlead.policy.kinds.serving import is_to_be_tried, share_of_canary, spec_of
 from fairlead.specs.endpoint_engines import EndpointEngine
@@ -54,138 +53,101 @@ class _Kept:
     is_leaving: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Caches:
-    """The watches for one engine."""
-
-    driver: EndpointDriver
-    objects: Cache[_Kept]
-    made: Cache[_Kept]
-
-    @property
-    def is_synced(self) -> bool:
-        return self.objects.is_synced and self.made.is_synced
-
-    def of(self, endpoint: Workload[Serving]) -> _Kept | None:
-        """The object of an endpoint, which has its name and its namespace, and is owned by it."""
-        found = self.objects.get(f"{endpoint.spec.team}/{endpoint_name(endpoint.spec)}")
-        return None if found is None or found.owner_uid != endpoint.uid else found
-
-    def made_from(self, there: _Kept) -> list[_Kept]:
-        """The objects that the engine created from an endpoint's; one between them has the same name."""
-        namespace, _, name = there.key.partition("/")
-        return [
-            each
-            for each in self.made.all()
-            if each.endpoint_uid == there.endpoint_uid
-            and each.key.startswith(f"{namespace}/")
-            and (each.owner_uid == there.uid or each.owner_name == name)
-        ]
-
-
-class EndpointController(Controller):
-    """Manages the engine objects of endpoints for the operator.
-
-    Args:
-        may_act: Returns whether this process still leads; asked before each request.
-    """
+class EndpointController(ParentEngineController[Serving, EndpointDriver, EngineEndpoint]):
+    """Manages the engine objects of endpoints for the operator."""
 
     name = "the engines of endpoints"
-    stage = PassStage.CHANGES
+    uid_label = names.ENDPOINT_UID
 
     def __init__(
         self, client: Client, view: Informers, *, may_act: Callable[[], bool] = lambda: True, idle_s: float = IDLE_S
     ) -> None:
-        self._client = client
-        self._view = view
-        self._may_act = may_act
-        self._idle_s = idle_s
+        super().__init__(client, view, may_act=may_act, idle_s=idle_s)
         self._lock = threading.Lock()
-        self._caches: dict[EndpointEngine, _Caches] = {}
-        self._problems = EngineProblems()
         self._wanted: dict[str, Workload[Serving]] = {}
-        self._is_behind = False
-
-    @property
-    def is_behind(self) -> bool:
-        """Return whether anything is still to be written or read."""
-        return self._is_behind
-
-    @property
-    def caches(self) -> list[Cache[_Kept]]:
-        """The caches of the engines that are used."""
-        return [cache for each in list(self._caches.values()) for cache in (each.objects, each.made)]
-
-    def stop(self) -> None:
-        """End all watches."""
-        for cache in self.caches:
-            cache.stop()
 
     def extend(self, snapshot: Snapshot, now: float) -> Snapshot:
         reports = self.look(snapshot)
         return replace(snapshot, engine_endpoints=reports) if reports else snapshot
 
-    def look(self, seen: Snapshot) -> Mapping[str, EngineEndpoint]:
-        """Return what engines report of the endpoints of a snapshot, by uid."""
-        found = {}
-        for endpoint in _endpoints(seen):
-            assert endpoint.spec.engine is not None
-            with self._view.isolation.of(f"{endpoint.spec.engine} of {endpoint.spec.team}/{endpoint.spec.name}"):
-                found[endpoint.uid] = self._look(endpoint, self._watch(endpoint.spec.engine))
-        return found
+    def parents(self, snapshot: Snapshot) -> list[Workload[Serving]]:
+        """Return the endpoints of a snapshot that have an engine."""
+        endpoints = (parent for parent in snapshot.parents if isinstance(parent.spec, Serving))
+        return cast("list[Workload[Serving]]", [endpoint for endpoint in endpoints if endpoint.spec.engine is not None])
 
-    def _look(self, endpoint: Workload[Serving], caches: _Caches) -> EngineEndpoint:
-        kind = caches.driver.kind
-        if not caches.is_synced:
-            problem = self._problem(caches)
+    def owners(self, snapshot: Snapshot) -> list[Workload[Serving]]:
+        """Return the endpoints of a snapshot that have an engine, and take them as those whose objects are wanted."""
+        endpoints = self.parents(snapshot)
+        with self._lock:
+            self._wanted = {endpoint.uid: endpoint for endpoint in endpoints}
+        return endpoints
+
+    def read_name(self, parent: Workload[Serving]) -> str:
+        """Name what is read for an endpoint."""
+        return f"{parent.spec.engine} of {parent.spec.team}/{parent.spec.name}"
+
+    def work_name(self, parent: Workload[Serving]) -> str:
+        """Name what is done for an endpoint."""
+        return f"{parent.spec.engine} {parent.spec.team}/{parent.spec.name}"
+
+    def report(self, parent: Workload[Serving]) -> EngineEndpoint:
+        """Return what its engine reports of an endpoint."""
+        watch = self.watch_of(parent)
+        kind = watch.driver.kind
+        if not watch.is_synced:
+            problem = watch.problem()
             # Until the objects are listed it may exist.
             return EngineEndpoint(kind=kind, is_there=problem is None, message=problem or "")
-        there = caches.of(endpoint)
-        refusal = self._problems.refusal(endpoint.uid)
-        if there is None:
+        item = object_of(watch, parent)
+        refusal = self._problems.refusal(parent.uid)
+        if item is None:
             return EngineEndpoint(kind=kind, message="" if refusal is None else refusal.problem)
-        made = [each.content for each in caches.made_from(there)]
-        told = caches.driver.observe(there.content, made)
-        if refusal is not None and refusal.content != _given(there):
-            return replace(told, ready=False, message=refusal.problem)
-        finding = self._problems.finding(endpoint.uid, _target(endpoint))
-        return told if told.ready or not finding else replace(told, message=finding)
+        made = [part.content for part in made_from(watch, item)]
+        report = watch.driver.observe(item.content, made)
+        if refusal is not None and refusal.content != _given(item):
+            return replace(report, ready=False, message=refusal.problem)
+        finding = self._problems.finding(parent.uid, _target(parent))
+        return report if report.ready or not finding else replace(report, message=finding)
 
-    def act(self, turn: Turn) -> None:
-        """Queue the work that follows from a snapshot."""
-        agent, seen = turn.agent, turn.snapshot
-        self._is_behind = False
-        wanted = {each.uid: each for each in _endpoints(seen)}
-        with self._lock:
-            self._wanted = wanted
-        self._problems.keep(wanted.keys())
-        for endpoint in wanted.values():
-            name = f"{endpoint.spec.engine} {endpoint.spec.team}/{endpoint.spec.name}"
-            with self._view.isolation.of(name):
-                self._is_behind = self._act_on(endpoint, name, agent) or self._is_behind
-
-    def _act_on(self, endpoint: Workload[Serving], name: str, agent: Agent) -> bool:
-        """Queue the work that one endpoint needs; return whether more is to come."""
+    def watch_of(self, endpoint: Workload[Serving]) -> EngineWatch[EndpointDriver]:
+        """Return the watches of an endpoint's engine."""
         assert endpoint.spec.engine is not None
-        uid, caches = endpoint.uid, self._watch(endpoint.spec.engine)
-        if not caches.is_synced:
+        return self.watch(endpoint.spec.engine)
+
+    def begin(self, engine: AnyEngine) -> EngineWatch[EndpointDriver]:
+        """Return the watches of an engine, not yet started."""
+        driver = driver_of(EndpointEngine(engine))
+        api, plural = driver.made
+        return EngineWatch(
+            engine=engine,
+            driver=driver,
+            objects=self.cache_of(engine, driver.api, driver.plural, _read),
+            parts=self.cache_of(engine, api, plural, _read),
+            made=(plural, api),
+        )
+
+    def act_on(self, parent: Workload[Serving], turn: Turn) -> bool:
+        """Queue the work that one endpoint needs; return whether more is to come."""
+        agent, endpoint, name = turn.agent, parent, self.work_name(parent)
+        uid, watch = endpoint.uid, self.watch_of(endpoint)
+        if not watch.is_synced:
             return True
-        there = caches.of(endpoint)
+        item = object_of(watch, endpoint)
         if not _is_to_run(endpoint):
-            if there is not None and not there.is_leaving:
-                agent.submit(uid, f"delete {name}", partial(self._delete, caches, there))
+            if item is not None and not item.is_leaving:
+                agent.submit(uid, f"delete {name}", partial(self._delete, watch, item))
             return False
         content = self._content(endpoint)
         if content is None:
             return False
-        given = content["metadata"]["annotations"][GIVEN]
-        if there is None or (_given(there) != given and not there.is_leaving):
-            if not self._problems.is_paused(uid, given):
+        digest = content["metadata"]["annotations"][GIVEN]
+        if item is None or (_given(item) != digest and not item.is_leaving):
+            if not self._problems.is_paused(uid, digest):
                 agent.submit(uid, f"give {name}", partial(self._write, uid))
             return True
-        if there.is_leaving:
+        if item.is_leaving:
             return True
-        if self._look(endpoint, caches).ready:
+        if self.report(endpoint).ready:
             self._problems.clear(uid)
             return False
         if self._problems.is_due(uid):
@@ -204,7 +166,7 @@ class EndpointController(Controller):
         if models is None:
             # No resource is known for GPUs that no node is labelled with; kube-scheduler reports those.
             models = ()
-        return rendered(endpoint_driver_of(engine), replace(handover, device=device_of(replica, nodes), models=models))
+        return rendered(driver_of(engine), replace(handover, device=device_of(replica, nodes), models=models))
 
     def _write(self, uid: str) -> None:
         """Write the wanted object of an engine."""
@@ -215,8 +177,8 @@ class EndpointController(Controller):
         content = self._content(endpoint)
         if content is None:
             return
-        caches, given = self._caches[endpoint.spec.engine], content["metadata"]["annotations"][GIVEN]
-        path = _path(caches.driver, endpoint.spec.team, content["metadata"]["name"])
+        watch, digest = self.watch_of(endpoint), content["metadata"]["annotations"][GIVEN]
+        path = path_of(watch.driver, endpoint.spec.team, content["metadata"]["name"])
         try:
             problem = self._taken(path, endpoint)
             answer = None if problem is not None else self._client.apply(path, content)
@@ -225,84 +187,70 @@ class EndpointController(Controller):
             if phase is None:
                 raise
             answer = None
-        self._problems.answered(uid, problem, given)
+        self._problems.answered(uid, problem, digest)
         if answer is not None:
-            caches.objects.put(answer)
+            watch.objects.put(answer)
         self._view.wake()
 
     def _taken(self, path: str, endpoint: Workload[Serving]) -> str | None:
         """Report that another object has the name; None if none has."""
         try:
-            there = self._client.get(path)
+            content = self._client.get(path)
         except ApiError as error:
             if error.status != 404:
                 raise
             return None
-        owner = names.controller_of(there["metadata"])
+        owner = names.controller_of(content["metadata"])
         if owner.get("uid") == endpoint.uid:
             return None
-        kind, name = there["kind"], there["metadata"]["name"]
+        kind, name = content["kind"], content["metadata"]["name"]
         if names.group_of(owner) == names.DOMAIN:
             return f"the {kind} {name} of an endpoint that had the name before is on its way out"
         return f"a {kind} named {name} exists that Fairlead did not create; delete it, or give another name"
 
-    def _delete(self, caches: _Caches, there: _Kept) -> None:
+    def _delete(self, watch: EngineWatch[EndpointDriver], item: _Kept) -> None:
         if not self._may_act():
             return
-        namespace, _, name = there.key.partition("/")
+        namespace, _, name = item.key.partition("/")
         # It stays until all of its pods are gone.
-        options = {"propagationPolicy": "Foreground", "preconditions": {"uid": there.uid}}
+        options = {"propagationPolicy": "Foreground", "preconditions": {"uid": item.uid}}
         try:
-            content = self._client.delete(_path(caches.driver, namespace, name), options)
+            content = self._client.delete(path_of(watch.driver, namespace, name), options)
         except ApiError as error:
             if error.status not in (404, 409):
                 raise
             return
-        if content.get("kind") == caches.driver.kind and "deletionTimestamp" in content["metadata"]:
-            caches.objects.put(content)
+        if content.get("kind") == watch.driver.kind and "deletionTimestamp" in content["metadata"]:
+            watch.objects.put(content)
 
     def _ask(self, endpoint: Workload[Serving]) -> None:
         """Record the problem of the target's newest pod that is not ready, which says more than engines do."""
         query, target = {"labelSelector": f"{names.ENDPOINT_UID}={endpoint.uid}"}, _target(endpoint)
         pods = self._client.items(f"/api/v1/namespaces/{endpoint.spec.team}/pods", query)
-        pods_of_target = [each for each in pods if each["metadata"]["labels"].get(names.REVISION, target) == target]
-        found = ""
-        for pod in sorted(pods_of_target, key=lambda each: str(each["metadata"].get("creationTimestamp"))):
-            found = trouble_of(pod) or found
-        if self._problems.find(endpoint.uid, found, target):
+        pods_of_target = [pod for pod in pods if pod["metadata"]["labels"].get(names.REVISION, target) == target]
+        trouble = ""
+        for pod in sorted(pods_of_target, key=lambda pod: str(pod["metadata"].get("creationTimestamp"))):
+            trouble = trouble_of(pod) or trouble
+        if self._problems.find(endpoint.uid, trouble, target):
             self._view.wake()
 
-    def _watch(self, engine: EndpointEngine) -> _Caches:
-        found = self._caches.get(engine)
-        if found is None:
-            driver = endpoint_driver_of(engine)
-            query = {"labelSelector": f"{names.ENGINE}={engine.value},{names.ENDPOINT_UID}"}
 
-            def cache(api: str, plural: str) -> Cache[_Kept]:
-                return Cache(
-                    self._client, f"/apis/{api}/{plural}", _read, lambda *_: self._view.wake(),
-                    synced=self._view.wake, query=query, idle_s=self._idle_s,
-                )  # fmt: skip
+def object_of(watch: EngineWatch[EndpointDriver], endpoint: Workload[Serving]) -> _Kept | None:
+    """Return the object of an endpoint, which has its name and its namespace, and is owned by it."""
+    item: _Kept | None = watch.objects.get(f"{endpoint.spec.team}/{endpoint_name(endpoint.spec)}")
+    return None if item is None or item.owner_uid != endpoint.uid else item
 
-            found = _Caches(driver=driver, objects=cache(driver.api, driver.plural), made=cache(*driver.made))
-            self._caches[engine] = found
-            found.objects.start()
-            found.made.start()
-        return found
 
-    def _problem(self, caches: _Caches) -> str | None:
-        """Report what a cluster lacks for an engine, or forbids; None if nothing is known to be missing."""
-        driver = caches.driver
-        for cache, kind, api in (
-            (caches.objects, driver.kind, driver.api),
-            (caches.made, driver.made[1], driver.made[0]),
-        ):
-            trouble = None if cache.is_synced else cache.trouble
-            if isinstance(trouble, ApiError) and trouble.status == 404:
-                return missing(driver.engine, kind, api)
-            if isinstance(trouble, ApiError) and trouble.status == 403:
-                return f"the operator may not watch {kind} ({api}): `fairlead install` gives it the right"
-        return None
+def made_from(watch: EngineWatch[EndpointDriver], item: _Kept) -> list[_Kept]:
+    """Return the objects that the engine created from an endpoint's; one between them has the same name."""
+    namespace, _, name = item.key.partition("/")
+    return [
+        part
+        for part in watch.parts.all()
+        if part.endpoint_uid == item.endpoint_uid
+        and part.key.startswith(f"{namespace}/")
+        and (part.owner_uid == item.uid or part.owner_name == name)
+    ]
 
 
 def handover_of(endpoint: Workload[Serving]) -> Handover | None:
@@ -358,29 +306,20 @@ def _clause(text: object) -> str:
     return " ".join(str(text or "it does not say why").split()).rstrip(".")[:400]
 
 
-def _endpoints(seen: Snapshot) -> list[Workload[Serving]]:
-    found = [parent for parent in seen.parents if isinstance(parent.spec, Serving) and parent.spec.engine is not None]
-    return cast("list[Workload[Serving]]", found)
-
-
 def _target(endpoint: Workload[Serving]) -> str:
     """The name of the revision that is to serve; empty before there is one."""
     detail = detail_of(endpoint)
-    found = detail.revision(detail.target)
-    return "" if found is None else found.name
+    revision = detail.revision(detail.target)
+    return "" if revision is None else revision.name
 
 
 def _is_to_run(endpoint: Workload[Serving]) -> bool:
     return endpoint.intent is Intent.RUN and endpoint.status.phase is Phase.RUNNING
 
 
-def _given(there: _Kept) -> str | None:
-    found: str | None = (there.content["metadata"].get("annotations") or {}).get(GIVEN)
-    return found
-
-
-def _path(driver: EndpointDriver, namespace: str, name: str) -> str:
-    return f"/apis/{driver.api}/namespaces/{namespace}/{driver.plural}/{name}"
+def _given(item: _Kept) -> str | None:
+    digest: str | None = (item.content["metadata"].get("annotations") or {}).get(GIVEN)
+    return digest
 
 
 def _read(content: dict[str, Any]) -> _Kept | None:

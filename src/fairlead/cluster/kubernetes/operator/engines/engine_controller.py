@@ -80,106 +80,106 @@ class EngineController(Controller):
         now = turn.now
         changed, _ = self._marks.take()
         for uid in changed | self._unsettled:
-            found = self._view.find(uid)
-            engine = None if found is None or found.workload is None else found.workload.spec.engine
-            is_settled = found is None or engine is None
-            if found is not None and engine is not None:
-                with self._view.isolation.of(f"{engine} of {found.kind} {found.key}"):
-                    is_settled = self._look_after(found, engine, now)
+            item = self._view.find(uid)
+            engine = None if item is None or item.workload is None else item.workload.spec.engine
+            is_settled = item is None or engine is None
+            if item is not None and engine is not None:
+                with self._view.isolation.of(f"{engine} of {item.kind} {item.key}"):
+                    is_settled = self._look_after(item, engine, now)
             if is_settled:
                 self._unsettled.discard(uid)
             else:
                 self._unsettled.add(uid)
 
-    def _look_after(self, found: TrainingObject, engine: Engine, now: float) -> bool:
+    def _look_after(self, item: TrainingObject, engine: Engine, now: float) -> bool:
         """Queue the work that one run needs; return whether only a change can bring more."""
-        gang, run = found.state.gang, found.workload
+        gang, run = item.state.gang, item.workload
         if gang is None or run is None:
             return True
-        self._view.engines.watch(run.spec, found.uid)
+        self._view.engines.watch(run.spec, item.uid)
         if not self._view.engines.is_ready(run.spec):
-            return self._bear_missing(found, gang, engine, now)
+            return self._bear_missing(item, gang, engine, now)
         self._missing_since.pop(engine, None)
-        there = self._view.engines.of_run(found.uid)
-        is_told = any(notice.pod_uid.startswith(f"{found.uid}-{gang.attempt}-") for notice in found.state.notices)
-        going = [each for attempt, each in there.items() if attempt != gang.attempt or is_told]
-        for each in going:
-            if not each.is_leaving:
-                name = f"delete {each.engine} {each.key} {each.uid}"
-                self._agent.submit(found.uid, name, partial(self._delete, each))
-        if gang.attempt in there and not going:
-            unfit = _unfit_elsewhere(found, run.spec, there[gang.attempt])
+        objects = self._view.engines.of_run(item.uid)
+        is_told = any(notice.pod_uid.startswith(f"{item.uid}-{gang.attempt}-") for notice in item.state.notices)
+        going = [engine_object for attempt, engine_object in objects.items() if attempt != gang.attempt or is_told]
+        for engine_object in going:
+            if not engine_object.is_leaving:
+                name = f"delete {engine_object.engine} {engine_object.key} {engine_object.uid}"
+                self._agent.submit(item.uid, name, partial(self._delete, engine_object))
+        if gang.attempt in objects and not going:
+            unfit = _unfit_elsewhere(item, run.spec, objects[gang.attempt])
             if unfit is not None:
-                return self._withdraw(found, gang, there[gang.attempt], unfit)
-            return self._is_explained(found, gang, there[gang.attempt], now)
-        if going or is_told or gang.created or not _is_wanted(found, gang):
+                return self._withdraw(item, gang, objects[gang.attempt], unfit)
+            return self._is_explained(item, gang, objects[gang.attempt], now)
+        if going or is_told or gang.created or not _is_wanted(item, gang):
             return not going
-        if self._view.over(found.uid):
+        if self._view.over(item.uid):
             return True  # it was refused, which the loop is to know
-        name = f"hand {found.key}-{gang.attempt} to {engine}"
-        self._agent.submit(found.uid, name, partial(self._create, found.uid, gang.attempt))
+        name = f"hand {item.key}-{gang.attempt} to {engine}"
+        self._agent.submit(item.uid, name, partial(self._create, item.uid, gang.attempt))
         return False
 
-    def _is_explained(self, found: TrainingObject, gang: Gang, there: EngineObject, now: float) -> bool:
+    def _is_explained(self, item: TrainingObject, gang: Gang, engine_object: EngineObject, now: float) -> bool:
         """Read why an engine does not create all pods if no reason is known; return whether nothing is left to read."""
-        is_late = found.state.status.phase is Phase.STARTING and there.observed.stage is Stage.WAITING
-        num_pods = sum(pod.attempt == gang.attempt for pod in self._view.pods_of(found.uid).values())
-        if not is_late or num_pods >= len(gang.nodes) or self._view.engines.is_explained(there):
-            self._asked.pop(found.uid, None)
+        is_late = item.state.status.phase is Phase.STARTING and engine_object.observed.stage is Stage.WAITING
+        num_pods = sum(pod.attempt == gang.attempt for pod in self._view.pods_of(item.uid).values())
+        if not is_late or num_pods >= len(gang.nodes) or self._view.engines.is_explained(engine_object):
+            self._asked.pop(item.uid, None)
             return True
-        asked_at = self._asked.setdefault(found.uid, now - ASK_EVERY_S + ASK_AFTER_S)
+        asked_at = self._asked.setdefault(item.uid, now - ASK_EVERY_S + ASK_AFTER_S)
         if now - asked_at >= ASK_EVERY_S:
-            self._asked[found.uid] = now
-            self._agent.submit(found.uid, f"ask why {there.key} lacks pods", partial(self._ask, there))
+            self._asked[item.uid] = now
+            self._agent.submit(item.uid, f"ask why {engine_object.key} lacks pods", partial(self._ask, engine_object))
         return False
 
-    def _withdraw(self, found: TrainingObject, gang: Gang, there: EngineObject, why: str) -> bool:
+    def _withdraw(self, item: TrainingObject, gang: Gang, engine_object: EngineObject, why: str) -> bool:
         """End a start that another cluster could not carry out; whether its object is on its way out."""
-        if not self._view.over(found.uid):
-            self._bury(found, gang, PodPhase.FAILED, why)
-        if not there.is_leaving:
-            name = f"delete {there.engine} {there.key} {there.uid}"
-            self._agent.submit(found.uid, name, partial(self._delete, there))
-        return there.is_leaving
+        if not self._view.over(item.uid):
+            self._bury(item, gang, PodPhase.FAILED, why)
+        if not engine_object.is_leaving:
+            name = f"delete {engine_object.engine} {engine_object.key} {engine_object.uid}"
+            self._agent.submit(item.uid, name, partial(self._delete, engine_object))
+        return engine_object.is_leaving
 
-    def _ask(self, there: EngineObject) -> None:
+    def _ask(self, engine_object: EngineObject) -> None:
         """Record the newest warning of an engine's object, or of what it has created so far."""
-        namespace, _, name = there.key.partition("/")
+        namespace, _, name = engine_object.key.partition("/")
         path = f"/api/v1/namespaces/{namespace}/events"
-        said: list[tuple[str, str]] = []
+        warnings: list[tuple[str, str]] = []
         for event in self._client.items(path, {"fieldSelector": "type=Warning"}):
             of = str(event["involvedObject"].get("name") or "")
             if of == name or of.startswith(f"{name}-"):
-                told = str(event.get("lastTimestamp") or event.get("eventTime") or "")
+                at = str(event.get("lastTimestamp") or event.get("eventTime") or "")
                 kind = str(event["involvedObject"].get("kind") or "object")
-                said.append((told, f"its {kind} says {words(event, fallback='nothing')}"))
-        if said:
-            self._view.engines.note_warning(there, max(said)[1])
+                warnings.append((at, f"its {kind} says {words(event, fallback='nothing')}"))
+        if warnings:
+            self._view.engines.note_warning(engine_object, max(warnings)[1])
 
-    def _bear_missing(self, found: TrainingObject, gang: Gang, engine: Engine, now: float) -> bool:
+    def _bear_missing(self, item: TrainingObject, gang: Gang, engine: Engine, now: float) -> bool:
         """Wait for an engine's objects to be listed; end the attempt if the cluster lacks the engine."""
-        run = found.workload
+        run = item.workload
         missing = None if run is None else self._view.engines.problem(run.spec)
         if missing is None:
-            return not _is_wanted(found, gang)
+            return not _is_wanted(item, gang)
         since = self._missing_since.setdefault(engine, now)
-        if now - since < PATIENCE_S or not _is_wanted(found, gang):
+        if now - since < PATIENCE_S or not _is_wanted(item, gang):
             return False
-        self._bury(found, gang, PodPhase.FAILED, missing)
+        self._bury(item, gang, PodPhase.FAILED, missing)
         return True
 
     def _create(self, uid: str, attempt: int) -> None:
-        found = self._view.find(uid)
+        item = self._view.find(uid)
         flight = (uid, attempt, 0)
-        if found is None or not self._view.begin(flight):
+        if item is None or not self._view.begin(flight):
             return
         try:
-            gang = found.state.gang
-            if gang is None or gang.attempt != attempt or not _is_wanted(found, gang) or not self._may_act():
+            gang = item.state.gang
+            if gang is None or gang.attempt != attempt or not _is_wanted(item, gang) or not self._may_act():
                 return
-            refused = self._agent.equipping_refusal(found, attempt)
+            refused = self._agent.equipping_refusal(item, attempt)
             if refused is not None:
-                self._bury(found, gang, *refused)
+                self._bury(item, gang, *refused)
                 return
             latest = self._view.find(uid)
             if latest is not None and latest.state.gang is not None and self._may_act():
@@ -187,9 +187,9 @@ class EngineController(Controller):
         finally:
             self._view.finish(flight)
 
-    def _post(self, found: TrainingObject, gang: Gang) -> None:
-        run = found.workload
-        if run is None or run.spec.engine is None or not _is_wanted(found, gang):
+    def _post(self, item: TrainingObject, gang: Gang) -> None:
+        run = item.workload
+        if run is None or run.spec.engine is None or not _is_wanted(item, gang):
             return
         driver = driver_of(run.spec.engine)
         models = models_of(run.spec, self._view.nodes.all())
@@ -200,41 +200,41 @@ class EngineController(Controller):
                 f"no node has {what} GPUs by its labels, by which its engine places; correct `resources.gpu`, "
                 "or name the nodes under `kubernetes.spec.nodeSelector` and ask for a number of GPUs"
             )
-            self._bury(found, gang, PodPhase.FAILED, message)
+            self._bury(item, gang, PodPhase.FAILED, message)
             return
-        files = found.workdir
+        files = item.workdir
         settings = replace(self._settings, workdir=part_names(files), archive=archive_place(files))
         device = device_of(run.spec, self._view.nodes.all())
         start = Submission(workload=run, attempt=gang.attempt, settings=settings, device=device, models=models)
         for content in driver.render(start):
-            path = path_of(driver, found.namespace, kind=content["kind"])
+            path = path_of(driver, item.namespace, kind=content["kind"])
             try:
                 answer = self._client.create(path, content, patience_s=self._create_s)
             except ApiError as error:
                 if error.reason != "AlreadyExists":
-                    phase, message = refusals.explain(error, found.namespace, kind=content["kind"])
+                    phase, message = refusals.explain(error, item.namespace, kind=content["kind"])
                     if phase is None:
                         raise
-                    self._bury(found, gang, phase, message)
+                    self._bury(item, gang, phase, message)
                     return
                 answer = self._client.get(f"{path}/{content['metadata']['name']}")
-                if controller_of(answer["metadata"]).get("uid") != found.uid:
-                    self._bury(found, gang, PodPhase.FAILED, _taken(content))
+                if controller_of(answer["metadata"]).get("uid") != item.uid:
+                    self._bury(item, gang, PodPhase.FAILED, _taken(content))
                     return
         self._view.engines.put(run.spec.engine, answer)
 
-    def _delete(self, each: EngineObject) -> None:
+    def _delete(self, engine_object: EngineObject) -> None:
         if not self._may_act():
             return
-        driver = driver_of(each.engine)
-        namespace, _, name = each.key.partition("/")
+        driver = driver_of(engine_object.engine)
+        namespace, _, name = engine_object.key.partition("/")
         # It stays until all of its pods are gone, so that nothing it owns creates new pods that nobody needs.
-        options = {"propagationPolicy": "Foreground", "preconditions": {"uid": each.uid}}
+        options = {"propagationPolicy": "Foreground", "preconditions": {"uid": engine_object.uid}}
         for kind in driver.beside:
             self._remove(path_of(driver, namespace, name, kind=kind), {"propagationPolicy": "Background"})
         content = self._remove(path_of(driver, namespace, name), options)
         if content is not None and content.get("kind") == driver.kind and "deletionTimestamp" in content["metadata"]:
-            self._view.engines.put(each.engine, content)
+            self._view.engines.put(engine_object.engine, content)
 
     def _remove(self, path: str, options: Object) -> Object | None:
         """Delete an object; return None if it is gone already, or another one has its name."""
@@ -245,14 +245,14 @@ class EngineController(Controller):
                 raise
             return None
 
-    def _bury(self, found: TrainingObject, gang: Gang, phase: PodPhase, message: str) -> None:
+    def _bury(self, item: TrainingObject, gang: Gang, phase: PodPhase, message: str) -> None:
         """Record the end of all members of an attempt that never came to be."""
         for index in range(len(gang.nodes)):
             member = gang.member(index)
             self._view.bury(
                 Pod(
-                    uid=f"{found.uid}-{gang.attempt}-{index}",
-                    workload_uid=found.uid,
+                    uid=f"{item.uid}-{gang.attempt}-{index}",
+                    workload_uid=item.uid,
                     attempt=gang.attempt,
                     index=index,
                     node="",
@@ -269,12 +269,12 @@ def models_of(spec: Training, nodes: Iterable[NodeObject]) -> tuple[tuple[str, s
     gpu = spec.resources.gpu
     if gpu is None or (gpu.model is None and gpu.min_memory_bytes is None):
         return ()
-    found: set[tuple[str, str]] = set()
+    labels: set[tuple[str, str]] = set()
     for node in nodes:
         key = next((label for label in MODEL_LABELS if label in node.labels), None)
         if key is not None and matches(node.gpu_model, node.gpu_memory_bytes, gpu.model, gpu.min_memory_bytes):
-            found.add((key, node.labels[key]))
-    return tuple(sorted(found)) or None
+            labels.add((key, node.labels[key]))
+    return tuple(sorted(labels)) or None
 
 
 def device_of(spec: Training, nodes: Iterable[NodeObject]) -> DeviceResource | None:
@@ -292,16 +292,17 @@ def device_of(spec: Training, nodes: Iterable[NodeObject]) -> DeviceResource | N
     return DeviceResource(name=whole_resource(offered), count=gpu.num_devices)
 
 
-def _unfit_elsewhere(found: TrainingObject, spec: Training, there: EngineObject) -> str | None:
+def _unfit_elsewhere(item: TrainingObject, spec: Training, engine_object: EngineObject) -> str | None:
     """Tell why a run cannot be carried out by the cluster to which MultiKueue sends it; None where it can."""
-    if not there.is_dispatched or found.state.status.phase is not Phase.STARTING:
+    if not engine_object.is_dispatched or item.state.status.phase is not Phase.STARTING:
         return None
-    if there.engine is not Engine.KUEUE:
+    if engine_object.engine is not Engine.KUEUE:
         return (
             f"queue {spec.queue} sends what it admits to other clusters with MultiKueue, where pods of "
-            f"`engine: {there.engine}` lack what Fairlead gives them here; use `engine: kueue`, or another queue"
+            f"`engine: {engine_object.engine}` lack what Fairlead gives them here; use `engine: kueue`, "
+            "or another queue"
         )
-    if part_names(found.workdir):
+    if part_names(item.workdir):
         return (
             f"queue {spec.queue} sends what it admits to other clusters with MultiKueue, and the files of `workdir` "
             "are kept in this one; build them into `image` and leave `workdir` out, or use another queue"
@@ -309,9 +310,9 @@ def _unfit_elsewhere(found: TrainingObject, spec: Training, there: EngineObject)
     return None
 
 
-def _is_wanted(found: TrainingObject, gang: Gang) -> bool:
+def _is_wanted(item: TrainingObject, gang: Gang) -> bool:
     """Return whether the attempt is the run's current one, and is not over."""
-    status = found.state.status
+    status = item.state.status
     return gang.attempt == status.attempt and status.phase in (Phase.STARTING, Phase.RUNNING)
 
 

@@ -46,9 +46,9 @@ class EngineProblems:
     def keep(self, uids: Collection[str]) -> None:
         """Forget everything about other uids."""
         with self._lock:
-            self._refusals = {uid: each for uid, each in self._refusals.items() if uid in uids}
-            self._findings = {uid: each for uid, each in self._findings.items() if uid in uids}
-            self._asked = {uid: each for uid, each in self._asked.items() if uid in uids}
+            self._refusals = {uid: refusal for uid, refusal in self._refusals.items() if uid in uids}
+            self._findings = {uid: finding for uid, finding in self._findings.items() if uid in uids}
+            self._asked = {uid: asked_at for uid, asked_at in self._asked.items() if uid in uids}
 
     def refusal(self, uid: str) -> Refusal | None:
         """Return the refusal of the last request; None if it was accepted."""
@@ -70,14 +70,14 @@ class EngineProblems:
     def finding(self, uid: str, of: str = "") -> str:
         """Return why a part of an object is not ready, as found last; empty if nothing is known of that part."""
         with self._lock:
-            part, found = self._findings.get(uid, (of, ""))
-        return found if part == of else ""
+            part, finding = self._findings.get(uid, (of, ""))
+        return finding if part == of else ""
 
-    def find(self, uid: str, found: str, of: str = "") -> bool:
+    def find(self, uid: str, finding: str, of: str = "") -> bool:
         """Record why a part of an object is not ready; return whether that differs from the finding before."""
         with self._lock:
-            before, self._findings[uid] = self._findings.get(uid, (of, "")), (of, found)
-        return before != (of, found)
+            before, self._findings[uid] = self._findings.get(uid, (of, "")), (of, finding)
+        return before != (of, finding)
 
     def clear(self, uid: str) -> None:
         """Forget the finding of an object that is ready."""
@@ -87,8 +87,8 @@ class EngineProblems:
     def is_due(self, uid: str) -> bool:
         """Return whether it is time to read why an object is not ready; if so, the next time counts from now."""
         with self._lock:
-            now, asked = self._now(), self._asked.get(uid)
-            if asked is not None and now - asked < ASK_EVERY_S:
+            now, asked_at = self._now(), self._asked.get(uid)
+            if asked_at is not None and now - asked_at < ASK_EVERY_S:
                 return False
             self._asked[uid] = now
             return True
