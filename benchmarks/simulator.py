@@ -59,13 +59,13 @@ def main(given: Sequence[str] | None = None) -> None:
     last = time.monotonic()
     began = time.process_time()
 
-    def told(ended: int, seconds: float) -> None:
+    def report(ended: int, seconds: float) -> None:
         nonlocal last
         if time.monotonic() - last > 10 and sys.stderr.isatty():
             last = time.monotonic()
             print(f"{ended} ended, day {seconds / 86400:.1f}, {time.process_time() - began:.0f} s", file=sys.stderr)
 
-    outcome = simulate(arrivals, pools, World(), rules=POLICIES[arguments.policy], told=told)
+    outcome = simulate(arrivals, pools, World(), rules=POLICIES[arguments.policy], report=report)
     cpu_s = time.process_time() - began
     figures = summary(outcome)
     row = {

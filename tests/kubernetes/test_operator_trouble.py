@@ -46,7 +46,7 @@ def test_the_trouble_of_the_leader_is_on_its_lease_at_the_next_renewal_and_goes_
     with serving(Leases) as url:
         client = client_of(url)
         election = Election(
-            client, namespace="n", name="fairlead-operator", identity="me", told=lambda: {TROUBLE: troubles[0]},
+            client, namespace="n", name="fairlead-operator", identity="me", annotate=lambda: {TROUBLE: troubles[0]},
             changed=changed.set, beat_s=0.05,
         )  # fmt: skip
         election.start()

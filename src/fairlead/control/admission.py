@@ -119,7 +119,7 @@ def admit_as(
     runs: list[Admission] = []
     # The resources of a pipeline's driver are not available to the runs that it waits for.
     driver: Training | None = getattr(spec, "driver", None)
-    team = next((each for each in cluster.teams() if each.name == spec.team), None)
+    team = next((member for member in cluster.teams() if member.name == spec.team), None)
     held = 0 if driver is None else driver.resources.cpu_milli or 0
 
     def of(run: Training) -> Training:

@@ -42,4 +42,4 @@ def balances(cluster: ClusterClient, now: float) -> list[Balance]:
 def balances_of(teams: Iterable[Team], bill: Statement[Payer]) -> list[Balance]:
     """Return the balances of teams, given the bill of this month by account."""
     spent = spending_of(bill.lines)
-    return [Balance(account=each, spent=each.spent(spent)) for each in accounts_of(teams)]
+    return [Balance(account=account, spent=account.spent(spent)) for account in accounts_of(teams)]

@@ -77,10 +77,10 @@ def push(
         raise InvalidSpec((f"The model's name: {problem}.",))
     by = None if objective is None else read_objective(objective)
     made = _of_source(cluster, source)
-    told = {**made.metrics, **(metrics or {})}
-    if by is not None and by[0] not in told:
-        raise without_metric(source, by[0], told)
-    if by is None and made.objective in told and made.objective is not None and made.goal is not None:
+    all_metrics = {**made.metrics, **(metrics or {})}
+    if by is not None and by[0] not in all_metrics:
+        raise without_metric(source, by[0], all_metrics)
+    if by is None and made.objective in all_metrics and made.objective is not None and made.goal is not None:
         by = made.objective, made.goal
     return cluster.add_model(
         ModelVersion(
@@ -90,7 +90,7 @@ def push(
             content=made.content,
             size_bytes=made.size_bytes,
             created_at=time.time(),
-            metrics=told,
+            metrics=all_metrics,
             objective=None if by is None else by[0],
             goal=None if by is None else by[1],
             lineage=made.lineage,
@@ -136,23 +136,23 @@ def _of_source(cluster: UserClient, text: str) -> ModelVersion:
         )  # fmt: skip
     if reference is None and NAME.problem(text) is not None:
         raise NotFound(f"{text!r} is on this machine, if anywhere, and not on the cluster. {SOURCES}.")
-    found = cluster.find(text if reference is None else reference.name)
-    if isinstance(found.spec, Training) and pipeline_of(found.spec) is not None:
+    workload = cluster.find(text if reference is None else reference.name)
+    if isinstance(workload.spec, Training) and pipeline_of(workload.spec) is not None:
         raise Conflict(f"{text} is a pipeline; push the run of one of its steps.")
     if reference is None:
-        which = LATEST if isinstance(found.spec, Training) else BEST
+        which = LATEST if isinstance(workload.spec, Training) else BEST
         reference = ModelReference(name=text, which=which, is_run=True)
-    chosen = choose(cluster, reference, found, lambda run: open_remote(_place_of(run), scratch=None).steps())
-    metrics, by = _told(chosen, found)
+    chosen = choose(cluster, reference, workload, lambda run: open_remote(_place_of(run), scratch=None).steps())
+    metrics, by = _told(chosen, workload)
     copied = _copy(chosen.run, chosen.step)
     return ModelVersion(
-        name=found.spec.name, version=0, digest=copied.digest, content=Content.CHECKPOINT,
+        name=workload.spec.name, version=0, digest=copied.digest, content=Content.CHECKPOINT,
         size_bytes=copied.size_bytes, created_at=0.0, metrics=metrics, objective=by,
-        goal=_goal(found, by), lineage=_lineage(cluster, chosen), place=copied.place,
+        goal=_goal(workload, by), lineage=_lineage(cluster, chosen), place=copied.place,
     )  # fmt: skip
 
 
-def _told(chosen: ChosenCheckpoint, found: Workload[Any]) -> tuple[dict[str, float], str | None]:
+def _told(chosen: ChosenCheckpoint, workload: Workload[Any]) -> tuple[dict[str, float], str | None]:
     """Return the metrics of a checkpoint and the one by which it compares.
 
     If the series was lost with its pods, the last report supplies them, provided it was at this step.
@@ -164,11 +164,11 @@ def _told(chosen: ChosenCheckpoint, found: Workload[Any]) -> tuple[dict[str, flo
     return metrics, by or ("loss" if "loss" in metrics else None)
 
 
-def _goal(found: Workload[Any], metric: str | None) -> Any:
+def _goal(workload: Workload[Any], metric: str | None) -> Any:
     if metric is None:
         return None
-    asked = found.spec.objective if isinstance(found.spec, Sweep) else None
-    return asked.goal if asked is not None else usual_goal(metric)
+    objective = workload.spec.objective if isinstance(workload.spec, Sweep) else None
+    return objective.goal if objective is not None else usual_goal(metric)
 
 
 def _place_of(run: Workload) -> str:
@@ -203,14 +203,14 @@ def _copy(run: Workload, step: int) -> _Copied:
     manifest = _manifest(store, step)
     files = sorted((name, facts.sha256) for name, facts in manifest.files.items())
     digest = hashlib.sha256(json.dumps(files).encode("utf-8", "surrogatepass")).hexdigest()
-    kept = f"{to}/{FOLDER}/{digest}"
-    copied = _Copied(place=kept, digest=digest, size_bytes=manifest.size)
-    there = open_remote(kept, scratch=None)
-    if there.steps():
+    stored_at = f"{to}/{FOLDER}/{digest}"
+    copied = _Copied(place=stored_at, digest=digest, size_bytes=manifest.size)
+    remote = open_remote(stored_at, scratch=None)
+    if remote.steps():
         return copied
     system, source = open_place(f"{place}/{step_name(step)}", what="models")
-    _, target = open_place(f"{kept}/{step_name(step)}", what="models")
-    what = f"the checkpoint of {run.spec.name} cannot be copied to {kept}"
+    _, target = open_place(f"{stored_at}/{step_name(step)}", what="models")
+    what = f"the checkpoint of {run.spec.name} cannot be copied to {stored_at}"
     try:
         for name, facts in manifest.files.items():
             one, other = f"{source}/{name}", f"{target}/{name}"
@@ -235,8 +235,8 @@ def _manifest(store: ObjectStore, step: int) -> Manifest:
 
 def _lineage(cluster: UserClient, chosen: ChosenCheckpoint) -> dict[str, Any]:
     run = chosen.run
-    kept = cluster.code(run.uid)
-    files = sorted((file.path, file.digest, file.executable) for file in kept.files or ())
+    code = cluster.code(run.uid)
+    files = sorted((file.path, file.digest, file.executable) for file in code.files or ())
     return {
         "kind": "run",
         "run": run.spec.name,
@@ -249,8 +249,8 @@ def _lineage(cluster: UserClient, chosen: ChosenCheckpoint) -> dict[str, Any]:
         "image": run.spec.image,
         "parameters": dict(values_of(run.spec)),
         "code": {
-            "digest": hashlib.sha256(json.dumps(files).encode()).hexdigest() if kept.files is not None else None,
-            "commit": (kept.git or {}).get("commit"),
-            "dirty": (kept.git or {}).get("dirty"),
+            "digest": hashlib.sha256(json.dumps(files).encode()).hexdigest() if code.files is not None else None,
+            "commit": (code.git or {}).get("commit"),
+            "dirty": (code.git or {}).get("dirty"),
         },
     }

@@ -74,12 +74,12 @@ class ClusterSpanExporter(Controller):
         run_object = self._cluster.view.find(uid)
         return "" if run_object is None else run_object.namespace
 
-    def _is_due(self, found: TrainingObject | None, now: float) -> bool:
-        if found is None or found.workload is None or self._namespace not in (None, found.namespace):
+    def _is_due(self, item: TrainingObject | None, now: float) -> bool:
+        if item is None or item.workload is None or self._namespace not in (None, item.namespace):
             return False
-        status = found.state.status
-        is_sent = found.state.traced == end_of(found.workload)
-        return status.phase.is_final and not is_sent and now - end_of(found.workload) < MOST_AGE_S
+        status = item.state.status
+        is_sent = item.state.traced == end_of(item.workload)
+        return status.phase.is_final and not is_sent and now - end_of(item.workload) < MOST_AGE_S
 
     def _send_all(self, uids: tuple[str, ...]) -> None:
         try:
@@ -94,16 +94,16 @@ class ClusterSpanExporter(Controller):
             self._retry_s = 0.0
 
     def _send(self, uid: str) -> None:
-        found = self._cluster.view.find(uid)
-        if found is None or found.workload is None or not self._is_due(found, time.time()):
+        item = self._cluster.view.find(uid)
+        if item is None or item.workload is None or not self._is_due(item, time.time()):
             self._due.pop(uid, None)  # it is gone or goes on, or the receiver did not answer for too long
             return
-        end = end_of(found.workload)
+        end = end_of(item.workload)
         if self._sent.get(uid) != end:
             if not self._may_act():
                 return
-            self._receiver.send(found.workload, spans_of(found.workload, known_events(found), found.state.attempts))
+            self._receiver.send(item.workload, spans_of(item.workload, known_events(item), item.state.attempts))
             self._sent[uid] = end
         if self._may_act():
             # If the object has changed meanwhile, its newer version is marked with the next pass.
-            self._cluster.write(found, replace(found.state, traced=end), is_quiet=True)
+            self._cluster.write(item, replace(item.state, traced=end), is_quiet=True)

@@ -112,18 +112,18 @@ def detect(spec: Training, workdir: Path) -> Detected:
     source = None if script is None else _read(script)
     if script is None or source is None:
         return Detected(spec=spec)
-    found, why = framework_of(source)
-    if found is None:
-        told = f"framework: torchrun's variables alone, since {script.name} {why}; name one with `framework`"
-        return Detected(spec=spec, notes=(told,) if why else ())
-    if any(name in spec.env for name in SET_BY_FRAMEWORK.get(found, ())):
+    framework, why = framework_of(source)
+    if framework is None:
+        note = f"framework: torchrun's variables alone, since {script.name} {why}; name one with `framework`"
+        return Detected(spec=spec, notes=(note,) if why else ())
+    if any(name in spec.env for name in SET_BY_FRAMEWORK.get(framework, ())):
         return Detected(spec=spec)  # the spec sets the rendezvous variables itself
     try:
         # Ranks get the variables that torch needs in any case.
-        chosen = spec if found is Framework.TORCH else replace(spec, framework=found)
+        chosen = spec if framework is Framework.TORCH else replace(spec, framework=framework)
     except BrokenRules:
         return Detected(spec=spec)
-    return Detected(spec=chosen, notes=(f"framework: {found} ({script.name} {why})",))
+    return Detected(spec=chosen, notes=(f"framework: {framework} ({script.name} {why})",))
 
 
 def launcher_of(words: list[str]) -> str | None:
@@ -134,9 +134,9 @@ def launcher_of(words: list[str]) -> str | None:
             return None
         name = os.path.basename(words[at])
         plain = ["python" if name.startswith("python") else name, *words[at + 1 : at + 3]]
-        found = next((" ".join(first) for first in LAUNCHERS if plain[: len(first)] == list(first)), None)
-        if found is not None:
-            return found
+        launcher = next((" ".join(first) for first in LAUNCHERS if plain[: len(first)] == list(first)), None)
+        if launcher is not None:
+            return launcher
     return None
 
 
@@ -239,17 +239,17 @@ def framework_of(source: str) -> tuple[Framework | None, str]:
     except (SyntaxError, ValueError, RecursionError):
         return None, ""
     for table, verb in ((MEETS, "names"), (IMPORTS, "imports")):
-        found: dict[Framework, str] = {}
+        reasons: dict[Framework, str] = {}
         for key, framework in table.items():
             if key in names:
-                found.setdefault(framework, key)
-        of_torch = [each for each in OF_TORCH if each in found]
-        rest = [each for each in found if each not in OF_TORCH]
+                reasons.setdefault(framework, key)
+        of_torch = [framework for framework in OF_TORCH if framework in reasons]
+        rest = [framework for framework in reasons if framework not in OF_TORCH]
         choices = [*of_torch[:1], *rest]
         if len(choices) == 1:
-            return choices[0], f"{verb} {found[choices[0]]}"
+            return choices[0], f"{verb} {reasons[choices[0]]}"
         if choices:
-            return None, f"{verb} {' and '.join(found[choice] for choice in choices)}"
+            return None, f"{verb} {' and '.join(reasons[choice] for choice in choices)}"
     return None, ""
 
 
@@ -266,16 +266,16 @@ def _launched(spec: Training, launcher: str) -> Detected:
 def _script(command: str, workdir: Path) -> Path | None:
     from fairlead.cluster.preflight import read_command  # here, since it imports the specs of all kinds
 
-    asked = read_command(command)
-    if asked is None:
+    argv = read_command(command)
+    if argv is None:
         return None
-    if asked.module is not None:
-        base = workdir.joinpath(*asked.module.split("."))
+    if argv.module is not None:
+        base = workdir.joinpath(*argv.module.split("."))
         places: Iterable[Path] = (base.with_suffix(".py"), base / "__main__.py")
         return next((place for place in places if place.is_file()), None)
-    if asked.script is None or not asked.script.endswith(".py"):
+    if argv.script is None or not argv.script.endswith(".py"):
         return None
-    return workdir / asked.script
+    return workdir / argv.script
 
 
 def _read(script: Path) -> str | None:
@@ -310,4 +310,6 @@ def _names(tree: ast.Module) -> set[str]:
                 at = at.value
             if isinstance(at, ast.Name) and at.id in aliases:
                 used.add(".".join((aliases[at.id], *reversed(path))))
-    return {".".join(parts[:end]) for each in used for parts in [each.split(".")] for end in range(1, len(parts) + 1)}
+    return {
+        ".".join(parts[:end]) for module in used for parts in [module.split(".")] for end in range(1, len(parts) + 1)
+    }

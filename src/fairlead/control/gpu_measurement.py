@@ -47,10 +47,10 @@ def measure(home: Home, env: Mapping[str, str], now: float) -> MeasuredGpu:
     count = int(ended.stdout)
     if not count:
         raise Conflict(f"gpu: the torch of {python} finds no GPU on this machine; measure where there is one")
-    found = measured_on(python, "cuda", count, env, now)
-    others = [each for each in read_measured(home) if each.name != found.name]
-    write_records(home.gpus, "gpus", (*others, found))
-    return found
+    measured = measured_on(python, "cuda", count, env, now)
+    others = [other for other in read_measured(home) if other.name != measured.name]
+    write_records(home.gpus, "gpus", (*others, measured))
+    return measured
 
 
 def measured_on(python: str, device: Device, ranks: int, env: Mapping[str, str], now: float) -> MeasuredGpu:
@@ -70,34 +70,34 @@ def measured_on(python: str, device: Device, ranks: int, env: Mapping[str, str],
             for rank in range(ranks)
         ]  # fmt: skip
         try:
-            said = [process.communicate(timeout=PATIENCE_S)[1] for process in processes]
+            errors = [process.communicate(timeout=PATIENCE_S)[1] for process in processes]
         except subprocess.TimeoutExpired:
             raise Conflict(f"gpu: measuring did not end in {PATIENCE_S:.0f} s") from None
         finally:
             for process in processes:
                 process.kill()
                 process.wait()
-        for each, told in zip(processes, said, strict=True):
-            if each.returncode != 0:
-                raise Conflict(f"gpu: measuring failed: {_last(told)}")
+        for child, error in zip(processes, errors, strict=True):
+            if child.returncode != 0:
+                raise Conflict(f"gpu: measuring failed: {_last(error)}")
         return _of(read_json(result) or {}, now)
 
 
-def _of(found: Mapping[str, Any], now: float) -> MeasuredGpu:
+def _of(fields: Mapping[str, Any], now: float) -> MeasuredGpu:
     """Return the measurement, with the speed computed from the same waves of tiles as estimates use."""
-    processors = found["processors"]
-    waves = waves_of(found["rows"], found["columns"], processors)
+    processors = fields["processors"]
+    waves = waves_of(fields["rows"], fields["columns"], processors)
     flops = 2 * processors * TILE_ROWS * TILE_COLUMNS * waves
     return MeasuredGpu(
-        name=found["name"],
-        memory_bytes=found["memory_bytes"],
+        name=fields["name"],
+        memory_bytes=fields["memory_bytes"],
         processors=processors,
-        tflops=flops / found["seconds_per_depth"] / 1e12,
-        depth=found["depth"],
-        memory_gb_s=found["memory_gb_s"],
-        launch_ms=found["launch_ms"],
-        link_gb_s=found.get("link_gb_s"),
-        latency_ms=found.get("latency_ms"),
+        tflops=flops / fields["seconds_per_depth"] / 1e12,
+        depth=fields["depth"],
+        memory_gb_s=fields["memory_gb_s"],
+        launch_ms=fields["launch_ms"],
+        link_gb_s=fields.get("link_gb_s"),
+        latency_ms=fields.get("latency_ms"),
         at=now,
     )
 

@@ -35,7 +35,7 @@ def run_pass(
     if counts is not None:
         counts.decisions.add(time.perf_counter() - begun)
         counts.seen = seen
-        counts.held = {(each.team, each.name): each.gpu_milli for each in plan.held}
+        counts.held = {(room.team, room.name): room.gpu_milli for room in plan.held}
         counts.debts = dict(seen.debts)
     _note_failures(seen, plan, counts)
     if not plan.changes and plan.standby is None and not plan.partitioning and not plan.withdrawn:
@@ -59,7 +59,7 @@ def _note_failures(seen: Snapshot, plan: Plan, counts: PassCounts | None) -> Non
 
 def _name(seen: Snapshot, uid: str) -> str:
     """Return the name of a workload in a log."""
-    for each in (*seen.workloads, *seen.parents):
-        if each.uid == uid:
-            return f"{type(each.spec).__name__} {each.spec.team}/{each.spec.name}"
+    for workload in (*seen.workloads, *seen.parents):
+        if workload.uid == uid:
+            return f"{type(workload.spec).__name__} {workload.spec.team}/{workload.spec.name}"
     return "a pass"

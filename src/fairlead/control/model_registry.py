@@ -75,16 +75,16 @@ def alias(version: ModelVersion, content: Path, stage: str, env: Mapping[str, st
         ClusterError: The server does not answer.
         Conflict: The server refuses.
     """
-    found = register(version, content, env)
+    registered = register(version, content, env)
     again = f"`fairlead model promote {version} --to {stage}` tries again."
     try:
-        body = {"name": found.name, "alias": stage, "version": found.version}
+        body = {"name": registered.name, "alias": stage, "version": registered.version}
         _Registry(env).models.post("registered-models/alias", body)
     except Refused as error:
         raise Conflict(f"{stage} is not an alias of {version} in the registry: {error}. {again}") from error
     except OSError as error:
         raise ClusterError(f"{stage} is not an alias of {version} in the registry: {error}. {again}") from error
-    return found
+    return registered
 
 
 class _Registry:
@@ -127,8 +127,8 @@ class _Registry:
         wanted = {"filter": f"name = '{version.name}'", "max_results": str(MOST_VERSIONS)}
         for model_version in self.models.get("model-versions/search", **wanted).get("model_versions") or ():
             if {"key": DIGEST, "value": version.digest} in (model_version.get("tags") or ()):
-                found: dict[str, Any] = model_version
-                return found
+                fields: dict[str, Any] = model_version
+                return fields
         return None
 
     def _run_of(self, version: ModelVersion) -> dict[str, Any]:
@@ -156,8 +156,8 @@ class _Registry:
         self._runs.post("runs/update", {"run_id": made["run_id"], "status": "FINISHED", "end_time": now_ms})
         return made
 
-    def _told(self, found: Mapping[str, Any], *, is_new: bool) -> RegisteredVersion:
-        name, number = str(found["name"]), str(found["version"])
+    def _told(self, fields: Mapping[str, Any], *, is_new: bool) -> RegisteredVersion:
+        name, number = str(fields["name"]), str(fields["version"])
         address = f"{self.models.address}/#/models/{name}/versions/{number}"
         return RegisteredVersion(name=name, version=number, address=address, is_new=is_new)
 

@@ -79,40 +79,40 @@ def push(
     if (problem := NAME.problem(name)) is not None:
         raise InvalidSpec((f"The model's name: {problem}.",))
     by = None if objective is None else read_objective(objective)
-    found = _source(cluster, source)
-    told = {**found.metrics, **(metrics or {})}
-    by = by or found.objective
-    if by is not None and by[0] not in told:
+    origin = _source(cluster, source)
+    all_metrics = {**origin.metrics, **(metrics or {})}
+    by = by or origin.objective
+    if by is not None and by[0] not in all_metrics:
         if objective is not None:
-            raise without_metric(source, by[0], told)
+            raise without_metric(source, by[0], all_metrics)
         by = None
     root = cluster.home.artefacts
     try:
         store = Artefacts(root)
         _remove_leftovers(root / INCOMING)
         with store.in_use():
-            digest = found.keep(store)
-            kept = store.path(digest)
-            given = ModelVersion(
+            digest = origin.keep(store)
+            place = store.path(digest)
+            candidate = ModelVersion(
                 name=name,
                 version=0,
                 digest=digest,
-                content=found.content,
-                size_bytes=used_bytes(kept) if kept.is_dir() else kept.stat().st_size,
+                content=origin.content,
+                size_bytes=used_bytes(place) if place.is_dir() else place.stat().st_size,
                 created_at=time.time(),
-                metrics=told,
+                metrics=all_metrics,
                 objective=None if by is None else by[0],
                 goal=None if by is None else by[1],
-                lineage=found.lineage,
+                lineage=origin.lineage,
             )
-            return cluster.add_model(given)
+            return cluster.add_model(candidate)
     except OSError as error:
         raise explained(cluster.home.path, error) from error
 
 
-def without_metric(source: str, metric: str, told: Mapping[str, float]) -> Conflict:
+def without_metric(source: str, metric: str, metrics: Mapping[str, float]) -> Conflict:
     """Return the error for a source that did not report the metric by which versions compare."""
-    known = f"it has: {', '.join(sorted(told))}" if told else "it has none"
+    known = f"it has: {', '.join(sorted(metrics))}" if metrics else "it has none"
     return Conflict(f"{source} reported no {metric}; {known}. Give it with `--metric {metric}=VALUE`.")
 
 
@@ -192,20 +192,24 @@ def _source(cluster: LocalCluster, text: str) -> _Source:
     return _of_model(cluster, resolve(cluster, text))
 
 
-def _of_model(cluster: LocalCluster, found: ResolvedModel) -> _Source:
+def _of_model(cluster: LocalCluster, resolved: ResolvedModel) -> _Source:
     """Return a run's checkpoint or a version of another model as a source."""
-    if found.version is not None:
-        digest = found.version.digest
-        lineage: dict[str, Any] = {"kind": "model", "model": str(found.version), "from": dict(found.version.lineage)}
+    if resolved.version is not None:
+        digest = resolved.version.digest
+        lineage: dict[str, Any] = {
+            "kind": "model",
+            "model": str(resolved.version),
+            "from": dict(resolved.version.lineage),
+        }
         return _Source(
-            keep=lambda _: digest, content=found.content, lineage=lineage, metrics=found.metrics,
-            objective=found.objective,
+            keep=lambda _: digest, content=resolved.content, lineage=lineage, metrics=resolved.metrics,
+            objective=resolved.objective,
         )  # fmt: skip
-    assert found.run is not None
-    assert found.step is not None
-    run, step, path = found.run, found.step, found.path
-    kept = cluster.code(run.uid)
-    files = sorted((file.path, file.digest, file.executable) for file in kept.files or ())
+    assert resolved.run is not None
+    assert resolved.step is not None
+    run, step, path = resolved.run, resolved.step, resolved.path
+    code = cluster.code(run.uid)
+    files = sorted((file.path, file.digest, file.executable) for file in code.files or ())
     lineage = {
         "kind": "run",
         "run": run.spec.name,
@@ -217,17 +221,17 @@ def _of_model(cluster: LocalCluster, found: ResolvedModel) -> _Source:
         "command": run.spec.run,
         "parameters": dict(values_of(run.spec)),
         "code": {
-            "digest": hashlib.sha256(json.dumps(files).encode()).hexdigest() if kept.files is not None else None,
-            "commit": (kept.git or {}).get("commit"),
-            "dirty": (kept.git or {}).get("dirty"),
+            "digest": hashlib.sha256(json.dumps(files).encode()).hexdigest() if code.files is not None else None,
+            "commit": (code.git or {}).get("commit"),
+            "dirty": (code.git or {}).get("dirty"),
         },
     }
     return _Source(
         keep=lambda store: _copy_checkpoint(store, path, step),
         content=Content.CHECKPOINT,
         lineage=lineage,
-        metrics=found.metrics,
-        objective=found.objective,
+        metrics=resolved.metrics,
+        objective=resolved.objective,
     )
 
 
@@ -313,9 +317,9 @@ def _keep(store: Artefacts, copy: Path) -> str:
     Damaged content of the same hash is replaced.
     """
     digest = content_digest(copy)
-    kept = store.path(digest)
-    if os.path.lexists(kept) and not _is_whole(kept, digest):
-        kept.rename(copy.with_name("damaged"))
+    place = store.path(digest)
+    if os.path.lexists(place) and not _is_whole(place, digest):
+        place.rename(copy.with_name("damaged"))
     for path in (*(copy.rglob("*") if copy.is_dir() else ()), copy):
         if path.is_dir() and not path.is_symlink():
             sync_directory(path)
@@ -323,7 +327,7 @@ def _keep(store: Artefacts, copy: Path) -> str:
             with path.open("rb") as file:
                 os.fsync(file.fileno())
     store.keep(copy)
-    sync_directory(kept.parent)
+    sync_directory(place.parent)
     sync_directory(store.root)
     return digest
 

@@ -36,8 +36,10 @@ def open_kubernetes(
     from fairlead.cluster.kubernetes.client.user_client import PERSONAL, UserClient
 
     access = find_access(context=context)
-    told = namespace is not None
-    return UserClient(Client(access, PERSONAL), namespace=namespace or access.namespace, is_told=told, options=options)
+    is_given = namespace is not None
+    return UserClient(
+        Client(access, PERSONAL), namespace=namespace or access.namespace, is_told=is_given, options=options
+    )
 
 
 def open_named(context: str | None, namespace: str | None) -> ClusterClient:

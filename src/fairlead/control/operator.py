@@ -63,7 +63,7 @@ class Operator:
             namespace=settings.namespace,
             name=LEASE,
             identity=settings.identity or f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:6]}",
-            told=self._on_lease,
+            annotate=self._on_lease,
             changed=self.view.wake,
             duration_s=settings.lease_s,
             deadline_s=settings.deadline_s,
@@ -236,7 +236,7 @@ class Operator:
         unreadable = self._unreadable_objects() if with_objects else []
         if not unreadable:
             return ""
-        counts = Counter(each.path.rpartition("/")[2] for each in unreadable)
+        counts = Counter(item.path.rpartition("/")[2] for item in unreadable)
         return f"it cannot read {', '.join(f'{number} of {plural}' for plural, number in sorted(counts.items()))}"
 
     def _metrics(self) -> str:

@@ -50,17 +50,17 @@ class OtherLeaders(Controller):
 
     def _look(self, agent: Agent, now: float) -> None:
         try:
-            found = leaders(self._client)
+            known = leaders(self._client)
         except ApiError as error:
             if error.status != 403:
                 raise
             log.info("it cannot be seen whether other operators lead: %s", error)
             self._next_at = time.monotonic() + AGAIN_S
             return
-        own = next((each for each in found if each.namespace == self._namespace), None)
+        own = next((leader for leader in known if leader.namespace == self._namespace), None)
         if own is None or not self._may_act():
             return
-        others = [each for each in found if each is not own and in_conflict(own, each)]
+        others = [leader for leader in known if leader is not own and in_conflict(own, leader)]
         if not others:
             self._warned = "", now
             return
@@ -69,8 +69,8 @@ class OtherLeaders(Controller):
             f"another operator leads too and may act on the same runs: {names}. Stop all but one; all with "
             f"`--namespace {self._namespace}` take turns"
         )
-        said, at = self._warned
-        if said == note and now - at < AGAIN_S:
+        warning, at = self._warned
+        if warning == note and now - at < AGAIN_S:
             return
         self._warned = note, now
         log.warning("%s", note)

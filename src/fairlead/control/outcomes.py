@@ -287,9 +287,9 @@ def _steps(spans: Iterable[tuple[float, float, float]]) -> Steps:
 
 
 def _total(values: Iterable[float | None]) -> float | None:
-    found = list(values)
-    known = [value for value in found if value is not None]
-    return sum(known) if len(known) == len(found) else None
+    numbers = list(values)
+    known = [value for value in numbers if value is not None]
+    return sum(known) if len(known) == len(numbers) else None
 
 
 def _mean(values: Sequence[float]) -> float | None:

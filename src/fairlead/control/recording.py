@@ -62,19 +62,19 @@ def record(
     workloads: Iterable[Workload], events: Iterable[EventRecord], nodes: Iterable[Node], now: float
 ) -> Recording:
     """Record the history of workloads, and the current nodes."""
-    told: defaultdict[str, list[EventRecord]] = defaultdict(list)
+    records: defaultdict[str, list[EventRecord]] = defaultdict(list)
     for event in events:
-        told[event.workload_uid].append(event)
+        records[event.workload_uid].append(event)
     ordered = sorted(workloads, key=lambda run: (run.created_at, run.uid))
-    seen = {run.uid: _seen(run, told[run.uid], now) for run in ordered}
-    kept = [run for run in ordered if seen[run.uid].lasted_s > 0 or not seen[run.uid].is_over]
-    everybody = [seen[run.uid] for run in kept]
+    seen = {run.uid: _seen(run, records[run.uid], now) for run in ordered}
+    recorded = [run for run in ordered if seen[run.uid].lasted_s > 0 or not seen[run.uid].is_over]
+    everybody = [seen[run.uid] for run in recorded]
     alike: defaultdict[tuple[str, str], list[Seen]] = defaultdict(list)
-    for run in kept:
+    for run in recorded:
         alike[kind_of(run.spec)].append(seen[run.uid])
-    began_at = kept[0].created_at if kept else now
+    began_at = recorded[0].created_at if recorded else now
     arrivals = []
-    for run in kept:
+    for run in recorded:
         peers = alike[kind_of(run.spec)]
         history = peers if sum(peer.is_over for peer in peers) >= ENOUGH else everybody
         arrivals.append(
@@ -88,8 +88,8 @@ def record(
         arrivals=tuple(with_own_names(arrivals)),
         pools=pools_of(nodes),
         began_at=began_at,
-        num_censored=sum(not each.is_over for each in everybody),
-        num_left_out=len(ordered) - len(kept),
+        num_censored=sum(not lifetime.is_over for lifetime in everybody),
+        num_left_out=len(ordered) - len(recorded),
     )
 
 
@@ -101,12 +101,12 @@ def expected_s(run: Seen, history: Sequence[Seen]) -> float:
     if run.is_over:
         return run.lasted_s
     surviving, half = 1.0, None
-    ends = sorted({each.lasted_s for each in history if each.is_over})
+    ends = sorted({lifetime.lasted_s for lifetime in history if lifetime.is_over})
     for end in ends:
         if end <= run.lasted_s:
             continue
-        at_risk = sum(each.lasted_s >= end for each in history)
-        surviving *= 1 - sum(each.is_over and each.lasted_s == end for each in history) / at_risk
+        at_risk = sum(lifetime.lasted_s >= end for lifetime in history)
+        surviving *= 1 - sum(lifetime.is_over and lifetime.lasted_s == end for lifetime in history) / at_risk
         if surviving <= 0.5:
             half = end
             break
@@ -125,7 +125,7 @@ def pools_of(nodes: Iterable[Node]) -> tuple[Pool, ...]:
     used: Counter[str] = Counter()
     pools = []
     for (stem, is_spot, taints, hardware, price), count in sorted(
-        alike.items(), key=lambda each: (each[0][0], -each[1])
+        alike.items(), key=lambda entry: (entry[0][0], -entry[1])
     ):
         used[stem] += 1
         pools.append(
@@ -164,13 +164,13 @@ def _seen(run: Workload, events: Sequence[EventRecord], now: float) -> Seen:
 
 def _bare(spec: Training) -> Training:
     """Reduce a spec to what a trace has: its queue settings, its size and its checkpoints."""
-    asked = spec.resources
+    requests = spec.resources
     return Training(
         name=spec.name,
         team=spec.team,
         run="simulated",
         nodes=spec.nodes,
-        resources=Resources(gpu=asked.gpu, cpu_milli=asked.cpu_milli, memory_bytes=asked.memory_bytes),
+        resources=Resources(gpu=requests.gpu, cpu_milli=requests.cpu_milli, memory_bytes=requests.memory_bytes),
         priority=spec.priority,
         max_duration_s=spec.max_duration_s,
         expected_duration_s=spec.expected_duration_s,

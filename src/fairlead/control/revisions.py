@@ -48,13 +48,13 @@ def plan_revision(
         return None
     if revised == run.spec:
         return Revision(run=run, is_standing=True)
-    found = [*differences(run.spec, revised)]
+    differences_ = [*differences(run.spec, revised)]
     outlook = None
     if isinstance(run.spec, Serving) and isinstance(revised, Serving):
         if run.spec.code != revised.code:
-            found.append(_of_code(cluster, run, admitted, revised))
+            differences_.append(_of_code(cluster, run, admitted, revised))
         outlook = revision_outlook(cast("Workload[Serving]", run), revised, now)
-    return Revision(run=run, differences=tuple(found), outlook=outlook, is_standing=True)
+    return Revision(run=run, differences=tuple(differences_), outlook=outlook, is_standing=True)
 
 
 def _of_code(cluster: ClusterClient, run: AnyWorkload, admitted: Admission[Any], revised: Serving) -> Difference:

@@ -70,14 +70,14 @@ def simulate(
     *,
     teams: Sequence[Team] = (),
     rules: SchedulingPolicy = DEFAULT,
-    told: Callable[[int, float], None] | None = None,
+    report: Callable[[int, float], None] | None = None,
 ) -> Outcome:
     """Replay arrivals on the pools' nodes until nothing changes any more.
 
     Args:
         teams: Teams with guarantees or limits; other teams have neither.
         rules: Scheduling policy; the default one if omitted.
-        told: Called after each instant with the number of ended runs and the simulated seconds.
+        report: Called after each instant with the number of ended runs and the simulated seconds.
 
     Raises:
         InvalidSpec: The assumptions do not match the pools.
@@ -119,8 +119,8 @@ def simulate(
             if _follow(watched[event.workload_uid], event.type, _after(began, event.at)):
                 num_ended += 1
                 moved_at = now
-        if told is not None:
-            told(num_ended, now - began)
+        if report is not None:
+            report(num_ended, now - began)
         snapshot = cluster.snapshot()
         if not pending and not snapshot.workloads:
             break

@@ -42,7 +42,7 @@ def team_rows(results: Sequence[Summarized]) -> list[Row]:
 
 def pool_rows(results: Sequence[Summarized]) -> list[Row]:
     """Return the header, then for each policy a row per pool."""
-    rows = [(policy, *_pool_row(name, uses)) for policy, each in results for name, uses in each.pools.items()]
+    rows = [(policy, *_pool_row(name, uses)) for policy, outcome in results for name, uses in outcome.pools.items()]
     return _without_lone_policy(results, [("policy", *_POOLS), *rows])
 
 
@@ -86,17 +86,17 @@ def _team_row(team: str, figures: Figures) -> Row:
     times = (
         figures.average_wait_s, figures.p99_wait_s, figures.average_completion_s, figures.p99_completion_s
     )  # fmt: skip
-    said = ("-" if seconds is None else describe_duration(seconds) for seconds in times)
+    texts = ("-" if seconds is None else describe_duration(seconds) for seconds in times)
     counts = (str(figures.num_runs), str(figures.unfinished))
     goodput = "-" if figures.goodput is None else f"{figures.goodput:.1%}"
     hours = (f"{figures.gpu_hours:,.1f}", f"{figures.redone_gpu_hours:,.1f}")
-    return (team, *counts, *said, str(figures.interruptions), *hours, goodput, describe_cost(figures.cost))
+    return (team, *counts, *texts, str(figures.interruptions), *hours, goodput, describe_cost(figures.cost))
 
 
 def _pool_row(name: str, uses: Uses) -> Row:
-    there = uses.gpu_hours or 1.0
+    gpu_hours = uses.gpu_hours or 1.0
     held, down = (
-        f"{hours / there:.1%}" if uses.gpu_hours else "-" for hours in (uses.held_gpu_hours, uses.down_gpu_hours)
+        f"{hours / gpu_hours:.1%}" if uses.gpu_hours else "-" for hours in (uses.held_gpu_hours, uses.down_gpu_hours)
     )
     hours = (f"{uses.node_hours:,.1f}", f"{uses.gpu_hours:,.1f}")
     return (

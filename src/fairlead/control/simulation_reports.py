@@ -79,7 +79,7 @@ class SimulationReport:
 
 def report_of(title: str, settings: Sequence[str], results: Sequence[Result], at: float) -> SimulationReport:
     """Return the report of a simulation."""
-    outcome, span_s = results[0][1], max(each.ended_s for _, each, _ in results)
+    outcome, span_s = results[0][1], max(figures.ended_s for _, figures, _ in results)
     return SimulationReport(
         title=title,
         at=at,
@@ -114,10 +114,10 @@ def keep_report(home: Home, report: SimulationReport) -> str:
 def report_names(home: Home) -> list[str]:
     """Return the names of all kept reports, the newest first."""
     try:
-        found = os.listdir(home.simulations)
+        entries = os.listdir(home.simulations)
     except FileNotFoundError:
         return []
-    names = (each.removesuffix(".json") for each in found if each.endswith(".json"))
+    names = (entry.removesuffix(".json") for entry in entries if entry.endswith(".json"))
     return sorted(filter(_NAME.fullmatch, names), reverse=True)
 
 

@@ -66,9 +66,9 @@ class SpanExporter:
         Raises:
             OSError: The receiver did not accept them.
         """
-        found = cluster.select(Selection(phases=FINISHED), limit=MOST_AT_ONCE)
+        runs = cluster.select(Selection(phases=FINISHED), limit=MOST_AT_ONCE)
         sent = 0
-        for run in found:
+        for run in runs:
             mark = self._home.run(run.uid) / SENT
             if not is_leaf(run) or now - end_of(run) > MOST_AGE_S or _is_marked(mark, run):
                 continue

@@ -73,7 +73,7 @@ def _waits(events: Sequence[EventRecord], end: float) -> Iterator[Span]:
             since, why = event.at, event.reason.message
         elif event.type in WAITING:
             why = event.reason.message
-        elif since is not None and event.type in {each.value for each in Phase}:
+        elif since is not None and event.type in {phase.value for phase in Phase}:
             yield _queued(since, event.at, why)
             since = None
     if since is not None and end > since:
@@ -146,7 +146,7 @@ def otlp(run: Workload, spans: Iterable[Span], *, service: str, version: str) ->
 
 
 def _span(uid: str, trace: str, span: Span) -> dict[str, Any]:
-    told = {
+    fields = {
         "traceId": trace,
         "spanId": _span_id(uid, span.key),
         "name": span.name,
@@ -156,7 +156,7 @@ def _span(uid: str, trace: str, span: Span) -> dict[str, Any]:
         "attributes": _attributes(span.attributes),
         "status": {"code": OK} if span.problem is None else {"code": ERROR, "message": span.problem},
     }
-    return told if span.parent is None else {**told, "parentSpanId": _span_id(uid, span.parent)}
+    return fields if span.parent is None else {**fields, "parentSpanId": _span_id(uid, span.parent)}
 
 
 def _span_id(uid: str, key: str) -> str:

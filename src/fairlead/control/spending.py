@@ -34,8 +34,8 @@ class Spent:
     @classmethod
     def total(cls, parts: Iterable["Spent"]) -> "Spent":
         """Return the sum."""
-        found = list(parts)
-        return cls(**{field.name: sum(getattr(part, field.name) for part in found) for field in fields(cls)})
+        parts_ = list(parts)
+        return cls(**{field.name: sum(getattr(part, field.name) for part in parts_) for field in fields(cls)})
 
     @property
     def allocated(self) -> float:
@@ -108,16 +108,16 @@ def prices_of(pools: Iterable[Pool]) -> dict[str, float]:
 
 def uses_of(pools: Sequence[Pool], nodes: Iterable[NodeTime], pods: Iterable[PodTime]) -> dict[str, Uses]:
     """Sum up the uses of each pool, by name."""
-    there: defaultdict[tuple[str, bool], float] = defaultdict(float)
+    sums: defaultdict[tuple[str, bool], float] = defaultdict(float)
     for node in nodes:
-        there[pool_of(node.node), node.up] += (node.until - node.since) / 3600
+        sums[pool_of(node.node), node.up] += (node.until - node.since) / 3600
     held: defaultdict[str, float] = defaultdict(float)
     for pod in pods:
         held[pool_of(pod.node)] += pod.num_gpus * (pod.ended_at - pod.created_at) / 3600
     uses = {}
     for pool in pools:
         gpus = 0 if pool.hardware.gpu is None else pool.hardware.gpu.count
-        up, down, price = there[pool.name, True], there[pool.name, False], pool.price_per_hour
+        up, down, price = sums[pool.name, True], sums[pool.name, False], pool.price_per_hour
         per_gpu = _price_per_gpu_hour(pool)
         # Rounding of sums may give a slightly negative difference.
         idle = max(0.0, gpus * up - held[pool.name])

@@ -34,31 +34,31 @@ def known_steps(
         ClusterError: The file of stored steps cannot be read.
     """
     path = (Home.at() if home is None else home).steps
-    kept = {(record.run, record.split): record for record in read_records(path, "steps", MeasuredStep, "Remove it.")}
-    before, now, measured = dict(kept), time.time(), tuple(measured)
+    records = {(record.run, record.split): record for record in read_records(path, "steps", MeasuredStep, "Remove it.")}
+    before, now, measured = dict(records), time.time(), tuple(measured)
     for workload in cluster.workloads():
         if is_leaf(workload) and workload.spec.model is not None and workload.spec.parallel is not None:
             for split, parallel, measured_s in _measured(workload):
-                known = kept.get((workload.uid, split))
+                known = records.get((workload.uid, split))
                 if known is not None and known.measured_s == measured_s:
                     continue
                 step = _step(workload, split, parallel, measured_s, measured, now)
                 if step is not None:
-                    kept[workload.uid, split] = step
-    if kept != before and path.parent.is_dir():
-        newest = sorted(kept.values(), key=lambda each: each.at)[-KEPT:]
+                    records[workload.uid, split] = step
+    if records != before and path.parent.is_dir():
+        newest = sorted(records.values(), key=lambda record: record.at)[-KEPT:]
         write_records(path, "steps", newest)
-    return tuple(kept.values())
+    return tuple(records.values())
 
 
 def _measured(workload: Workload) -> Iterator[tuple[str, Parallel, float]]:
     """Yield the name, the split and the step time in seconds of each split that a run has measured."""
     spec, probing = workload.spec, workload.status.probing
     assert spec.parallel is not None
-    found = found_of(spec, probing) if spec.parallel.candidates else None
-    for each in () if found is None else found.tried:
-        if each.step_s is not None:
-            yield each.name, split_of_candidate(spec.parallel, each.name), each.step_s
+    findings = found_of(spec, probing) if spec.parallel.candidates else None
+    for candidate in () if findings is None else findings.tried:
+        if candidate.step_s is not None:
+            yield candidate.name, split_of_candidate(spec.parallel, candidate.name), candidate.step_s
     parallel, progress = workload.gang.parallel, workload.progress
     if parallel is None or progress is None or parallel.choose is not None or untried(spec, probing):
         return

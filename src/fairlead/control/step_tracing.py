@@ -64,9 +64,9 @@ def trace(spec: Training, directory: Path) -> tuple[TracedStage, ...]:
     python = (launch.interpreter, *launch.flags)
     stages = 1 if spec.parallel is None else spec.parallel.pipeline or 1
     # Ranks of a stage are consecutive, and none allocates more than the first.
-    each = spec.world_size // stages
+    size = spec.world_size // stages
     return tuple(
-        _trace(spec, directory, env, python, program, stage=stage, rank=stage * each) for stage in range(stages)
+        _trace(spec, directory, env, python, program, stage=stage, rank=stage * size) for stage in range(stages)
     )
 
 
@@ -93,8 +93,8 @@ def _trace(
         }
         if spec.parallel is not None:
             own["FAIRLEAD_PARALLEL"] = json.dumps({name: getattr(spec.parallel, name) for name in PARALLEL_PARTS})
-        said = Path(folder) / "stderr"
-        with said.open("w") as errors, subprocess.Popen(
+        stderr = Path(folder) / "stderr"
+        with stderr.open("w") as errors, subprocess.Popen(
             [*python, "-m", PROGRAM, str(result), *program],
             cwd=directory, env={**env, **own}, stdout=subprocess.DEVNULL, stderr=errors,
         ) as traced:  # fmt: skip
@@ -103,9 +103,9 @@ def _trace(
             finally:
                 traced.kill()
         if traced.returncode != 0 or not result.exists():
-            told = [line for line in said.read_text(errors="replace").splitlines() if line.strip()]
-            where = next((line.strip() for line in reversed(told) if program[0] in line and "line" in line), "")
-            last = told[-1].removeprefix("fairlead: ") if told else f"it exited with {traced.returncode}"
+            lines = [line for line in stderr.read_text(errors="replace").splitlines() if line.strip()]
+            where = next((line.strip() for line in reversed(lines) if program[0] in line and "line" in line), "")
+            last = lines[-1].removeprefix("fairlead: ") if lines else f"it exited with {traced.returncode}"
             raise Conflict(f"verify: {program[0]} cannot be traced: {last}" + (f" ({where})" if where else ""))
         counted = json.loads(result.read_text())
     return TracedStage(

@@ -97,7 +97,7 @@ def main(path: Path | None = None, lock: int | None = None, *, ahead_of: int | N
 
 def _serve_when_there_is_room(home: Home, lock: int, *, ahead_of: int | None) -> bool:
     """Serve until there is nothing to do; return False on an error that waiting does not resolve."""
-    told = ""
+    message = ""
     while True:
         try:
             _log_to(home)
@@ -109,11 +109,11 @@ def _serve_when_there_is_room(home: Home, lock: int, *, ahead_of: int | None) ->
                 cluster.close()
             return _is_there(home, lock)
         except (ClusterError, OSError) as error:
-            found = explained(home.path, error) if isinstance(error, OSError) else error
-            if str(found) != told:
-                told = str(found)
-                log.error("%s", told)
-            if ahead_of is not None or not isinstance(found, NoRoom) or not home.path.is_dir():
+            cause = explained(home.path, error) if isinstance(error, OSError) else error
+            if str(cause) != message:
+                message = str(cause)
+                log.error("%s", message)
+            if ahead_of is not None or not isinstance(cause, NoRoom) or not home.path.is_dir():
                 return False
             for number in (signal.SIGTERM, signal.SIGINT):
                 signal.signal(number, signal.SIG_DFL)
@@ -144,7 +144,7 @@ def _serve(home: Home, cluster: LocalCluster, *, lock: int | None = None, ahead_
     endpoints = Endpoints(home)
     exporter = _span_exporter(home)
     notifier: LocalNotifier | None = None
-    reserve_at, told, told_at = 0.0, "", 0.0
+    reserve_at, message, told_at = 0.0, "", 0.0
     spent_before_s = 0.0
     keep_at = 0.0
     foreseen: Mapping[str, int] = {}
@@ -169,14 +169,14 @@ def _serve(home: Home, cluster: LocalCluster, *, lock: int | None = None, ahead_
                 notifier = notifier or _notifier(home)
                 has_notices = notifier is not None and notifier.is_waiting
                 unfinished = live > 0 or cluster.store.has_work() or home.has_triggers or has_notices
-                wait_s, told = BUSY_WAIT_S if live else QUIET_WAIT_S, ""
+                wait_s, message = BUSY_WAIT_S if live else QUIET_WAIT_S, ""
                 is_quiet = not (live or changed or home.has_triggers)
             except Exception as error:
                 # An internal error may pass with what caused it; a supervisor that ends helps nobody.
                 is_of_cluster = isinstance(error, (ClusterError, OSError))
-                if str(error) != told:
-                    told, told_at = str(error), time.monotonic()
-                    log.error("%s", told, exc_info=None if is_of_cluster else error)
+                if str(error) != message:
+                    message, told_at = str(error), time.monotonic()
+                    log.error("%s", message, exc_info=None if is_of_cluster else error)
                 if is_of_cluster and not isinstance(error, NoRoom) and time.monotonic() - told_at > PATIENCE_S:
                     raise
                 if isinstance(error, NoRoom):
@@ -184,7 +184,7 @@ def _serve(home: Home, cluster: LocalCluster, *, lock: int | None = None, ahead_
                         cluster.store.relieve()  # a checkpoint of its log frees room that the next step may need
                 live, changed, unfinished, wait_s, is_quiet = 0, False, True, TROUBLE_WAIT_S, False
             # Without a reserve the log must not grow, since it would take the last free room.
-            if not told and (time.monotonic() >= reserve_at or not home.reserve.exists()):
+            if not message and (time.monotonic() >= reserve_at or not home.reserve.exists()):
                 with contextlib.suppress(ClusterError):
                     # Before the disk is full: then the content of the log may exceed the reserve. The
                     # next step handles an error that persists, within PATIENCE_S.
@@ -249,8 +249,8 @@ def quiet_wait_s(spent_s: float, seen: Snapshot, now: float) -> float:
         return QUIET_WAIT_S
     from fairlead.specs.serving import Serving  # here and not above: few supervisors have endpoints
 
-    left = [each for each in (*seen.workloads, *seen.parents) if not each.status.phase.is_final]
-    if not all(isinstance(each.spec, Serving) for each in left):
+    left = [workload for workload in (*seen.workloads, *seen.parents) if not workload.status.phase.is_final]
+    if not all(isinstance(workload.spec, Serving) for workload in left):
         return QUIET_WAIT_S
     return max(QUIET_WAIT_S, min(wait_s, next_decision_at(seen, now) - now))
 
@@ -368,6 +368,6 @@ def _log_to(home: Home) -> None:
 if __name__ == "__main__":
     utf8_mode.enter()
     shell_limits.raise_own()
-    given = sys.argv[1:]
-    command = int(given[3]) if given[2:3] == [AHEAD] else None
-    main(Path(given[0]) if given else None, int(given[1]) if given[1:] else None, ahead_of=command)
+    arguments = sys.argv[1:]
+    command = int(arguments[3]) if arguments[2:3] == [AHEAD] else None
+    main(Path(arguments[0]) if arguments else None, int(arguments[1]) if arguments[1:] else None, ahead_of=command)

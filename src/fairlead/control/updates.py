@@ -71,8 +71,8 @@ def plan_update(
         CannotFit: It would not fit even on an empty cluster.
     """
     check_intent(run, Intent.RUN)
-    given = tuple(settings)
-    if given or spec is not None:
+    texts = tuple(settings)
+    if texts or spec is not None:
         refuse_pipeline(run.spec)
     if spec is None:
         spec = left_open(cluster, run.spec)
@@ -81,15 +81,15 @@ def plan_update(
         team = run.spec.team if spec.team == DEFAULT_TEAM else spec.team
         labels = run.spec.labels if spec.labels.items() <= run.spec.labels.items() else spec.labels
         spec = replace(spec, team=team, labels=labels)
-    spec = with_settings(spec, given, source=source) if given else spec
+    spec = with_settings(spec, texts, source=source) if texts else spec
     admitted = admit(cluster, spec, directory, ignore=ignore)
     new = admitted.directory
     if new is not None and cluster.has_files_of(run, new):
         new = None
-    found = check_update(run, admitted.spec)
-    if new is not None and not found:
+    differences = check_update(run, admitted.spec)
+    if new is not None and not differences:
         check_phase(run)
-    return Update(run=run, admitted=admitted, differences=found, new_files=new)
+    return Update(run=run, admitted=admitted, differences=differences, new_files=new)
 
 
 def refuse_pipeline(spec: WorkloadSpec) -> None:

@@ -202,7 +202,7 @@ def _replay(
     with Progress(console=Console(stderr=True), transient=True) as progress:
         task = progress.add_task(f"simulating {policy}", total=len(arrivals))
 
-        def told(done: int, _seconds: float) -> None:
+        def report(done: int, _seconds: float) -> None:
             progress.update(task, completed=done)
 
-        return replay(arrivals, pools, world, teams=teams, rules=POLICIES[policy], told=told)
+        return replay(arrivals, pools, world, teams=teams, rules=POLICIES[policy], report=report)

@@ -64,15 +64,15 @@ class Children:
 
     def find(self, task: Task) -> StepRun | None:
         """Return the run of a task; None if it does not exist (any more)."""
-        found = self._find(task)
-        return None if found is None else step_run_of(found)
+        run = self._find(task)
+        return None if run is None else step_run_of(run)
 
     def _find(self, task: Task) -> AnyWorkload | None:
         try:
-            found: AnyWorkload = self._cluster.get(child_uid(self._parent, child_name(task.step, task.index)))
+            child_run: AnyWorkload = self._cluster.get(child_uid(self._parent, child_name(task.step, task.index)))
         except NotFound:
             return None
-        return found
+        return child_run
 
     def is_gone(self, task: Task) -> bool:
         """Return whether the submitted run of a task no longer exists."""
@@ -84,9 +84,9 @@ class Children:
         assert isinstance(parent.spec, Pipeline)
         spec = child_spec(parent.spec, parent.spec.steps[task.step], variables)
         order = submit(parent, child_name(task.step, task.index), spec)
-        asked = order.spec.team, order.spec.name
+        key = order.spec.team, order.spec.name
         others = (run for run in self._cluster.unfinished() if run.parent != parent.uid)
-        if any((run.spec.team, run.spec.name) == asked for run in others):
+        if any((run.spec.team, run.spec.name) == key for run in others):
             return f"another unfinished run is named {order.spec.name}"
         return self._apply(lambda at: Change(workload_uid=self._parent, version=at, submit=(order,)))
 
@@ -115,11 +115,11 @@ class Children:
             (room / "value").write_text(json.dumps(value))
         place = room / CHECKPOINT
         if CHECKPOINT in step.outputs and (which == BEST or not place.exists()):
-            found = resolve_run(self._cluster, reference, child)
-            assert found.step is not None
+            run = resolve_run(self._cluster, reference, child)
+            assert run.step is not None
             if place.exists():
                 shutil.rmtree(place)
-            shutil.copytree(found.path, place / step_name(found.step), symlinks=True)
+            shutil.copytree(run.path, place / step_name(run.step), symlinks=True)
 
     def _apply(self, change_at: Callable[[int], Change]) -> str | None:
         """Apply a change to the current version of the pipeline; return why that is impossible, None on success."""

@@ -62,8 +62,8 @@ def collect(
         with store.alone():
             results = Results(root / "results.db")
             try:
-                kept, gone = results.divided(keep, now)
-                needed = kept | _needed_by_runs(cluster, without)
+                remaining, gone = results.divided(keep, now)
+                needed = remaining | _needed_by_runs(cluster, without)
                 needed |= {version.digest for version in cluster.models()}
                 left = sorted(path for path in root.glob("[0-9a-f][0-9a-f]/*") if path.name not in needed)
                 num_bytes = sum(_size(path) for path in left)
@@ -84,21 +84,21 @@ def _needed_by_runs(cluster: LocalCluster, without: frozenset[str]) -> set[str]:
 
     The state of an endpoint contains the specs to which it may roll back.
     """
-    found: set[str] = set()
+    digests: set[str] = set()
     for path in cluster.home.triggers.glob("*.json"):
         with suppress(FileNotFoundError):
-            found.update(_DIGEST.findall(path.read_text()))
+            digests.update(_DIGEST.findall(path.read_text()))
     for workload in cluster.workloads():
         if workload.uid in without:
             continue
-        found.update(_DIGEST.findall(to_json(workload.spec)))
-        found.update(_DIGEST.findall(dump(workload.status)))
+        digests.update(_DIGEST.findall(to_json(workload.spec)))
+        digests.update(_DIGEST.findall(dump(workload.status)))
         files = cluster.home.run(workload.uid) / "files"
         # The outputs of a child are recorded in its directory before the journal.
         for path in (files / journal.NAME, *files.glob(f"steps/*/{COLLECTED}")):
             with suppress(FileNotFoundError):
-                found.update(_DIGEST.findall(path.read_text()))
-    return found
+                digests.update(_DIGEST.findall(path.read_text()))
+    return digests
 
 
 def _put_aside(paths: Iterable[Path], place: Path) -> None:

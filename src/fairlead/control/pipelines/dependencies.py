@@ -60,11 +60,11 @@ class Dependencies:
         self._listings: dict[tuple[str, ...], str] = {}
         self._python = _python(environ.get("PATH", ""))
 
-    def of(self, task: Task, handed: Mapping[str, str]) -> dict[str, str]:
+    def of(self, task: Task, inputs: Mapping[str, str]) -> dict[str, str]:
         """Return the dependencies of a task by name.
 
         Args:
-            handed: Hash of each output of its needs, by ``step.output``.
+            inputs: Hash of each output of its needs, by ``step.output``.
 
         Raises:
             OSError: An input cannot be read.
@@ -84,7 +84,7 @@ class Dependencies:
         if self._is_in_pod:
             parts |= {"image": self._pipeline.image or "", "setup": _hash(self._pipeline.setup or "")}
         parts |= _of_child(step)
-        parts |= dict(handed)
+        parts |= dict(inputs)
         for path in step.inputs:
             parts[f"input {path}"] = self._input_digest(path)
         parts["python"] = self._python
@@ -120,19 +120,19 @@ class Dependencies:
     def _all_files(self) -> dict[str, str]:
         if self._files is None:
             self._files = {}
-            for each in walk(self._workdir, without=os.path.abspath(self._state), secrets=True):
-                if isinstance(each, Found) and not (self._tree is not None and each.path in self._tree.copies):
-                    self._add(each)
+            for entry in walk(self._workdir, without=os.path.abspath(self._state), secrets=True):
+                if isinstance(entry, Found) and not (self._tree is not None and entry.path in self._tree.copies):
+                    self._add(entry)
             for path in () if self._tree is None else self._tree.copies:
                 with suppress(FileNotFoundError):  # a program has removed it
                     self._add(Found(path, self._read_at(path).lstat()))
         return self._files
 
-    def _add(self, found: Found) -> None:
-        if not self._is_pipeline(found):
-            identity = file_identity(str(self._read_at(found.path)), found.status, by_content=self._is_in_pod)
+    def _add(self, entry: Found) -> None:
+        if not self._is_pipeline(entry):
+            identity = file_identity(str(self._read_at(entry.path)), entry.status, by_content=self._is_in_pod)
             assert self._files is not None
-            self._files[found.path], self._statuses[found.path] = identity, found.status
+            self._files[entry.path], self._statuses[entry.path] = identity, entry.status
 
     def _read_at(self, path: str) -> Path:
         """Return where steps read a file of the working directory."""
@@ -162,11 +162,11 @@ class Dependencies:
             and _is_edited(self._read_at(path), status)
         )
 
-    def _is_pipeline(self, found: Found) -> bool:
+    def _is_pipeline(self, entry: Found) -> bool:
         """Return whether a file is a pipeline spec, which is not code: a step's own fields are dependencies already."""
-        if not found.path.endswith((".yaml", ".yml", ".json")) or found.status.st_size > SPEC_BYTES:
+        if not entry.path.endswith((".yaml", ".yml", ".json")) or entry.status.st_size > SPEC_BYTES:
             return False
-        return _PIPELINE.search(self._read_at(found.path).read_bytes()) is not None
+        return _PIPELINE.search(self._read_at(entry.path).read_bytes()) is not None
 
 
 def _is_edited(path: Path, before: os.stat_result) -> bool:
@@ -189,16 +189,18 @@ _OF_SWEEP = ("parameters", "objective", "objectives", "trials", "sampler", "prun
 
 def _of_child(step: Step) -> dict[str, str]:
     """Return the additional dependencies of a step that is a run or a sweep."""
-    found: dict[str, str] = {}
+    hashes: dict[str, str] = {}
     for kind, spec, keys in (("training", step.program, _OF_RUN), ("sweep", step.sweep, _OF_SWEEP)):
         if spec is not None:
-            found |= {f"{kind}.{key}": _hash(repr(getattr(spec, key))) for key in keys}
-    return found
+            hashes |= {f"{kind}.{key}": _hash(repr(getattr(spec, key))) for key in keys}
+    return hashes
 
 
 def _is_chosen(path: str, patterns: tuple[str, ...]) -> bool:
-    given = [os.path.normpath(pattern) for pattern in patterns]
-    return any(path == each or path.startswith(f"{each}/") or fnmatch.fnmatch(path, each) for each in given)
+    normal = [os.path.normpath(pattern) for pattern in patterns]
+    return any(
+        path == pattern or path.startswith(f"{pattern}/") or fnmatch.fnmatch(path, pattern) for pattern in normal
+    )
 
 
 def _hash(text: str) -> str:
@@ -207,10 +209,10 @@ def _hash(text: str) -> str:
 
 def _python(path: str) -> str:
     """Return the path of ``python`` and the hash of its installed packages; empty without a Python."""
-    found = shutil.which("python", path=path) or shutil.which("python3", path=path)
-    if found is None:
+    python = shutil.which("python", path=path) or shutil.which("python3", path=path)
+    if python is None:
         return ""
     packages = set()
-    for place in sorted(Path(found).parent.parent.glob("lib/python3*/site-packages")):
+    for place in sorted(Path(python).parent.parent.glob("lib/python3*/site-packages")):
         packages |= {name for name in os.listdir(place) if name.endswith(".dist-info")}
-    return f"{os.path.realpath(found)} {_hash(' '.join(sorted(packages)))[:16]}"
+    return f"{os.path.realpath(python)} {_hash(' '.join(sorted(packages)))[:16]}"

@@ -104,9 +104,9 @@ def check(name: str, drift: Drift, base: Path) -> None:
     for key, path in (("data", wanted.data), ("reference", wanted.reference)):
         if path is not None and not Path(path).is_file():
             raise Conflict(f"{name}: on.drift.{key}: {path} does not exist or is no file.")
-    found = look(wanted)
-    if found.problem is not None:
-        raise Conflict(f"{name}: on.drift: {found.problem}")
+    finding = look(wanted)
+    if finding.problem is not None:
+        raise Conflict(f"{name}: on.drift: {finding.problem}")
 
 
 def package_problem(drift: Drift) -> str | None:
@@ -136,19 +136,21 @@ def _judged(request: Request) -> Finding:
     losses = list(rows.numbers(request.column))
     if request.cost is not None:
         now = staleness(losses, fresh=request.fresh, window=request.window, is_new=request.is_new)
-        said = (
+        sentence = (
             f"staleness has cost {max(now.excess, 0.0):.4g} of {request.cost:g} ({request.column}) "
             f"in {len(losses)} predictions"
         )
         if now.fresh is None:
-            said = f"{len(losses)} of the {request.window} predictions that tell the loss of a fresh model are there"
+            sentence = (
+                f"{len(losses)} of the {request.window} predictions that tell the loss of a fresh model are there"
+            )
         due = now.fresh is not None and now.excess >= request.cost
-        return Finding(is_due=due, said=said, begin=rows.begin, fresh=now.fresh)
-    found = first_drift(Detector(request.detector or ""), losses)
-    said = f"{request.detector} finds no drift of {request.column} in {len(losses)} predictions"
-    if found is not None:
-        said = f"{request.detector} finds that {request.column} has grown, at prediction {found} of {len(losses)}"
-    return Finding(is_due=found is not None, said=said, begin=rows.begin)
+        return Finding(is_due=due, said=sentence, begin=rows.begin, fresh=now.fresh)
+    place = first_drift(Detector(request.detector or ""), losses)
+    sentence = f"{request.detector} finds no drift of {request.column} in {len(losses)} predictions"
+    if place is not None:
+        sentence = f"{request.detector} finds that {request.column} has grown, at prediction {place} of {len(losses)}"
+    return Finding(is_due=place is not None, said=sentence, begin=rows.begin)
 
 
 def first_drift(detector: Detector, losses: Sequence[float]) -> int | None:
@@ -164,12 +166,12 @@ def first_drift(detector: Detector, losses: Sequence[float]) -> int | None:
             if bits.drift_detected:
                 return number
         return None
-    found = drift.ADWIN() if detector is Detector.ADWIN else drift.PageHinkley(mode="up")
+    test = drift.ADWIN() if detector is Detector.ADWIN else drift.PageHinkley(mode="up")
     for number, loss in enumerate(losses, 1):
-        before = found.estimation if isinstance(found, drift.ADWIN) else -math.inf
-        found.update(loss)  # type: ignore[no-untyped-call]
+        before = test.estimation if isinstance(test, drift.ADWIN) else -math.inf
+        test.update(loss)  # type: ignore[no-untyped-call]
         # ADWIN also detects a decrease of losses, which is no reason to train.
-        if found.drift_detected and (not isinstance(found, drift.ADWIN) or found.estimation > before):
+        if test.drift_detected and (not isinstance(test, drift.ADWIN) or test.estimation > before):
             return number
     return None
 
@@ -192,7 +194,7 @@ def _compared(request: Request) -> Finding:
         said = f"{max(num_rows.values())} rows are there, of {FEWEST_ROWS} that a comparison takes"
         return Finding(said=said, begin=rows.begin)
     chances = {name: _chance(old[name], new[name]) for name in tested}
-    name = min(tested, key=lambda each: chances[each])
+    name = min(tested, key=lambda column: chances[column])
     due = chances[name] < request.significance / len(tested)
     said = (
         f"{name} {'differs from' if due else 'is nearest to differing from'} {Path(request.reference).name} "
@@ -219,12 +221,12 @@ def _chance(old: Sequence[str], new: Sequence[str]) -> float:
 
 def _columns(rows: "Rows") -> dict[str, list[str]]:
     """Return the values of each column without missing ones, which some programs write as NaN."""
-    found: dict[str, list[str]] = {name: [] for name in rows.names if name}
+    columns: dict[str, list[str]] = {name: [] for name in rows.names if name}
     for row in rows:
         for name, text in row.items():
             if text.lower() not in ("", "nan"):
-                found.setdefault(name, []).append(text)
-    return found
+                columns.setdefault(name, []).append(text)
+    return columns
 
 
 class Rows:

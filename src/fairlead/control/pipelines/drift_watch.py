@@ -24,15 +24,15 @@ class DriftWatch:
 
     Args:
         base: Base of relative paths.
-        told: File to which the operator writes the state of the last training.
+        state_file: File to which the operator writes the state of the last training.
     """
 
-    def __init__(self, drift: Drift, base: Path, told: Path, reporter: Reporter) -> None:
+    def __init__(self, drift: Drift, base: Path, state_file: Path, reporter: Reporter) -> None:
         self._drift = drift
         self._base = base
-        self._told = told
+        self._told = state_file
         self._reporter = reporter
-        self._places = [place_of(each, base) for each in (drift.data, drift.reference) if each is not None]
+        self._places = [place_of(data, base) for data in (drift.data, drift.reference) if data is not None]
         self._run: int | None = None
         self._begin: int | None = None
         self._looked = ""
@@ -52,14 +52,14 @@ class DriftWatch:
             return
         if looked == self._looked:
             return
-        found = Finding(problem=package_problem(self._drift))
-        if found.problem is None:
-            found = look(
+        finding = Finding(problem=package_problem(self._drift))
+        if finding.problem is None:
+            finding = look(
                 request_of(self._drift, self._base, begin=self._begin, fresh=cycle["fresh"], is_new=cycle["is_new"])
             )
-        if found.problem is None:
-            self._begin, self._looked = found.begin, looked
-        self._report(cycle, looked, found)
+        if finding.problem is None:
+            self._begin, self._looked = finding.begin, looked
+        self._report(cycle, looked, finding)
 
     def _cycle(self) -> dict[str, Any] | None:
         try:
@@ -74,11 +74,13 @@ class DriftWatch:
         listed = [listing_of(place) for place in self._places if is_url(place)]
         return hashlib.sha256(" ".join((signature_of(paths), *listed)).encode()).hexdigest()
 
-    def _report(self, cycle: dict[str, Any], looked: str, found: Finding) -> None:
-        if found.problem is not None and found.problem != self._problem:
-            print(f"fairlead: drift cannot be looked for: {found.problem}", flush=True)
-        self._problem = found.problem
+    def _report(self, cycle: dict[str, Any], looked: str, finding: Finding) -> None:
+        if finding.problem is not None and finding.problem != self._problem:
+            print(f"fairlead: drift cannot be looked for: {finding.problem}", flush=True)
+        self._problem = finding.problem
         # After a failed check the earlier state of knowledge stays.
-        known = {"begin": self._begin, "fresh": cycle["fresh"] if found.problem is not None else found.fresh}
-        said = found.said if found.problem is None else f"it cannot be looked for: {found.problem}"
-        self._reporter.fact(drift={"run": cycle["run"], "looked": looked, "due": found.is_due, "said": said, **known})
+        known = {"begin": self._begin, "fresh": cycle["fresh"] if finding.problem is not None else finding.fresh}
+        sentence = finding.said if finding.problem is None else f"it cannot be looked for: {finding.problem}"
+        self._reporter.fact(
+            drift={"run": cycle["run"], "looked": looked, "due": finding.is_due, "said": sentence, **known}
+        )

@@ -265,12 +265,12 @@ class Driver:
             if at <= now:
                 self._queue(task)
         self._delayed = [(at, task) for at, task in self._delayed if at > now]
-        given = self._pipeline.parallel
+        parallel = self._pipeline.parallel
         # Runs of their own wait in the cluster's queue, unless `parallel` limits them.
         while self._may_submit and not self._stopping:
             self._submit(self._to_submit.popleft())
-        most = given or -(-(self._pipeline.resources.cpu_milli or 0) // 1000) or PARALLEL
-        while self._ready and self._num_commands(given) < most and not self._stopping:
+        most = parallel or -(-(self._pipeline.resources.cpu_milli or 0) // 1000) or PARALLEL
+        while self._ready and self._num_commands(parallel) < most and not self._stopping:
             task = self._ready.popleft()
             step = self._pipeline.steps[task.step]
             # Recorded first: a driver that finds it Running after a kill runs it again.
@@ -286,10 +286,10 @@ class Driver:
                     workdir = place.tree or workdir
                 self._programs.start(task.name, command, workdir=workdir, env=env)
             except (OSError, ValueError) as error:  # an item may contain characters that are invalid in variables
-                said = error.strerror if isinstance(error, OSError) else None
+                problem = error.strerror if isinstance(error, OSError) else None
                 if isinstance(error, OSError) and error.errno == errno.E2BIG:
-                    said = f"its variables are too large; an item has at most {ITEM_BYTES} bytes: write it to a file"
-                self._failed(task, f"it cannot be started: {said or error}")
+                    problem = f"its variables are too large; an item has at most {ITEM_BYTES} bytes: write it to a file"
+                self._failed(task, f"it cannot be started: {problem or error}")
                 self._consider_after(task.step)
 
     def _ran_other_code(self, task: Task) -> str | None:
@@ -310,9 +310,9 @@ class Driver:
     def _num_running(self) -> int:
         return self._programs.num_running + len(self._followed)
 
-    def _num_commands(self, given: int | None) -> int:
+    def _num_commands(self, parallel: int | None) -> int:
         """Count the tasks that use the limit: all if `parallel` is given, else those on the pipeline's cores."""
-        return self._programs.num_running if given is None else self._num_running
+        return self._programs.num_running if parallel is None else self._num_running
 
     def _find(self, task: Task) -> StepRun | None:
         children = self._around.children
@@ -324,13 +324,13 @@ class Driver:
         """Submit the run of a task, or resume it if it failed before."""
         children = self._around.children
         assert children is not None, "a pipeline with runs of their own has a parent"
-        found = self._find(task)
+        run = self._find(task)
         self._record(replace(task, phase=TaskPhase.RUNNING))
         try:
             if self._around.is_in_pod:
                 self._provide(task)
                 why = children.submit(task, {})
-            elif found is None:
+            elif run is None:
                 room = self._make_room(task)
                 (self._place(task) / COLLECTED).unlink(missing_ok=True)
                 write_json(self._place(task) / HANDED, self._parts[task.name])
@@ -338,7 +338,7 @@ class Driver:
             else:
                 write_json(self._place(task) / HANDED, self._parts[task.name])
                 # An active run needs no resume, and the outputs of a successful one only need to be collected.
-                why = children.resume(task) if found.has_failed else None
+                why = children.resume(task) if run.has_failed else None
         except (OSError, BrokenRules) as error:
             self._failed(task, f"it cannot be submitted: {error}")
             self._consider_after(task.step)
@@ -372,16 +372,16 @@ class Driver:
 
     def _given(self, task: Task) -> dict[str, str | dict[str, str]]:
         """Return the hashes of a task's inputs, by their names in the task."""
-        found: dict[str, str | dict[str, str]] = {}
+        inputs: dict[str, str | dict[str, str]] = {}
         for need in self._pipeline.steps[task.step].needs:
             made = self._progress.steps[need]
             for output in self._pipeline.steps[need].outputs:
                 if made[0].index is None:
-                    found[input_name(need, output)] = made[0].outputs[output]
+                    inputs[input_name(need, output)] = made[0].outputs[output]
                 else:
-                    each = {str(one.index): one.outputs[output] for one in made if output in one.outputs}
-                    found[input_name(need, output)] = each
-        return found
+                    values = {str(one.index): one.outputs[output] for one in made if output in one.outputs}
+                    inputs[input_name(need, output)] = values
+        return inputs
 
     def _look_after_children(self) -> None:
         """Settle the tasks whose runs have ended."""
@@ -389,19 +389,19 @@ class Driver:
         if not self._followed or children is None or self._stopping or not children.has_changed():
             return
         for task in list(self._followed.values()):
-            found = self._find(task)
-            if not children.is_gone(task) if found is None else not found.is_over:
+            run = self._find(task)
+            if not children.is_gone(task) if run is None else not run.is_over:
                 continue
             if not children.is_wanted:
                 return  # it was stopped with the pipeline, and this driver is about to be
             del self._followed[task.name]
-            if found is None:
+            if run is None:
                 self._run_failed(task, "its run was deleted")
-            elif not found.has_failed:
+            elif not run.has_failed:
                 with self._artefacts.in_use():
-                    self._collect_child(task, found)
+                    self._collect_child(task, run)
             else:
-                self._run_failed(task, f"{found.name} is {found.phase}: {found.message}")
+                self._run_failed(task, f"{run.name} is {run.phase}: {run.message}")
             children.settled(task)
             self._consider_after(task.step)
 
@@ -414,7 +414,7 @@ class Driver:
                 self._around.exchange.take_back(self._place(task).name)
         self._failed(task, message)
 
-    def _collect_child(self, task: Task, found: StepRun) -> None:
+    def _collect_child(self, task: Task, run: StepRun) -> None:
         """Store the outputs of a successful run."""
         children = self._around.children
         assert children is not None
@@ -429,7 +429,7 @@ class Driver:
         except (OSError, FairleadError) as error:
             self._run_failed(task, f"its outputs cannot be kept: {error}")
             return
-        self._keep_result(task, outputs, values, found.took_s)
+        self._keep_result(task, outputs, values, run.took_s)
 
     def _make_room(self, task: Task) -> Path:
         """Create an empty directory for the outputs of a task."""
@@ -472,9 +472,9 @@ class Driver:
 
     def _make_links(self, links: Path, made: Sequence[Task], output: str) -> None:
         links.mkdir(parents=True)
-        for each in made:
-            if output in each.outputs:
-                (links / str(each.index)).symlink_to(self._artefacts.path(each.outputs[output]))
+        for part in made:
+            if output in part.outputs:
+                (links / str(part.index)).symlink_to(self._artefacts.path(part.outputs[output]))
 
     def _linked(self, task: Task, need: str, output: str) -> None:
         """Link another task's output to where the run of a task reads it; links of a previous driver stay."""
@@ -587,7 +587,7 @@ class Driver:
         if now < self._tell_at:
             return
         self._tell_at = now + TELL_EVERY_S
-        tasks = [each for step in self._progress.steps.values() for each in step]
+        tasks = [task for step in self._progress.steps.values() for task in step]
         done = sum(task.phase.is_final for task in tasks)
         self._reporter.progress(done, total=len(tasks), loss=None, epoch=None, samples=None, tokens=None, metrics={})
 
@@ -619,10 +619,10 @@ def _in_tree(around: Surroundings, state: Path) -> Surroundings:
     from fairlead.cluster.local.code.keeping import CodeStore
     from fairlead.cluster.local.home import Home
 
-    found = CodeStore(Home(path=state)).place_at(around.workdir)
-    if found is None:
+    placed = CodeStore(Home(path=state)).place_at(around.workdir)
+    if placed is None:
         return around
-    place, tree = found
+    place, tree = placed
     return replace(around, workdir=Path(tree.workdir), place=place, tree=tree)
 
 

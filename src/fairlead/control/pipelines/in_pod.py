@@ -41,11 +41,11 @@ def main(environ: Mapping[str, str] = os.environ) -> int:
     directory = environ.get("FAIRLEAD_POD_DIR")
     reporter = Reporter(rank=0, world_size=1, directory=None if directory is None else Path(directory))
     if WATCH_VARIABLE in environ:
-        asked = json.loads(environ[WATCH_VARIABLE])
+        request = json.loads(environ[WATCH_VARIABLE])
         look = None
-        if "drift" in asked:
-            look = DriftWatch(Drift(**asked["drift"]), Path.cwd(), Path(FAMILY_FILE), reporter).look
-        watch(tuple(asked["data"]), asked["every_s"], reporter, and_look=look)
+        if "drift" in request:
+            look = DriftWatch(Drift(**request["drift"]), Path.cwd(), Path(FAMILY_FILE), reporter).look
+        watch(tuple(request["data"]), request["every_s"], reporter, and_look=look)
     place = environ.get("FAIRLEAD_CHECKPOINT_TO")
     if place is None:
         print("fairlead: a pipeline needs a place that outlives its pods: give `checkpoint.to`.", file=sys.stderr)

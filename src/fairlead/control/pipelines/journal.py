@@ -105,6 +105,6 @@ def _records(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def _task(record: dict[str, Any]) -> Task:
-    known = {each.name for each in fields(Task)}
-    given = {name: value for name, value in record.items() if name in known}
-    return Task(**{**given, "phase": TaskPhase(record["phase"])})
+    known = {attribute.name for attribute in fields(Task)}
+    known_fields = {name: value for name, value in record.items() if name in known}
+    return Task(**{**known_fields, "phase": TaskPhase(record["phase"])})

@@ -52,7 +52,7 @@ class Lineage:
                 "item": parts.get("item"),
                 "python": parts.get("python"),
             }
-        read = [each.told() for each in self.read]
+        read = [source.told() for source in self.read]
         return {
             "name": self.name,
             "digest": self.digest,
@@ -79,12 +79,12 @@ def find(cluster: LocalCluster, what: str) -> str:
         raise NotFound(
             f"{what!r} is no artefact; give RUN/STEP.OUTPUT, its path, or {LEAST_DIGITS} digits of its hash."
         )
-    found = sorted({each.name for each in (root / digest[:2]).glob(f"{digest}*")})
-    if not found:
+    file_names = sorted({file.name for file in (root / digest[:2]).glob(f"{digest}*")})
+    if not file_names:
         raise NotFound(f"No artefact begins with {digest}.")
-    if len(found) > 1:
-        raise Conflict(f"{len(found)} artefacts begin with {digest}; give more digits.")
-    return found[0]
+    if len(file_names) > 1:
+        raise Conflict(f"{len(file_names)} artefacts begin with {digest}; give more digits.")
+    return file_names[0]
 
 
 def lineage_of(cluster: LocalCluster, digest: str) -> Lineage:
@@ -105,14 +105,14 @@ def _follow(results: Results, digest: str, name: str | None, before: float | Non
     Args:
         known: Cache of traced artefacts, since many tasks may have read the same.
     """
-    found = known.get((digest, name, before))
-    if found is None:
-        found = known[digest, name, before] = _followed(results, digest, name, before, known)
-    return found
+    origin = known.get((digest, name, before))
+    if origin is None:
+        origin = known[digest, name, before] = _followed(results, digest, name, before, known)
+    return origin
 
 
 def _followed(results: Results, digest: str, name: str | None, before: float | None, known: _Known) -> Lineage:
-    origins = [each for each in results.origins(digest) if before is None or each.result.at < before]
+    origins = [candidate for candidate in results.origins(digest) if before is None or candidate.result.at < before]
     origins.sort(key=lambda each: f"{each.task}.{each.output}" != name)
     origin = origins[0] if origins else None
     parts = {} if origin is None else origin.result.parts

@@ -64,10 +64,10 @@ class ObjectDocuments:
         """Return the names in a folder, sorted."""
         self.system.invalidate_cache()
         try:
-            found = self._do(partial(self.system.ls, f"{self.root}/{folder}", detail=False), f"{self.place}: no list")
+            paths = self._do(partial(self.system.ls, f"{self.root}/{folder}", detail=False), f"{self.place}: no list")
         except FileNotFoundError:
             return []
-        return sorted(str(each).rpartition("/")[2] for each in found)
+        return sorted(str(path).rpartition("/")[2] for path in paths)
 
     def remove(self, name: str) -> None:
         """Remove an object, if it exists."""
@@ -159,14 +159,14 @@ class ObjectArtefacts(Artefacts):
             packed = Path(directory, "packed")
             try:
                 self._documents.fetch(archive_of(digest), packed)
-                found = unpack(packed, Path(directory), digest)
+                unpacked = unpack(packed, Path(directory), digest)
             except (FileNotFoundError, InvalidArchive) as error:
                 raise StoreUnavailable(
                     f"{self._documents.place}/{archive_of(digest)} is not what was kept there; delete it, and the next "
                     "run of the pipeline makes it anew"
                 ) from error
-            protect(found)
-            os.rename(found, path)
+            protect(unpacked)
+            os.rename(unpacked, path)
 
 
 class ObjectJournal:
@@ -214,8 +214,8 @@ class StoreExchange:
         known: dict[str, str] | None = None if before is None else json.loads(before).get("parts")
         if known is not None:
             return known
-        given = {"artefacts": self._artefacts, "inputs": inputs, "parts": parts}
-        self._documents.write(name, json.dumps(given))
+        record = {"artefacts": self._artefacts, "inputs": inputs, "parts": parts}
+        self._documents.write(name, json.dumps(record))
         return parts
 
     def take_back(self, task: str) -> None:
@@ -223,8 +223,8 @@ class StoreExchange:
 
         Its inputs stay, since it may be resumed, and start before a driver does.
         """
-        for each in self._documents.names(f"steps/{task}/{RETURNED}"):
-            self._documents.remove(f"steps/{task}/{RETURNED}/{each}")
+        for file_name in self._documents.names(f"steps/{task}/{RETURNED}"):
+            self._documents.remove(f"steps/{task}/{RETURNED}/{file_name}")
         name = f"steps/{task}/{GIVEN}"
         before = self._documents.read(name)
         if before is not None:
@@ -239,9 +239,9 @@ class StoreExchange:
         """
         shutil.rmtree(room, ignore_errors=True)
         room.mkdir(parents=True)
-        found = self._documents.names(f"steps/{task}/{RETURNED}")
-        last = max((name.partition("-")[0] for name in found), default="")
-        for name in found:
+        file_names = self._documents.names(f"steps/{task}/{RETURNED}")
+        last = max((name.partition("-")[0] for name in file_names), default="")
+        for name in file_names:
             if name.partition("-")[0] != last:
                 continue
             with tempfile.TemporaryDirectory(dir=room.parent, prefix=".fetched-") as directory:

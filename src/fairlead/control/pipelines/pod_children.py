@@ -63,10 +63,10 @@ class PodChildren:
         except FileNotFoundError:
             return False
         self._stamp = stamp
-        told = json.loads(text) if text else {}
-        if told == self._told:
+        fields = json.loads(text) if text else {}
+        if fields == self._told:
             return False
-        self._told = told
+        self._told = fields
         self._seen |= self._told.get("runs", {}).keys() & self._asked.keys()
         return True
 
@@ -82,16 +82,16 @@ class PodChildren:
     def find(self, task: Task) -> StepRun | None:
         """Return the requested run of a task; None while its state is unknown."""
         name = child_name(task.step, task.index)
-        told = self._told.get("runs", {}).get(name) if name in self._asked else None
-        if told is None:
+        fields = self._told.get("runs", {}).get(name) if name in self._asked else None
+        if fields is None:
             return None
         return StepRun(
-            name=told["run"],
-            phase=told["phase"],
-            message=told.get("message", ""),
-            is_over=bool(told.get("over")),
-            has_failed=bool(told.get("failed")),
-            took_s=float(told.get("took_s", 0.0)),
+            name=fields["run"],
+            phase=fields["phase"],
+            message=fields.get("message", ""),
+            is_over=bool(fields.get("over")),
+            has_failed=bool(fields.get("failed")),
+            took_s=float(fields.get("took_s", 0.0)),
         )
 
     def is_gone(self, task: Task) -> bool:
@@ -131,37 +131,37 @@ class PodChildren:
 
     def collect(self, task: Task, step: Step, room: Path, store: Artefacts) -> tuple[dict[str, str], dict[str, Any]]:
         """Store the outputs of a successful run; see ``StepRuns``."""
-        told = self._told["runs"][child_name(task.step, task.index)]
-        return keep_outputs(step, room, store, lambda: _add_own(told, step, room))
+        fields = self._told["runs"][child_name(task.step, task.index)]
+        return keep_outputs(step, room, store, lambda: _add_own(fields, step, room))
 
 
-def _add_own(told: Mapping[str, Any], step: Step, room: Path) -> None:
+def _add_own(fields: Mapping[str, Any], step: Step, room: Path) -> None:
     """Write the outputs that a run has without its program writing them.
 
     Raises:
         NotFound: No trial has succeeded, or no checkpoint exists.
     """
-    best = told.get("best")
+    best = fields.get("best")
     if step.sweep is not None and step.outputs:
         if best is None:
-            raise NotFound(f"no trial of {told['run']} has succeeded")
+            raise NotFound(f"no trial of {fields['run']} has succeeded")
         (room / "parameters").write_text(json.dumps(best["parameters"]))
         (room / "value").write_text(json.dumps(best["value"]))
     place = room / CHECKPOINT
     if CHECKPOINT not in step.outputs or (best is None and os.path.lexists(place)):
         return
-    kept = told.get("checkpoint")
-    if kept is None:
-        raise NotFound(f"{told['run']} keeps no checkpoints; give it `checkpoint.to`")
-    store = open_store(kept, scratch=room)
+    saved = fields.get("checkpoint")
+    if saved is None:
+        raise NotFound(f"{fields['run']} keeps no checkpoints; give it `checkpoint.to`")
+    store = open_store(saved, scratch=room)
     steps = store.steps()
     if not steps:
-        raise NotFound(f"{told['run']} has no complete checkpoint in {kept}")
+        raise NotFound(f"{fields['run']} has no complete checkpoint in {saved}")
     if place.exists():
         shutil.rmtree(place)
     try:
-        found = store.fetch(steps[-1], (*store.manifest(steps[-1]).files, MANIFEST))
+        fetched = store.fetch(steps[-1], (*store.manifest(steps[-1]).files, MANIFEST))
     except DamagedError as error:
-        raise NotFound(f"the checkpoint of step {steps[-1]} in {kept} cannot be used: {error}") from error
-    shutil.copytree(found, place / step_name(steps[-1]), symlinks=True)
-    store.release(found)
+        raise NotFound(f"the checkpoint of step {steps[-1]} in {saved} cannot be used: {error}") from error
+    shutil.copytree(fetched, place / step_name(steps[-1]), symlinks=True)
+    store.release(fetched)

@@ -45,10 +45,10 @@ def preview(
     try:
         dependencies = Dependencies(pipeline, workdir, environ, results, store.parent)
         steps: dict[str, Sequence[Task]] = {name: [Task(step=name)] for name in pipeline.steps}
-        told: list[Preview] = []
+        previews: list[Preview] = []
         for name in pipeline.in_order():
-            told += _of_step(pipeline, name, steps, dependencies, artefacts, now)
-        return tuple(told)
+            previews += _of_step(pipeline, name, steps, dependencies, artefacts, now)
+        return tuple(previews)
     finally:
         results.close()
 
@@ -71,7 +71,7 @@ def _of_step(
         steps[name] = [replace(task, phase=action.phase) for task in steps[name]]
         foreseen = Foreseen.FAIL if action.phase is TaskPhase.FAILED else Foreseen.SKIP
         return [Preview(task=name, foreseen=foreseen, why=action.message)]
-    told, tasks = [], []
+    previews, tasks = [], []
     for task in steps[name]:
         decided = dependencies.looked_up(task, dependencies.of(task, handed_to(pipeline, name, steps)), artefacts, now)
         result = decided.result
@@ -82,6 +82,6 @@ def _of_step(
             if shut is not None:
                 foreseen, why, task = Foreseen.FAIL, shut, replace(task, phase=TaskPhase.FAILED)
         tasks.append(task)
-        told.append(Preview(task=task.name, foreseen=foreseen, why=why))
+        previews.append(Preview(task=task.name, foreseen=foreseen, why=why))
     steps[name] = tasks
-    return told
+    return previews

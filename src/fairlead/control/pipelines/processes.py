@@ -162,20 +162,20 @@ class Programs:
             self._selector.unregister(pipe)
             del self._owners[pipe]
             return False
-        kept = program.pipes[pipe]
-        kept += data
-        end = kept.rfind(b"\n") + 1
+        buffer = program.pipes[pipe]
+        buffer += data
+        end = buffer.rfind(b"\n") + 1
         if end:
-            self._tell(program.name, bytes(kept[:end]), target)
-            del kept[:end]
+            self._tell(program.name, bytes(buffer[:end]), target)
+            del buffer[:end]
         return True
 
     def _close(self, program: Program) -> None:
-        for pipe, kept in program.pipes.items():
+        for pipe, buffer in program.pipes.items():
             while pipe in self._owners and self._read(pipe):
                 pass
-            if kept:
-                self._tell(program.name, bytes(kept) + b"\n", self._owners[pipe][1] if pipe in self._owners else 1)
+            if buffer:
+                self._tell(program.name, bytes(buffer) + b"\n", self._owners[pipe][1] if pipe in self._owners else 1)
             if pipe in self._owners:
                 self._selector.unregister(pipe)
                 del self._owners[pipe]

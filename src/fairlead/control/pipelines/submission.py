@@ -111,10 +111,10 @@ def pipeline_of(spec: WorkloadSpec) -> Pipeline | None:
         return None
     place = Path(shlex.split(driver.run)[3])
     try:
-        found = from_json(place.read_text())
+        submitted = from_json(place.read_text())
     except FileNotFoundError:
         return None
-    return found if isinstance(found, Pipeline) else None
+    return submitted if isinstance(submitted, Pipeline) else None
 
 
 def shown_spec(spec: WorkloadSpec) -> WorkloadSpec:

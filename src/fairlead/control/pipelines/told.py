@@ -32,11 +32,11 @@ def read_told(pipeline: Pipeline, lines: "Iterable[LogLine]") -> Progress:
     progress = Progress(steps={name: [Task(step=name)] for name in pipeline.steps})
     num_tasks = 0
     for line in lines:
-        found = LINE.match(line.text)
-        if found is None or found[1] not in progress.steps:
+        match = LINE.match(line.text)
+        if match is None or match[1] not in progress.steps:
             continue
-        index = None if found[2] is None else int(found[2])
-        task = Task(step=found[1], index=index, phase=TaskPhase(found[3]), message=(found[4] or "")[:MOST_MESSAGE])
+        index = None if match[2] is None else int(match[2])
+        task = Task(step=match[1], index=index, phase=TaskPhase(match[3]), message=(match[4] or "")[:MOST_MESSAGE])
         known = progress.steps[task.step]
         if index is not None:
             # Lower indexes have had no line yet.

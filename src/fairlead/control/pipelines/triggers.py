@@ -77,7 +77,7 @@ class Applied:
         return (
             ()
             if self.pipeline.on is None
-            else tuple(self.base / Path(each).expanduser() for each in self.pipeline.on.data)
+            else tuple(self.base / Path(path).expanduser() for path in self.pipeline.on.data)
         )
 
     @property
@@ -154,10 +154,10 @@ def keep(home: Home, applied: Applied) -> bool:
 def remove(home: Home, team: str, name: str) -> bool:
     """Remove an applied pipeline; return whether it existed."""
     place = home.triggers / f"{team}.{name}.json"
-    there = place.exists()
+    exists = place.exists()
     place.unlink(missing_ok=True)
     place.with_suffix(".state").unlink(missing_ok=True)
-    return there
+    return exists
 
 
 def all_applied(home: Home) -> Iterator[tuple[Applied, dict[str, Any]]]:
@@ -298,17 +298,17 @@ class Triggers:
         del self._looks[applied.key]
         with looking.process as process:
             assert process.stdout is not None
-            told = process.stdout.read()
+            output = process.stdout.read()
         if process.returncode != 0:
             raise ClusterError(f"looking for drift ended with exit code {process.returncode}")
         try:
-            found = Finding(**parse_object(told, max_bytes=MOST_FINDING_BYTES))
+            finding = Finding(**parse_object(output, max_bytes=MOST_FINDING_BYTES))
         except (ValueError, TypeError) as error:
             raise ClusterError(f"on.drift: what looked at {watched.data} answered something else: {error}") from error
-        if found.problem is not None:
-            self._keep(applied, state, drift_said=found.problem)
-            raise ClusterError(f"on.drift: {found.problem}")
-        return self._act_on(found, looking, applied, state, now)
+        if finding.problem is not None:
+            self._keep(applied, state, drift_said=finding.problem)
+            raise ClusterError(f"on.drift: {finding.problem}")
+        return self._act_on(finding, looking, applied, state, now)
 
     def _end_look(self, key: str) -> None:
         """Kill a check whose result is no longer needed."""
@@ -321,7 +321,7 @@ class Triggers:
 
     def _start_look(self, applied: Applied, watched: Drift, state: dict[str, Any]) -> None:
         signature = signature_of(
-            tuple(applied.base / Path(each).expanduser() for each in (watched.data, watched.reference) if each)
+            tuple(applied.base / Path(path).expanduser() for path in (watched.data, watched.reference) if path)
         )
         # With a reference file, all rows are compared, regardless of trainings.
         over = self._newest_over(applied) if watched.reference is None else None
@@ -360,19 +360,19 @@ class Triggers:
         until = time.monotonic() + DRIFT_LOOK_S
         self._looks[applied.key] = Look(process=looking, at=applied.at, until=until, cycle=cycle)
 
-    def _act_on(self, found: Finding, look: Look, applied: Applied, state: dict[str, Any], now: float) -> int:
+    def _act_on(self, finding: Finding, look: Look, applied: Applied, state: dict[str, Any], now: float) -> int:
         changes: dict[str, Any] = {
             **look.cycle,
-            "drift_begin": found.begin,
-            "drift_fresh_now": found.fresh,
-            "drift_said": found.said,
+            "drift_begin": finding.begin,
+            "drift_fresh_now": finding.fresh,
+            "drift_said": finding.said,
         }
-        if found.is_due:
+        if finding.is_due:
             number = changes["drift_number"] + 1
-            self._submit(applied, f"{DRIFT}{applied.at:.0f}-{number}", f"drift: {found.said}", now)
+            self._submit(applied, f"{DRIFT}{applied.at:.0f}-{number}", f"drift: {finding.said}", now)
             changes["drift_number"] = number
         self._keep(applied, state, **changes)
-        return int(found.is_due)
+        return int(finding.is_due)
 
     def _newest_over(self, applied: Applied) -> AnyWorkload | None:
         """Return the newest finished run of the pipeline since it was applied."""
@@ -381,23 +381,28 @@ class Triggers:
             if run.created_at < applied.at:
                 return None
             if run.spec.team == applied.pipeline.team and run.spec.name.startswith(name[:45]):
-                found = pipeline_of(run.spec)
-                if found is not None and found.name == name:
+                own_pipeline = pipeline_of(run.spec)
+                if own_pipeline is not None and own_pipeline.name == name:
                     return run
         return None
 
     def _going(self, applied: Applied) -> AnyWorkload | None:
         """Return an unfinished run of the pipeline, also under another name."""
         for run in self._cluster.unfinished(applied.pipeline.team):
-            found = pipeline_of(run.spec)
-            if run.spec.name == applied.pipeline.name or (found is not None and found.name == applied.pipeline.name):
+            own_pipeline = pipeline_of(run.spec)
+            if run.spec.name == applied.pipeline.name or (
+                own_pipeline is not None and own_pipeline.name == applied.pipeline.name
+            ):
                 return run
         return None
 
     def _submit(self, applied: Applied, label: str, why: str, now: float) -> None:
         selection = Selection(labels=((TRIGGER, label),))
-        ours = (each for each in self._cluster.select(selection) if each.spec.team == applied.pipeline.team)
-        if any((found := pipeline_of(each.spec)) is not None and found.name == applied.pipeline.name for each in ours):
+        ours = (other for other in self._cluster.select(selection) if other.spec.team == applied.pipeline.team)
+        if any(
+            (own_pipeline := pipeline_of(other.spec)) is not None and own_pipeline.name == applied.pipeline.name
+            for other in ours
+        ):
             return  # a previous supervisor submitted it, and died before recording that
         spec = replace(applied.spec, labels={**applied.spec.labels, TRIGGER: label})
         try:

@@ -18,23 +18,23 @@ STATED = ("ETag", "etag", "md5Hash", "checksum", "mtime", "LastModified", "last_
 
 def content_of(paths: Iterable[Path]) -> str:
     """Return the hash of the content of files and directories, or of their absence."""
-    found = hashlib.sha256()
+    digest = hashlib.sha256()
     for path in paths:
-        found.update((content_digest(path) if path.exists() else "none").encode())
-    return found.hexdigest()
+        digest.update((content_digest(path) if path.exists() else "none").encode())
+    return digest.hexdigest()
 
 
 def signature_of(paths: Iterable[Path]) -> str:
     """Return the hash of names, sizes and modification times, which is fast."""
-    found = hashlib.sha256()
+    digest = hashlib.sha256()
     for path in paths:
-        for each in (path, *sorted(path.rglob("*"))) if path.is_dir() else (path,):
+        for file in (path, *sorted(path.rglob("*"))) if path.is_dir() else (path,):
             try:
-                status = os.stat(each)
+                status = os.stat(file)
             except FileNotFoundError:
                 continue
-            found.update(f"{each}\0{status.st_size}\0{status.st_mtime_ns}\0".encode("utf-8", "surrogatepass"))
-    return found.hexdigest()
+            digest.update(f"{file}\0{status.st_size}\0{status.st_mtime_ns}\0".encode("utf-8", "surrogatepass"))
+    return digest.hexdigest()
 
 
 def listing_of(url: str) -> str:
@@ -46,12 +46,12 @@ def listing_of(url: str) -> str:
     system, root = open_place(url, what="watched data")
     system.invalidate_cache()
     try:
-        found = translated(partial(system.find, root, detail=True), f"{url} cannot be listed")
+        listing = translated(partial(system.find, root, detail=True), f"{url} cannot be listed")
     except FileNotFoundError:
         return "none"
     lines = sorted(
-        f"{name}\0{each.get('size')}\0{[str(each[key]) for key in STATED if key in each]}"
-        for name, each in found.items()
+        f"{name}\0{entry.get('size')}\0{[str(entry[key]) for key in STATED if key in entry]}"
+        for name, entry in listing.items()
     )
     return hashlib.sha256("\n".join(lines).encode("utf-8", "surrogatepass")).hexdigest() if lines else "none"
 
@@ -71,18 +71,18 @@ def watch(
         and_look: Another check to run at the same interval.
         looks: Number of checks; None for no limit.
     """
-    urls = [each for each in data if is_url(each)]
-    paths = [Path(each.removeprefix("file://")).expanduser() for each in data if not is_url(each)]
-    before, told, problem = "", "", ""
+    urls = [place for place in data if is_url(place)]
+    paths = [Path(place.removeprefix("file://")).expanduser() for place in data if not is_url(place)]
+    before, latest, problem = "", "", ""
     while looks is None or looks > 0:
         try:
             if data:
                 signature = " ".join((signature_of(paths), *map(listing_of, urls)))
-                if signature == before and signature != told:
+                if signature == before and signature != latest:
                     # Read the content only when writing has stopped.
                     whole = hashlib.sha256(" ".join((content_of(paths), *map(listing_of, urls))).encode())
                     reporter.fact(seen=whole.hexdigest())
-                    told = signature
+                    latest = signature
                 before, problem = signature, ""
         except (OSError, RuntimeFault) as error:
             if str(error) != problem:

@@ -69,17 +69,17 @@ class Autoscalers:
             ClusterError: The API server does not answer.
         """
         pools = self._pools()
-        found = read_pools(pools) or (None if pools else self._cluster_autoscaler(now))
+        growth = read_pools(pools) or (None if pools else self._cluster_autoscaler(now))
         self._looked_at = now
         self.pools = tuple(pools)
-        self.growth = found and replace(found, patience_s=self._patience_s, pause_s=self._pause_s)
+        self.growth = growth and replace(growth, patience_s=self._patience_s, pause_s=self._pause_s)
         return self.growth
 
     def _cluster_autoscaler(self, now: float) -> Growth | None:
-        found = read_status(self._status(), now)
-        if found is None:
+        growth = read_status(self._status(), now)
+        if growth is None:
             return None
-        return replace(found, by_request=serves(self._client, f"/apis/{GROUP}/{REQUESTS_VERSION}", REQUESTS))
+        return replace(growth, by_request=serves(self._client, f"/apis/{GROUP}/{REQUESTS_VERSION}", REQUESTS))
 
     # What the operator may not read counts as absent: no run is then held back for nodes that nobody can request.
 
@@ -128,15 +128,15 @@ def gpu_labels(pools: Iterable[Object], wanted: str) -> list[tuple[str, str]]:
 
     Labels set by drivers appear only with the node, unless the NodePool has them in its template.
     """
-    found: list[tuple[str, str]] = []
+    labels: list[tuple[str, str]] = []
     for pool in pools:
         own = _labels(pool)
-        found += [(key, value) for key, value in own if matches(value, 0, wanted, None)]
+        labels += [(key, value) for key, value in own if matches(value, 0, wanted, None)]
         spec = ((pool.get("spec") or {}).get("template") or {}).get("spec") or {}
         key = GROUP_LABELS.get(str((spec.get("nodeClassRef") or {}).get("group")))
         if not own and key is not None:
-            found += [(key, name.strip().lower()) for name in wanted.split(ALTERNATIVES)]
-    return list(dict.fromkeys(found))
+            labels += [(key, name.strip().lower()) for name in wanted.split(ALTERNATIVES)]
+    return list(dict.fromkeys(labels))
 
 
 def spot_labels(pools: Collection[Object]) -> tuple[tuple[str, str], ...]:
@@ -149,11 +149,11 @@ def spot_labels(pools: Collection[Object]) -> tuple[tuple[str, str], ...]:
 
 def prices_within(pools: Iterable[Object], max_price: float) -> tuple[str, ...]:
     """Return the values of ``PRICE_LABEL`` on new nodes that cost at most so many dollars an hour."""
-    found = (_template_labels(pool) for pool in pools)
+    templates = (_template_labels(pool) for pool in pools)
     return tuple(
         dict.fromkeys(
             str(labels[PRICE_LABEL])
-            for labels in found
+            for labels in templates
             if (price := price_label(labels)) is not None and price <= max_price
         )
     )
@@ -183,11 +183,11 @@ def _labels(pool: Object) -> list[tuple[str, str]]:
     """Return the GPU models that the nodes of a pool are labelled with, or may be."""
     template = (pool.get("spec") or {}).get("template") or {}
     labels = _template_labels(pool)
-    found = [(key, str(labels[key])) for key in GPU_NAMES if key in labels]
+    models = [(key, str(labels[key])) for key in GPU_NAMES if key in labels]
     for requirement in (template.get("spec") or {}).get("requirements") or ():
         if requirement.get("key") in GPU_NAMES and requirement.get("operator") == "In":
-            found += [(str(requirement["key"]), str(value)) for value in requirement.get("values") or ()]
-    return found
+            models += [(str(requirement["key"]), str(value)) for value in requirement.get("values") or ()]
+    return models
 
 
 def _template_labels(pool: Object) -> Mapping[str, Any]:
@@ -210,9 +210,9 @@ def serves(client: Client, base: str, resource: str) -> bool:
         ClusterError: It does not answer.
     """
     try:
-        found = client.get(base)
+        listing = client.get(base)
     except ApiError as error:
         if error.status in (403, 404):
             return False
         raise
-    return any(each.get("name") == resource for each in found.get("resources") or ())
+    return any(entry.get("name") == resource for entry in listing.get("resources") or ())

@@ -166,11 +166,11 @@ class EngineObjects:
         if key is None:
             return {}
         with self._lock:
-            found = {each.attempt: each for each in self._of_run.get((uid, key), {}).values()}
-            said = {attempt: self._words.get(_place(each)) for attempt, each in found.items()}
-            warned = {attempt: self._warnings.get(each.uid, "") for attempt, each in found.items()}
-            ended = {attempt: self._endings.get(each.uid) for attempt, each in found.items()}
-        return {n: _with_words(each, said[n], warned[n], ended[n]) for n, each in found.items()}
+            objects = {item.attempt: item for item in self._of_run.get((uid, key), {}).values()}
+            messages = {attempt: self._words.get(_place(item)) for attempt, item in objects.items()}
+            warned = {attempt: self._warnings.get(item.uid, "") for attempt, item in objects.items()}
+            ended = {attempt: self._endings.get(item.uid) for attempt, item in objects.items()}
+        return {n: _with_words(item, messages[n], warned[n], ended[n]) for n, item in objects.items()}
 
     def may_have_made(self, pod: PodObject) -> bool:
         """Return whether a pod that names an engine's object as its owner names the one of its run.
@@ -181,28 +181,28 @@ class EngineObjects:
         with self._lock:
             own = self._of_run.get((pod.run_uid, pod.run_key), {}).values()
             return not any(
-                each.attempt == pod.attempt and driver_of(each.engine).kind == kind and each.uid != uid for each in own
+                item.attempt == pod.attempt and driver_of(item.engine).kind == kind and item.uid != uid for item in own
             )
 
-    def is_explained(self, there: EngineObject) -> bool:
+    def is_explained(self, item: EngineObject) -> bool:
         """Return whether Kueue reports why an object waits."""
         with self._lock:
-            said = self._words.get(_place(there))
-            return said is not None and bool(said.message)
+            queued = self._words.get(_place(item))
+            return queued is not None and bool(queued.message)
 
-    def note_warning(self, found: EngineObject, said: str) -> None:
+    def note_warning(self, item: EngineObject, warning: str) -> None:
         """Record what Events report of an object that waits; Kueue's message has precedence."""
         with self._lock:
-            before, self._warnings[found.uid] = self._warnings.get(found.uid, ""), said
-        if before != said:
-            self._changed(found.run_uid)
+            before, self._warnings[item.uid] = self._warnings.get(item.uid, ""), warning
+        if before != warning:
+            self._changed(item.run_uid)
 
-    def note_ending(self, found: EngineObject, ending: Ending) -> None:
+    def note_ending(self, item: EngineObject, ending: Ending) -> None:
         """Record how the program of an object ended, as its pod reported it."""
         with self._lock:
-            before, self._endings[found.uid] = self._endings.get(found.uid), ending
+            before, self._endings[item.uid] = self._endings.get(item.uid), ending
         if before != ending:
-            self._changed(found.run_uid)
+            self._changed(item.run_uid)
 
     def put(self, engine: Engine, content: Mapping[str, Any]) -> EngineObject | None:
         """Take in an object from an answer of the API server."""
@@ -222,8 +222,8 @@ class EngineObjects:
                 self._of_run.setdefault((after.run_uid, after.run_key), {})[after.uid] = after
                 self._by_uid[after.uid] = after
         if before is None or after is None or before != replace(after, version=before.version):
-            seen = (each for each in (before, after) if each is not None)
-            for uid in {each.run_uid for each in seen if self._key_of(each.run_uid) == each.run_key}:
+            seen = (item for item in (before, after) if item is not None)
+            for uid in {item.run_uid for item in seen if self._key_of(item.run_uid) == item.run_key}:
                 self._changed(uid)
 
     def _note_words(self, before: _Queued | None, after: _Queued | None) -> None:
@@ -232,31 +232,31 @@ class EngineObjects:
                 self._words.pop(_owner_of(before), None)
             if after is not None:
                 self._words[_owner_of(after)] = after
-            places = [_owner_of(each) for each in (before, after) if each is not None]
-            told = [(self._by_uid.get(owner), namespace) for namespace, owner in places]
-        for uid in {each.run_uid for each, namespace in told if each is not None and _place(each)[0] == namespace}:
+            places = [_owner_of(queued) for queued in (before, after) if queued is not None]
+            objects = [(self._by_uid.get(owner), namespace) for namespace, owner in places]
+        for uid in {item.run_uid for item, namespace in objects if item is not None and _place(item)[0] == namespace}:
             self._changed(uid)
 
 
-def _place(found: EngineObject) -> tuple[str, str]:
+def _place(item: EngineObject) -> tuple[str, str]:
     """Return namespace and uid of an object, by which Kueue's message on it is kept."""
-    return found.key.partition("/")[0], found.uid
+    return item.key.partition("/")[0], item.uid
 
 
 def _owner_of(queued: _Queued) -> tuple[str, str]:
     return queued.key.partition("/")[0], queued.owner
 
 
-def _with_words(found: EngineObject, queued: _Queued | None, warning: str, ending: Ending | None) -> EngineObject:
+def _with_words(item: EngineObject, queued: _Queued | None, warning: str, ending: Ending | None) -> EngineObject:
     """Return an object with its cluster and end, and one that waits with Kueue's reason, or an Event's, for it."""
     if ending is not None:
-        found = replace(found, ending=ending)
+        item = replace(item, ending=ending)
     if queued is not None and queued.cluster:
-        found = replace(found, cluster=queued.cluster)
-    said = warning if queued is None else queued.message or warning
-    if not said or found.observed.stage is not Stage.WAITING:
-        return found
-    return replace(found, observed=replace(found.observed, message=said))
+        item = replace(item, cluster=queued.cluster)
+    message = warning if queued is None else queued.message or warning
+    if not message or item.observed.stage is not Stage.WAITING:
+        return item
+    return replace(item, observed=replace(item.observed, message=message))
 
 
 def _read(driver: Driver, content: dict[str, Any]) -> EngineObject | None:

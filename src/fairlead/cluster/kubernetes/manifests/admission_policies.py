@@ -79,7 +79,8 @@ def render_operator_policy(namespace: str, *, only_teams: bool) -> list[Object]:
     """
     label = dumps(MANAGED_BY)
     is_ours, was_ours = (
-        f"{each}.metadata.?labels[?{label}].orValue('') == '{MANAGER}'" for each in ("variables.object", "oldObject")
+        f"{variable}.metadata.?labels[?{label}].orValue('') == '{MANAGER}'"
+        for variable in ("variables.object", "oldObject")
     )
     resource, group = "request.resource.resource", "request.resource.group"
     spaces = dumps([namespace, GATEWAY_NAMESPACE])
@@ -88,7 +89,7 @@ def render_operator_policy(namespace: str, *, only_teams: bool) -> list[Object]:
     is_closed = f"variables.labels[?{dumps(RUNS)}].orValue('') == '{DISABLED}'"
     allowed = is_open if only_teams else f"!({is_closed})"
     is_event = f"{group} in ['', 'events.k8s.io'] && {resource} == 'events'"
-    host = " || ".join(f"object.spec.?{each}.orValue(false)" for each in ("hostNetwork", "hostPID", "hostIPC"))
+    host = " || ".join(f"object.spec.?{field}.orValue(false)" for field in ("hostNetwork", "hostPID", "hostIPC"))
     paths = "object.spec.?volumes.orValue([]).exists(v, has(v.hostPath))"
     privileged = (
         "(object.spec.containers + object.spec.?initContainers.orValue([]))"
@@ -140,13 +141,13 @@ def render_operator_policy(namespace: str, *, only_teams: bool) -> list[Object]:
 
 def _written() -> Iterator[Object]:
     """Yield the rules for all that the operator's roles let it write."""
-    for each in (*OPERATOR_RULES, *TEAM_RULES, *ENGINE_RULES):
-        operations = sorted({_WRITES[verb] for verb in each["verbs"] if verb in _WRITES})
+    for rule in (*OPERATOR_RULES, *TEAM_RULES, *ENGINE_RULES):
+        operations = sorted({_WRITES[verb] for verb in rule["verbs"] if verb in _WRITES})
         # Kinds of Fairlead that are of the whole cluster have no namespace.
-        resources = [name for name in each["resources"] if name.partition("/")[0] not in ("teams", "pools")]
-        is_asked = each["apiGroups"][0] in ("authentication.k8s.io", "authorization.k8s.io")  # nothing is kept
+        resources = [name for name in rule["resources"] if name.partition("/")[0] not in ("teams", "pools")]
+        is_asked = rule["apiGroups"][0] in ("authentication.k8s.io", "authorization.k8s.io")  # nothing is kept
         if operations and resources and not is_asked:
-            yield _rule(tuple(each["apiGroups"]), tuple(resources), tuple(operations))
+            yield _rule(tuple(rule["apiGroups"]), tuple(resources), tuple(operations))
 
 
 def _refusal(expression: str, why: str) -> Object:
@@ -159,10 +160,10 @@ def _account(namespace: str) -> str:
 
 def overlay_expression() -> str:
     """Return the CEL expression for the list of all overlays of an object of any kind."""
-    found: dict[str, None] = {}
+    overlays: dict[str, None] = {}
     for kind in workload_kinds():
-        found |= dict.fromkeys(_overlays(OBJECTS[kind], "object.spec", 0))
-    return " + ".join(found)
+        overlays |= dict.fromkeys(_overlays(OBJECTS[kind], "object.spec", 0))
+    return " + ".join(overlays)
 
 
 def _overlays(section: Section, at: str, depth: int) -> Iterator[str]:
@@ -188,7 +189,7 @@ _CONTAINERS = "((has(p.containers) ? p.containers : []) + (has(p.initContainers)
 
 def _named(*lists: str) -> str:
     """Return an expression for the names in lists of texts, which are joined by commas, of all pods."""
-    joined = " + ".join(f"variables.pods.map(p, {each})" for each in lists)
+    joined = " + ".join(f"variables.pods.map(p, {pods})" for pods in lists)
     # No function flattens a list of lists, and no name of an object has a comma.
     return f'({joined}).map(l, l.filter(n, n != "")).filter(l, l.size() > 0).map(l, l.join(",")).join(",")'
 
@@ -290,14 +291,16 @@ def _volumes(kind: str) -> str:
 
 
 def _other_namespaces() -> str:
-    required, preferred = (f"{each}DuringSchedulingIgnoredDuringExecution" for each in ("required", "preferred"))
+    required, preferred = (
+        f"{strength}DuringSchedulingIgnoredDuringExecution" for strength in ("required", "preferred")
+    )
     tests = []
     for kind in ("podAffinity", "podAntiAffinity"):
         at = f"p.affinity.{kind}"
         for list_, term in ((required, "t"), (preferred, "t.podAffinityTerm")):
             test = f"has({term}.namespaces) && {term}.namespaces.size() > 0"
             tests.append(f"has({at}) && has({at}.{list_}) && {at}.{list_}.exists(t, {test})")
-    return f"variables.pods.exists(p, has(p.affinity) && ({' || '.join(f'({each})' for each in tests)}))"
+    return f"variables.pods.exists(p, has(p.affinity) && ({' || '.join(f'({test})' for test in tests)}))"
 
 
 def _of_amounts() -> Iterator[Object]:

@@ -20,11 +20,11 @@ def among(
         values.setdefault(key, []).append(value)
     if not values and not others:
         return dict(affinity)
-    given: list[dict[str, Any]] = (affinity.get(REQUIRED) or {}).get("nodeSelectorTerms") or [{}]
-    wanted = [[{"key": key, "operator": "In", "values": sorted(set(found))}] for key, found in values.items()] or [[]]
+    own_terms: list[dict[str, Any]] = (affinity.get(REQUIRED) or {}).get("nodeSelectorTerms") or [{}]
+    wanted = [[{"key": key, "operator": "In", "values": sorted(set(texts))}] for key, texts in values.items()] or [[]]
     terms = [
         {**term, "matchExpressions": [*term.get("matchExpressions", ()), *alternative, *others]}
-        for term in given
+        for term in own_terms
         for alternative in wanted
     ]
     return {**affinity, REQUIRED: {"nodeSelectorTerms": terms}}

@@ -49,8 +49,8 @@ def complaint(content: Mapping[str, Any]) -> str | None:
     """Return why an autoscaler cannot scale, as a clause; None if it can, or has not reported yet."""
     for condition in (content.get("status") or {}).get("conditions") or ():
         if condition.get("type") in ("AbleToScale", "ScalingActive", "Ready") and condition.get("status") == "False":
-            said = " ".join(str(condition.get("message") or condition.get("reason") or "").split()).rstrip(".")[:400]
-            return f"its {content['kind']} says {said}"
+            message = " ".join(str(condition.get("message") or condition.get("reason") or "").split()).rstrip(".")[:400]
+            return f"its {content['kind']} says {message}"
     return None
 
 

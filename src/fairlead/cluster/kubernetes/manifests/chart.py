@@ -33,15 +33,15 @@ _BRACES = re.compile(r"\{\{|\}\}")
 def render_chart(settings: InstallSettings) -> dict[str, str]:
     """Return the files of a chart by path; with its default values it renders the objects of these settings."""
     objects = render_install(settings)
-    kinds = [each for each in objects if each["kind"] == "CustomResourceDefinition"]
+    kinds = [content for content in objects if content["kind"] == "CustomResourceDefinition"]
     values: dict[str, Any] = {
         "image": settings.image,
         "replicas": settings.replicas,
         "policy": settings.policy,
         "createNamespace": True,
-        **{_section(each): _pod_values(each) for each in objects if each["kind"] == "Deployment"},
+        **{_section(content): _pod_values(content) for content in objects if content["kind"] == "Deployment"},
     }
-    templates = [_template(each) for each in objects if each["kind"] != "CustomResourceDefinition"]
+    templates = [_template(content) for content in objects if content["kind"] != "CustomResourceDefinition"]
     return {
         "Chart.yaml": to_yaml([_chart(settings)]),
         "values.yaml": _VALUES_HEAD + to_yaml([values]),
@@ -94,7 +94,7 @@ def _pod_values(deployment: Mapping[str, Any]) -> dict[str, Any]:
 
 def _schema(objects: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     """Return the schema by which Helm validates values; a parent chart passes ``global``."""
-    pods = {_section(each): _pod_schema(each) for each in objects if each["kind"] == "Deployment"}
+    pods = {_section(content): _pod_schema(content) for content in objects if content["kind"] == "Deployment"}
     return {
         "$schema": "http://json-schema.org/draft-07/schema#",
         "type": "object",
@@ -119,7 +119,7 @@ def _pod_schema(deployment: Mapping[str, Any]) -> dict[str, Any]:
     (container,) = deployment["spec"]["template"]["spec"]["containers"]
     own = {"not": {"pattern": rf"^(app\.kubernetes\.io|([a-z0-9.-]+\.)?{re.escape(DOMAIN)})/"}}
     variables = branch_schema(_field("spec", "containers", "env"))
-    variables["items"]["properties"]["name"]["not"] = {"enum": [each["name"] for each in container["env"]]}
+    variables["items"]["properties"]["name"]["not"] = {"enum": [variable["name"] for variable in container["env"]]}
     properties = {
         "resources": branch_schema(_field("spec", "containers", "resources")),
         **{name: branch_schema(_field("spec", name)) for name in _SPEC_FIELDS},
@@ -141,10 +141,10 @@ def _field(*path: str) -> Branch:
 
 
 def _template(content: Mapping[str, Any]) -> str:
-    written = _BRACES.sub(lambda found: '{{ "' + found[0] + '" }}', to_yaml([_with_marks(content)]))
+    written = _BRACES.sub(lambda match: '{{ "' + match[0] + '" }}', to_yaml([_with_marks(content)]))
     for pattern, template in _TEMPLATES:
         written = pattern.sub(template, written)
-    written = _MARK.sub(lambda found: _VALUES[found[1]], written)
+    written = _MARK.sub(lambda match: _VALUES[match[1]], written)
     if content["kind"] == "Namespace" and content["metadata"]["name"] != GATEWAY_NAMESPACE:
         return f"{{{{- if .Values.createNamespace }}}}\n{written}{{{{- end }}}}\n"
     return written
@@ -196,4 +196,4 @@ def _with_marks(content: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def _args(args: list[str]) -> list[str]:
     """Return the arguments with a mark for the policy, if they have one."""
-    return ["@@policy@@" if before == "--policy" else each for before, each in zip(["", *args], args, strict=False)]
+    return ["@@policy@@" if before == "--policy" else value for before, value in zip(["", *args], args, strict=False)]

@@ -66,15 +66,15 @@ def conditions_of(
         before: Its present conditions, which keep their time if they do not change.
     """
     phase, known, at = workload.status.phase, tuple(before), workload.status.since
-    found = []
+    conditions = []
     for type_ in types:
         is_true = phase in _TRUE_IN[type_]
         reason = workload.status.reason.code.value if is_true else f"Not{type_}"
         message = workload.status.reason.message if is_true else f"{_NEGATIONS[type_]}: it is {phase.value}"
-        found.append(condition(type_, is_true, reason=reason, message=message, at=at, generation=generation,
+        conditions.append(condition(type_, is_true, reason=reason, message=message, at=at, generation=generation,
             before=known))  # fmt: skip
     state = readiness(workload)
-    return found + ready_conditions(
+    return conditions + ready_conditions(
         state.progress, reason=state.reason.code.value, message=state.reason.message, at=at, generation=generation,
         before=known,
     )  # fmt: skip

@@ -94,7 +94,7 @@ def read_costs(content: Mapping[str, Any], day: int) -> DayCosts:
     """
     try:
         plain = parse_object(_unpacked(content["binaryData"][LINES]), max_bytes=MOST_UNPACKED_BYTES)
-        holders = [None if each is None else Holder(**each) for each in plain["holders"]]
+        holders = [None if holder is None else Holder(**holder) for holder in plain["holders"]]
         lines = tuple(
             Line(node=plain["nodes"][node], key=holders[holder], use=Use(use), microusd=microusd, unit_ms=unit_ms)
             for node, holder, use, microusd, unit_ms in plain["lines"]
@@ -137,9 +137,9 @@ def _plain(holder: Holder) -> dict[str, str]:
 def _by_pool(costs: DayCosts) -> DayCosts:
     sums: defaultdict[tuple[str, Holder | None, Use], list[int]] = defaultdict(lambda: [0, 0])
     for line in costs.lines:
-        found = sums[costs.pools.get(line.node, ""), line.key, line.use]
-        found[0] += line.microusd
-        found[1] += line.unit_ms
+        amounts = sums[costs.pools.get(line.node, ""), line.key, line.use]
+        amounts[0] += line.microusd
+        amounts[1] += line.unit_ms
     lines = tuple(
         Line(node=pool, key=key, use=use, microusd=microusd, unit_ms=unit_ms)
         for (pool, key, use), (microusd, unit_ms) in sums.items()
@@ -153,11 +153,11 @@ def _with_sums(costs: DayCosts, most: int) -> DayCosts:
     for line in costs.lines:
         if line.key is not None:
             spent[line.key] += line.microusd
-    dearest = set(sorted(spent, key=lambda each: (-spent[each], each.uid))[:most])
+    dearest = set(sorted(spent, key=lambda holder: (-spent[holder], holder.uid))[:most])
     others: defaultdict[tuple[str, str, str], int] = defaultdict(int)
-    for each in spent:
-        if each not in dearest:
-            others[each.team, each.project, each.user] += 1
+    for holder in spent:
+        if holder not in dearest:
+            others[holder.team, holder.project, holder.user] += 1
     sums: defaultdict[tuple[str, Holder | None, Use], list[int]] = defaultdict(lambda: [0, 0])
     for line in costs.lines:
         key = line.key
@@ -172,9 +172,9 @@ def _with_sums(costs: DayCosts, most: int) -> DayCosts:
                 project=key.project,
                 user=key.user,
             )
-        found = sums[line.node, key, line.use]
-        found[0] += line.microusd
-        found[1] += line.unit_ms
+        amounts = sums[line.node, key, line.use]
+        amounts[0] += line.microusd
+        amounts[1] += line.unit_ms
     lines = tuple(
         Line(node=node, key=key, use=use, microusd=microusd, unit_ms=unit_ms)
         for (node, key, use), (microusd, unit_ms) in sums.items()

@@ -148,7 +148,7 @@ def with_fewer_rules(content: dict[str, Any]) -> dict[str, Any]:
 
 def _without_rules(value: Any) -> Any:
     if isinstance(value, list):
-        return [_without_rules(each) for each in value]
+        return [_without_rules(inner) for inner in value]
     if not isinstance(value, dict):
         return value
     return {name: _without_rules(inner) for name, inner in value.items() if name != _RULES}
@@ -156,14 +156,14 @@ def _without_rules(value: Any) -> Any:
 
 def _lean(value: Any) -> Any:
     if isinstance(value, list):
-        return [_lean(each) for each in value]
+        return [_lean(inner) for inner in value]
     if not isinstance(value, dict):
         return value
-    kept = {name: _lean(inner) for name, inner in value.items()}
-    rules = kept.pop(_RULES, None)
-    if isinstance(rules, list) and not kept.get("x-kubernetes-int-or-string"):
-        kept |= _rules([rule for rule in rules if not _reads_quantity(rule["rule"])])
-    return kept
+    lean = {name: _lean(inner) for name, inner in value.items()}
+    rules = lean.pop(_RULES, None)
+    if isinstance(rules, list) and not lean.get("x-kubernetes-int-or-string"):
+        lean |= _rules([rule for rule in rules if not _reads_quantity(rule["rule"])])
+    return lean
 
 
 def _reads_quantity(rule: str) -> bool:
@@ -215,8 +215,8 @@ def _section(section: Section) -> dict[str, Any]:
         schema["required"] = required
     rules = _RULES_OF_SECTIONS.get(section.type, list)()
     # A kind may omit a key of a section, and an API server refuses a rule on a missing key.
-    there = schema["properties"]
-    held = [rule for rule in rules if "fieldPath" not in rule or rule["fieldPath"].split(".")[1] in there]
+    properties = schema["properties"]
+    held = [rule for rule in rules if "fieldPath" not in rule or rule["fieldPath"].split(".")[1] in properties]
     return schema | ({_RULES: held} if held else {})
 
 

@@ -114,7 +114,7 @@ def render_install(settings: InstallSettings) -> list[dict[str, Any]]:
         *render_storage(settings.ledger, settings.namespace),
         _versioned(with_storage(_deployment(settings), settings.ledger), settings),
     ]
-    page = [_versioned(each, settings) for each in _page(settings)] if settings.page else []
+    page = [_versioned(content, settings) for content in _page(settings)] if settings.page else []
     gateways = [_versioned(gateway, settings) for gateway in _gateways(settings)] if settings.gateways else []
     partitioner = render_node_partitioner(settings.namespace) if settings.partitions else []
     parts = (
@@ -123,7 +123,7 @@ def render_install(settings: InstallSettings) -> list[dict[str, Any]]:
         ("gateway", gateways),
         ("operator", [*partitioner, *settings.extras]),
     )
-    return [with_recommended_labels(each, component) for component, objects in parts for each in objects]
+    return [with_recommended_labels(content, component) for component, objects in parts for content in objects]
 
 
 def _gateways(settings: InstallSettings) -> list[dict[str, Any]]:
@@ -238,7 +238,7 @@ def _bounds(settings: InstallSettings) -> list[str]:
             for cluster_network in settings.cluster_networks
             for argument in ("--cluster-network", cluster_network)
         ),
-        *(argument for each in more for argument in ("--system-namespace", each)),
+        *(argument for system_namespace in more for argument in ("--system-namespace", system_namespace)),
         *(
             argument
             for prometheus_host in system.prometheus_hosts

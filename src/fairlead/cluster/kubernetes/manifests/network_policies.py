@@ -80,7 +80,7 @@ def _policy(name: str, namespace: str, selector: dict[str, Any], rules: dict[str
 
 
 def _block(cidr: str, withheld: tuple[str, ...]) -> dict[str, Any]:
-    inside = [each for each in withheld if _is_inside(each, cidr)]
+    inside = [network for network in withheld if _is_inside(network, cidr)]
     return {"ipBlock": {"cidr": cidr, **({"except": inside} if inside else {})}}
 
 

@@ -21,13 +21,13 @@ def _merged(below: Any, above: Any, branch: Branch | None) -> Any:
         return merged
     if isinstance(below, list) and isinstance(above, list) and isinstance(branch, Items):
         if branch.merge is None:
-            return [*below, *(each for each in above if each not in below)]
+            return [*below, *(item for item in above if item not in below)]
         return _merged_by(below, above, branch, branch.merge)
     return above
 
 
 def _merged_by(below: list[Any], above: list[Any], items: Items, key: str) -> list[Any]:
-    merged = {each[key]: each for each in below}
-    for each in above:
-        merged[each[key]] = _merged(merged[each[key]], each, items.item) if each[key] in merged else each
+    merged = {item[key]: item for item in below}
+    for item in above:
+        merged[item[key]] = _merged(merged[item[key]], item, items.item) if item[key] in merged else item
     return list(merged.values())

@@ -113,20 +113,20 @@ def _standing(pipeline: Pipeline) -> Pipeline:
         ) from error
     if on is None:
         return pipeline
-    asked: dict[str, Any] = {"data": list(on.data), "every_s": on.every_s}
+    request: dict[str, Any] = {"data": list(on.data), "every_s": on.every_s}
     if on.drift is not None:
-        asked["drift"] = asdict(on.drift)
+        request["drift"] = asdict(on.drift)
     watch = _run_of(
         pipeline,
         WATCH,
-        env={WATCH_VARIABLE: json.dumps(asked)},
+        env={WATCH_VARIABLE: json.dumps(request)},
         resources=Resources(
             cpu_milli=WATCH_CPU_MILLI if on.drift is None else DRIFT_CPU_MILLI,
             memory_bytes=WATCH_MEMORY_BYTES if on.drift is None else DRIFT_MEMORY_BYTES,
         ),
         grace_s=1.0,
     )
-    problems = [_unseen(f"on.data: {each}", each, "data", "no change", watch) for each in on.data]
+    problems = [_unseen(f"on.data: {path}", path, "data", "no change", watch) for path in on.data]
     if on.drift is not None:
         seen = on.drift.data
         problems.append(_unseen(f"on.drift.data: {seen}", seen, "drift", "no row that is appended", watch))

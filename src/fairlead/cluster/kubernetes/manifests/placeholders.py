@@ -46,8 +46,8 @@ def render_placeholder(
         shunned: Labels as key and value that a node must not have.
         prices: Values of the price label of which a node must have one; None for any price.
     """
-    spec, asked = workload.spec, workload.spec.resources
-    grant = Grant(cpu_milli=asked.pod_cpu_milli, memory_bytes=asked.pod_memory_bytes)
+    spec, requests = workload.spec, workload.spec.resources
+    grant = Grant(cpu_milli=requests.pod_cpu_milli, memory_bytes=requests.pod_memory_bytes)
     member = CreatePod(attempt=workload.status.attempt, index=index, node="", grant=grant)
     pod = render_pod(workload, member, settings, device=device)["spec"]
     ranks = next(container for container in pod["containers"] if container["name"] == RANKS)
@@ -56,7 +56,7 @@ def render_placeholder(
         for init_container in pod.get("initContainers", ())
         if init_container.get("restartPolicy") == SIDECAR
     ]
-    resources = _sum(each.get("resources") or {} for each in (*pod["containers"], *sidecars))
+    resources = _sum(item.get("resources") or {} for item in (*pod["containers"], *sidecars))
     container: dict[str, Any] = {
         "name": "room",
         "image": settings.placeholder_image or ranks["image"],
@@ -121,7 +121,7 @@ def _sum(lists: Iterable[Mapping[str, Any]]) -> dict[str, str]:
 
 def _others(shunned: Iterable[tuple[str, str]], prices: Iterable[str] | None) -> list[dict[str, Any]]:
     """Return the expressions that every term of an affinity must have."""
-    found: list[dict[str, Any]] = [{"key": key, "operator": "NotIn", "values": [value]} for key, value in shunned]
+    expressions: list[dict[str, Any]] = [{"key": key, "operator": "NotIn", "values": [value]} for key, value in shunned]
     if prices is not None:
-        found.append({"key": PRICE_LABEL, "operator": "In", "values": sorted(prices)})
-    return found
+        expressions.append({"key": PRICE_LABEL, "operator": "In", "values": sorted(prices)})
+    return expressions

@@ -91,8 +91,8 @@ def instructions(
         "log_files": LOG_FILES,
         "env": environment(workload, create, checkpoint_to=checkpoint_to),
     }
-    told = {"FAIRLEAD_INSTRUCTIONS": json.dumps(pod, separators=(",", ":")), "FAIRLEAD_COMMAND": spec.run}
-    return told if spec.setup is None else told | {"FAIRLEAD_SETUP": spec.setup}
+    variables = {"FAIRLEAD_INSTRUCTIONS": json.dumps(pod, separators=(",", ":")), "FAIRLEAD_COMMAND": spec.run}
+    return variables if spec.setup is None else variables | {"FAIRLEAD_SETUP": spec.setup}
 
 
 def checkpoint_place(workload: Workload, default: str | None) -> str | None:

@@ -193,18 +193,18 @@ def overhead(create: CreatePod) -> tuple[int, int]:
 def _resources(workload: Workload, create: CreatePod, device: DeviceResource | None) -> dict[str, str | int]:
     """Return the amounts of both requests and limits, which are equal, so that neighbours cannot use granted ones."""
     grant, spec = create.grant, workload.spec
-    cpu, memory, asked = grant.cpu_milli, grant.memory_bytes, spec.resources
-    if (beside := asked.beside) is not None:
+    cpu, memory, requests = grant.cpu_milli, grant.memory_bytes, spec.resources
+    if (beside := requests.beside) is not None:
         # A grant is of the whole pod, of which a container that ends before the ranks may need the most.
-        cpu = min(max(0, cpu - beside.cpu_milli), asked.cpu_milli or cpu)
-        memory = min(max(0, memory - beside.memory_bytes), asked.memory_bytes or memory)
+        cpu = min(max(0, cpu - beside.cpu_milli), requests.cpu_milli or cpu)
+        memory = min(max(0, memory - beside.memory_bytes), requests.memory_bytes or memory)
     return _amounts(cpu, memory, spec.ranks_on_each_node, device)
 
 
 def server_resources(spec: Training, device: DeviceResource | None) -> dict[str, dict[str, str | int]]:
     """Return requests and limits of a server that Fairlead does not place."""
-    asked = _amounts(spec.resources.cpu_milli, spec.resources.memory_bytes, 1, device)
-    return {"requests": dict(asked), "limits": dict(asked)}
+    amounts = _amounts(spec.resources.cpu_milli, spec.resources.memory_bytes, 1, device)
+    return {"requests": dict(amounts), "limits": dict(amounts)}
 
 
 def _amounts(cpu: int | None, memory: int | None, ranks: int, device: DeviceResource | None) -> dict[str, str | int]:
@@ -369,8 +369,8 @@ def _pinned(affinity: Mapping[str, Any], node: str) -> dict[str, Any]:
     field = {"key": "metadata.name", "operator": "In", "values": [node]}
     of_nodes = dict(affinity.get("nodeAffinity") or {})
     required = of_nodes.get(REQUIRED) or {}
-    given: list[dict[str, Any]] = required.get("nodeSelectorTerms") or [{}]
-    terms = [{**term, "matchFields": [*term.get("matchFields", ()), field]} for term in given]
+    own_terms: list[dict[str, Any]] = required.get("nodeSelectorTerms") or [{}]
+    terms = [{**term, "matchFields": [*term.get("matchFields", ()), field]} for term in own_terms]
     return {**affinity, "nodeAffinity": {**of_nodes, REQUIRED: {"nodeSelectorTerms": terms}}}
 
 

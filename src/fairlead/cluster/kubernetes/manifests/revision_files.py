@@ -53,27 +53,27 @@ class RevisionFiles:
 
     def of(self, code: str) -> SentFiles | None:
         """Return the files of a code; None if none are kept."""
-        return next((each for each in reversed(self.sent) if each.code == code), None)
+        return next((files_ for files_ in reversed(self.sent) if files_.code == code), None)
 
     def annotations(self, code: str) -> dict[str, str | None]:
         """Return the annotations that give a workload the files of a code, without the list."""
-        there = self.of(code)
-        return {} if there is None else {WORKDIR: there.workdir, REVISION: there.commit}
+        sent = self.of(code)
+        return {} if sent is None else {WORKDIR: sent.workdir, REVISION: sent.commit}
 
     def listed(self) -> str:
         """Return the list as it is stored."""
-        sent = [[each.code, each.workdir, each.commit] for each in self.sent]
+        sent = [[files_.code, files_.workdir, files_.commit] for files_ in self.sent]
         return json.dumps({"code": self.code, "sent": sent}, separators=(",", ":"))
 
 
 def code_name(directory: Path) -> str:
     """Return the name of the code in a directory, which depends on all files except specs."""
-    told = [
+    digests = [
         (path.relative_to(directory).as_posix(), _digest(path), os.access(path, os.X_OK))
         for path in files(directory)
         if path.suffix not in SPECS
     ]
-    return hashlib.sha256(repr(sorted(told)).encode()).hexdigest()[:NAME_CHARACTERS]
+    return hashlib.sha256(repr(sorted(digests)).encode()).hexdigest()[:NAME_CHARACTERS]
 
 
 def read_files(annotations: Mapping[str, str]) -> RevisionFiles:
@@ -84,8 +84,8 @@ def read_files(annotations: Mapping[str, str]) -> RevisionFiles:
         return RevisionFiles(code=str(listed["code"]), sent=sent)
     except (KeyError, ValueError):
         # There is none, or it was not written by Fairlead.
-        there = annotations.get(WORKDIR)
-        return RevisionFiles() if not there else RevisionFiles(sent=(_sent("", there, annotations.get(REVISION)),))
+        workdir = annotations.get(WORKDIR)
+        return RevisionFiles() if not workdir else RevisionFiles(sent=(_sent("", workdir, annotations.get(REVISION)),))
 
 
 def _read_sent(value: object) -> SentFiles:
@@ -103,22 +103,22 @@ def revised(before: RevisionFiles, code: str, annotations: Mapping[str, str]) ->
     """
     if WORKDIR in annotations:
         new = _sent(code, annotations[WORKDIR], annotations.get(REVISION))
-        after = RevisionFiles(code=code, sent=(*(each for each in before.sent if each != new), new))
+        after = RevisionFiles(code=code, sent=(*(files_ for files_ in before.sent if files_ != new), new))
         return {REVISION: None, **annotations, CODE: after.listed()}
     if not before.sent:
         return {}
     return {**before.annotations(code), CODE: replace(before, code=code).listed()}
 
 
-def without_unneeded(given: RevisionFiles, codes: Collection[str], workdirs: Collection[str]) -> RevisionFiles:
+def without_unneeded(files_: RevisionFiles, codes: Collection[str], workdirs: Collection[str]) -> RevisionFiles:
     """Return the files without those that no revision has any more.
 
     Args:
         codes: Codes of the remembered revisions.
         workdirs: Working directories of existing replicas.
     """
-    newest = {given.of(code) for code in {*codes, given.code}}
-    return replace(given, sent=tuple(each for each in given.sent if each in newest or each.workdir in workdirs))
+    newest = {files_.of(code) for code in {*codes, files_.code}}
+    return replace(files_, sent=tuple(sent for sent in files_.sent if sent in newest or sent.workdir in workdirs))
 
 
 def _sent(code: str, workdir: str, revision: str | None) -> SentFiles:

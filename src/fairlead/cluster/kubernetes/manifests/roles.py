@@ -30,8 +30,8 @@ Rules = list[dict[str, Any]]
 
 def rule(group: str, resources: tuple[str, ...], verbs: tuple[str, ...], *names: str) -> dict[str, Any]:
     """Return one rule; ``names`` limits it to these objects, if given."""
-    found: dict[str, Any] = {"apiGroups": [group], "resources": list(resources), "verbs": list(verbs)}
-    return found | ({"resourceNames": list(names)} if names else {})
+    rule: dict[str, Any] = {"apiGroups": [group], "resources": list(resources), "verbs": list(verbs)}
+    return rule | ({"resourceNames": list(names)} if names else {})
 
 
 WORKLOADS = tuple(map(plural, workload_kinds()))
@@ -205,12 +205,12 @@ def render_roles() -> list[dict[str, Any]]:
 
 def render_user_roles() -> list[dict[str, Any]]:
     """Render the ClusterRoles of users."""
-    found = []
+    roles = []
     for name, rules in ROLES.items():
         role = _role("ClusterRole", f"fairlead-{name}", rules)
         role["metadata"]["labels"] |= {f"{API_GROUP}/aggregate-to-{of}": "true" for of in AGGREGATED[name]}
-        found.append(role)
-    return found
+        roles.append(role)
+    return roles
 
 
 def render_operator_bindings(namespace: str) -> list[dict[str, Any]]:

@@ -63,4 +63,4 @@ def to_yaml(objects: Iterable[Mapping[str, Any]]) -> str:
     """Return the objects as YAML documents of one file."""
     from fairlead.specs.formats.yaml_writing import dump
 
-    return "---\n".join(dump(dict(each)) for each in objects)
+    return "---\n".join(dump(dict(content)) for content in objects)

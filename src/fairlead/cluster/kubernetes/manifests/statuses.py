@@ -137,7 +137,7 @@ def training_status(
     spec, status = workload.spec, workload.status
     of_pod = spec.ranks_on_each_node
     running = sum(of_pod for pod in pods if pod.attempt == status.attempt and pod.phase is PodPhase.RUNNING)
-    found: dict[str, Any] = {
+    fields: dict[str, Any] = {
         **_phase(workload, generation),
         "ranks": f"{running}/{workload.gang.world_size}",
         "attempt": status.attempt,
@@ -145,12 +145,12 @@ def training_status(
     }
     if status.warning is not None:
         remedy = f". {status.warning.remedy}" if status.warning.remedy else ""
-        found["warning"] = f"{status.warning.message}{remedy}"[:MESSAGE_MOST]
+        fields["warning"] = f"{status.warning.message}{remedy}"[:MESSAGE_MOST]
     if workload.progress is not None:
-        found |= _progress(workload.progress)
+        fields |= _progress(workload.progress)
     if cost is not None:
-        found["cost"] = _cost(cost)
-    return found
+        fields["cost"] = _cost(cost)
+    return fields
 
 
 def read_cost(status: Mapping[str, Any]) -> RunCost | None:
@@ -174,59 +174,59 @@ def parent_status(
     """Return the status of a parent without ``state``; see ``training_status`` for the arguments."""
     record = parent_of(workload.spec)
     assert record is not None, "a run with pods has the other status"
-    found = {
+    fields = {
         **_phase(workload, generation),
         "progress": record.progress(workload),
         "conditions": conditions_of(workload, generation, before, OF_PARENTS),
     }
     if record.best is not None:
-        found["best"] = record.best(workload)
+        fields["best"] = record.best(workload)
     if isinstance(workload.spec, Serving):
-        found["replicas"] = detail_of(cast("Workload[Serving]", workload)).wanted
-        found["selector"] = f"{SERVICE}={workload.spec.name}"
-    return found
+        fields["replicas"] = detail_of(cast("Workload[Serving]", workload)).wanted
+        fields["selector"] = f"{SERVICE}={workload.spec.name}"
+    return fields
 
 
 def _phase(workload: AnyWorkload, generation: int) -> dict[str, Any]:
     """Return the fields of the phase and its reason."""
     status = workload.status
-    found: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "observedGeneration": generation,
         "phase": status.phase.value,
         "reason": status.reason.code.value,
         "message": status.reason.message[:MESSAGE_MOST],
     }
-    return found if status.reason.remedy is None else {**found, "remedy": status.reason.remedy}
+    return fields if status.reason.remedy is None else {**fields, "remedy": status.reason.remedy}
 
 
 def _cost(cost: RunCost) -> dict[str, Any]:
     """Return the cost rounded for readers; the ledger is exact."""
-    found: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "at": moment(cost.at),
         "microusdPerHour": cost.microusd_per_hour,
         "seconds": {use: round(amount, 3) for use, amount in cost.seconds.items()},
         "waitingSeconds": round(cost.waiting_s, 3),
     }
     if cost.microusd is not None:
-        found["microusd"] = cost.microusd
+        fields["microusd"] = cost.microusd
     if cost.goodput is not None:
-        found["goodput"] = round(cost.goodput, 6)
-    return found
+        fields["goodput"] = round(cost.goodput, 6)
+    return fields
 
 
 def _progress(progress: Progress) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    fields: dict[str, Any] = {}
     if progress.step is not None:
-        found["step"] = progress.step
-        found["progress"] = f"{progress.step}"
+        fields["step"] = progress.step
+        fields["progress"] = f"{progress.step}"
         if progress.total_steps:
             share = 100 * progress.step // progress.total_steps
-            found["progress"] = f"{progress.step}/{progress.total_steps} ({share}%)"
+            fields["progress"] = f"{progress.step}/{progress.total_steps} ({share}%)"
     if progress.loss is not None and math.isfinite(progress.loss):  # JSON has no NaN, and API servers take none
-        found["loss"] = progress.loss
+        fields["loss"] = progress.loss
     if progress.checkpoint_step is not None:
-        found["checkpointStep"] = progress.checkpoint_step
-    return found
+        fields["checkpointStep"] = progress.checkpoint_step
+    return fields
 
 
 _HELD: dict[str, Any] = {

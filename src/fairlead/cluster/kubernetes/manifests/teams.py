@@ -48,18 +48,18 @@ def render_team(team: Team, settings: TeamSettings) -> list[dict[str, Any]]:
     objects.append(_critical_classes(team))
     objects += [render_binding(team.name, role, subjects(team, role)) for role in ROLES]
     objects += render_team_policies(team.name, settings.network)
-    return [_owned(each, team) for each in objects]
+    return [_owned(content, team) for content in objects]
 
 
 def subjects(team: Team, role: str) -> list[dict[str, Any]]:
     """Return the subjects of a role: a group of a fixed name, and of ``user`` the team's members and groups."""
     users, groups = (team.members, team.groups) if role == "user" else ((), ())
-    found = [
+    subjects = [
         {"kind": "Group", "name": f"fairlead:{team.name}:{role}"},
         *({"kind": "Group", "name": name} for name in groups),
         *({"kind": "User", "name": name} for name in users),
     ]
-    return [{**each, "apiGroup": "rbac.authorization.k8s.io"} for each in found]
+    return [{**subject, "apiGroup": "rbac.authorization.k8s.io"} for subject in subjects]
 
 
 def _namespace(team: Team, settings: TeamSettings) -> dict[str, Any]:
@@ -68,8 +68,8 @@ def _namespace(team: Team, settings: TeamSettings) -> dict[str, Any]:
 
 
 def _limit_range(team: Team, settings: TeamSettings) -> dict[str, Any]:
-    asked = {"cpu": str(format_cpu(settings.cpu_milli)), "memory": str(settings.memory_bytes)}
-    limits = [{"type": "Container", "default": dict(asked), "defaultRequest": dict(asked)}]
+    amounts = {"cpu": str(format_cpu(settings.cpu_milli)), "memory": str(settings.memory_bytes)}
+    limits = [{"type": "Container", "default": dict(amounts), "defaultRequest": dict(amounts)}]
     return _in_namespace(team, "v1", "LimitRange", {"limits": limits})
 
 

@@ -122,9 +122,9 @@ def single_rules(kind: Single, key: SectionKey, rules: Constraints) -> list[Rule
 
 def text_rules(wanted: Text) -> list[Rule]:
     """Return the rules for a text, which is ``self``; the schema limits its length."""
-    found = []
+    rules = []
     if not wanted.blank:
-        found.append(rule('self.trim() != ""', say("it is blank; give some text, or remove the key")))
+        rules.append(rule('self.trim() != ""', say("it is blank; give some text, or remove the key")))
     if wanted.pattern is not None:
         # For a blank text one message is enough.
         test = (
@@ -132,14 +132,14 @@ def text_rules(wanted: Text) -> list[Rule]:
             if wanted.blank
             else f'self.trim() == "" || {matches("self", wanted.pattern)}'
         )
-        found.append(rule(test, QUOTED, say(f" is not {wanted.what}")))
+        rules.append(rule(test, QUOTED, say(f" is not {wanted.what}")))
     elif wanted.lines:
         sentence = "it holds a NUL or half a surrogate pair, which no program can be given"
-        found.append(rule('!self.contains("\\u0000")', say(sentence)))
+        rules.append(rule('!self.contains("\\u0000")', say(sentence)))
     if not wanted.lines:
         sentence = " holds a line break or another control character; write it on one line"
-        found.append(rule(f"!self.matches({json.dumps(_CONTROL)})", QUOTED, say(sentence)))
-    return found
+        rules.append(rule(f"!self.matches({json.dumps(_CONTROL)})", QUOTED, say(sentence)))
+    return rules
 
 
 def name_rules(wanted: Limit | Text = NAME) -> list[Rule]:
@@ -198,11 +198,11 @@ def child_update_rules(kind: str, parent: str) -> list[Rule]:
 def update_rules() -> list[Rule]:
     """Return the rules for updates of a run, as in ``fairlead.policy.kinds.spec_updates``; ``self`` is the object."""
     phase, name = "self.status.phase", "self.metadata.name"
-    phases = ", ".join(json.dumps(str(each)) for each in CHANGEABLE)
+    phases = ", ".join(json.dumps(str(phase)) for phase in CHANGEABLE)
     # Written out, because the API server cannot limit the cost of comparing a value with a default.
-    given = [f"has({each}.spec.checkpoint) && has({each}.spec.checkpoint.to)" for each in ("self", "oldSelf")]
+    conditions = [f"has({owner}.spec.checkpoint) && has({owner}.spec.checkpoint.to)" for owner in ("self", "oldSelf")]
     place = "self.spec.checkpoint.to == oldSelf.spec.checkpoint.to"
-    is_same = f"({given[0]} ? {given[1]} && {place} : !({given[1]}))"
+    is_same = f"({conditions[0]} ? {conditions[1]} && {place} : !({conditions[1]}))"
     unedited = f"self.spec == oldSelf.spec || !has(self.status) || !has({phase})"
     return [
         rule(
@@ -263,7 +263,7 @@ def checkpoint_rules() -> list[Rule]:
     to, other = "self.to", say(f"; {OTHER_PLACES}")
     places = [(f"{to}.startsWith('/') || {to}.contains('://')", say(f" {IN_POD}"))]
     places += [(f"!{to}.startsWith('{scheme}://')", say(f": {scheme}:// {why}")) for scheme, why in NO_PLACES.items()]
-    return [rule(f"!has({to}) || {is_kept}", _quoted(to), said, other, at=".to") for is_kept, said in places]
+    return [rule(f"!has({to}) || {is_kept}", _quoted(to), problem, other, at=".to") for is_kept, problem in places]
 
 
 def population_rules() -> list[Rule]:
@@ -288,31 +288,31 @@ def endpoint_rules() -> list[Rule]:
     def refused(test: str, verb: str, why: str, *, at: str) -> Rule:
         return rule(f"!has(self.engine) || {test}", say("`engine: "), "self.engine", say(f"` {verb}: {why}"), at=at)
 
-    given = endpoint_engines
+    reasons = endpoint_engines
     none_at = '!has(self.canary) || self.engine != "{}"'.format
     return [
         *model_rules(),
-        refused("has(self.image)", given.MAKES_PODS, given.NO_IMAGE, at=".engine"),
-        refused("!has(self.workdir)", given.MAKES_PODS, given.NO_WORKDIR, at=".workdir"),
-        refused("!has(self.setup)", given.MAKES_PODS, given.NO_SETUP, at=".setup"),
-        refused("!has(self.access)", given.ANSWERS, given.NO_ACCESS, at=".access"),
-        refused(none_at(given.EndpointEngine.KSERVE), given.TRIES, given.NO_CANARY, at=".canary"),
-        refused(none_at(given.EndpointEngine.SELDON), given.DIVIDES, given.NO_WEIGHT, at=".canary"),
+        refused("has(self.image)", reasons.MAKES_PODS, reasons.NO_IMAGE, at=".engine"),
+        refused("!has(self.workdir)", reasons.MAKES_PODS, reasons.NO_WORKDIR, at=".workdir"),
+        refused("!has(self.setup)", reasons.MAKES_PODS, reasons.NO_SETUP, at=".setup"),
+        refused("!has(self.access)", reasons.ANSWERS, reasons.NO_ACCESS, at=".access"),
+        refused(none_at(reasons.EndpointEngine.KSERVE), reasons.TRIES, reasons.NO_CANARY, at=".canary"),
+        refused(none_at(reasons.EndpointEngine.SELDON), reasons.DIVIDES, reasons.NO_WEIGHT, at=".canary"),
     ]
 
 
 def sweep_rules() -> list[Rule]:
     """Rules for a sweep with an engine; ``self`` is its spec. The operator says what needs its ranges read."""
-    given = sweep_engines
+    reasons = sweep_engines
 
     def refused(test: str, why: str, *, at: str) -> Rule:
-        sentence = (say("`engine: "), "self.engine", say(f"` {given.PROPOSES}: {why}"))
+        sentence = (say("`engine: "), "self.engine", say(f"` {reasons.PROPOSES}: {why}"))
         return rule(f"!has(self.engine) || {test}", *sentence, at=at)
 
     return [
-        refused("!has(self.objectives) || self.objectives.size() == 0", given.ONE_OBJECTIVE, at=".objectives"),
-        refused("has(self.objective) || has(self.objectives)", given.NO_OBJECTIVE, at=".engine"),
-        refused("has(self.parallel) && string(self.parallel) != 'free'", given.NO_PARALLEL, at=".engine"),
+        refused("!has(self.objectives) || self.objectives.size() == 0", reasons.ONE_OBJECTIVE, at=".objectives"),
+        refused("has(self.objective) || has(self.objectives)", reasons.NO_OBJECTIVE, at=".engine"),
+        refused("has(self.parallel) && string(self.parallel) != 'free'", reasons.NO_PARALLEL, at=".engine"),
     ]
 
 
@@ -356,11 +356,11 @@ def engine_rules() -> list[Rule]:
     The operator checks rules that need more parsing. An elastic gang, and anything other than a share of a GPU, is
     recognized by the text of its value.
     """
-    launches = ", ".join(json.dumps(each.value) for each in sorted(engines.LAUNCHES_ITSELF))
+    launches = ", ".join(json.dumps(engine.value) for engine in sorted(engines.LAUNCHES_ITSELF))
 
     def refused(test: str, verb: str, why: str, *, at: str, of: str = "") -> Rule:
-        given = f"!has(self.engine) || {of}" if of else "!has(self.engine) || "
-        return rule(f"{given}{test}", say("`engine: "), "self.engine", say(f"` {verb}: {why}"), at=at)
+        condition = f"!has(self.engine) || {of}" if of else "!has(self.engine) || "
+        return rule(f"{condition}{test}", say("`engine: "), "self.engine", say(f"` {verb}: {why}"), at=at)
 
     others = f"!(self.engine in [{launches}]) || "
     return [
@@ -448,32 +448,32 @@ def _between(value: str, limit: Limit, *, point: bool) -> str:
 
 def _quantity_rules(kind: Single, limits: list[Limit | None], give: str) -> list[Rule]:
     """Return the rules for a number or text that is a size, a number of cores, a duration or a number of GPUs."""
-    found = []
+    rules = []
     pattern, unlike = _QUANTITIES[id(kind)]
     reads = matches(_WORD, pattern)
-    found.append(rule(reads, SHOWN, say(f"{unlike}{give}")))
+    rules.append(rule(reads, SHOWN, say(f"{unlike}{give}")))
     if kind is kinds.SIZE:
         value = _bytes(_WORD)
-        found.append(rule(f"!{reads} || {_is_whole(value)}", SHOWN, say(" is not a whole number of bytes")))
+        rules.append(rule(f"!{reads} || {_is_whole(value)}", SHOWN, say(" is not a whole number of bytes")))
     elif kind is kinds.CPU:
         value = f"quantity({_WORD}).asApproximateFloat() * 1000.0"
         fine = f" is finer than a thousandth of a core{give}"
-        found.append(rule(f"!{reads} || {_is_whole(value)}", SHOWN, say(fine)))
+        rules.append(rule(f"!{reads} || {_is_whole(value)}", SHOWN, say(fine)))
     elif kind is kinds.GPU_COUNT:
         value = f"double({_WORD}) * 1000.0"
         fine = f" is finer than a thousandth of a GPU{give}"
-        found.append(rule(f"!{reads} || {_is_whole(value)}", SHOWN, say(fine)))
+        rules.append(rule(f"!{reads} || {_is_whole(value)}", SHOWN, say(fine)))
     else:
         value = f"{_seconds(_WORD)}[0]"
     if limits[0] is None:
-        return found
+        return rules
     fits = f"[{value}].all(v, {_between('v', limits[0], point=True)})"
     if kind in (kinds.EVERY, kinds.DURATION_OR_STEPS) and limits[1] is not None:
         steps = f'int({_WORD}.find("[0-9]+"))'
         fits = f"({matches(_WORD, STEPS)} ? {_between(steps, limits[1], point=False)} : {fits})"
     if kind is kinds.EVERY:
         fits = f"{_WORD} == {json.dumps(EVERY_AUTO)} || {fits}"
-    return [*found, rule(f"!{reads} || {fits}", SHOWN, say(f" is out of bounds{give}"))]
+    return [*rules, rule(f"!{reads} || {fits}", SHOWN, say(f" is out of bounds{give}"))]
 
 
 def _is_number_or_word(kind: Single) -> bool:
@@ -483,11 +483,11 @@ def _is_number_or_word(kind: Single) -> bool:
 def _number_or_word_rules(kind: Single, limit: Limit | None, give: str) -> list[Rule]:
     """Return the rules for a whole number or one word."""
     word = f"{_WORD} == {json.dumps(kind.text)}"
-    found = [rule(f"type(self) == int || {word}", SHOWN, say(f" is not {kind.what}{give}"))]
+    rules = [rule(f"type(self) == int || {word}", SHOWN, say(f" is not {kind.what}{give}"))]
     if limit is None:
-        return found
+        return rules
     fits = f"type(self) != int || {_between('int(self)', limit, point=False)}"
-    return [*found, rule(fits, SHOWN, say(f" is out of bounds{give}"))]
+    return [*rules, rule(fits, SHOWN, say(f" is out of bounds{give}"))]
 
 
 def _span_rules(limits: list[Limit | None], give: str) -> list[Rule]:

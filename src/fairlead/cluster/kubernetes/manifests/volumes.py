@@ -13,8 +13,8 @@ FLEETING = frozenset({"emptyDir", "ephemeral", "configMap", "secret"})
 
 def volume_at(spec: Training, path: str) -> str | None:
     """Return the spec's volume that contains a directory of its pods; None if it would end with the pod."""
-    found = mount_at(spec, path)
-    return None if found is None else str(found[0]["name"])
+    mounted = mount_at(spec, path)
+    return None if mounted is None else str(mounted[0]["name"])
 
 
 def mount_at(spec: Training, path: str, *, to_write: bool = True) -> tuple[Mapping[str, Any], Mapping[str, Any]] | None:

@@ -119,7 +119,7 @@ def packed_large(directory: Path) -> Iterator[LargeArchive]:
 
 def files(directory: Path) -> Iterator[Path]:
     """Yield the included files below a directory, sorted by name within each directory."""
-    return (directory / each.path for each in walk(directory) if isinstance(each, Found))
+    return (directory / entry.path for entry in walk(directory) if isinstance(entry, Found))
 
 
 def render_parts(archive: Archive, namespace: str, workload: AnyWorkload | None) -> list[dict[str, Any]]:

@@ -219,34 +219,34 @@ class KubernetesCluster(WorkloadApi):
         self.view.wait(self._seen, timeout_s)
         self._seen = self.view.epoch
 
-    def refreshed(self, found: TrainingObject) -> RunRecord:
+    def refreshed(self, item: TrainingObject) -> RunRecord:
         """Return the state with what was observed since it was written: lost pods, progress, and events of ranks."""
-        state, gang = found.state, found.state.gang
+        state, gang = item.state, item.state.gang
         if gang is not None:
             known = {pod.uid for pod in state.ended}
             over = [
                 pod
-                for pod in self.view.over(found.uid).values()
+                for pod in self.view.over(item.uid).values()
                 if gang.has(pod.attempt, pod.index, pod.replacement) and pod.uid not in known
             ]
             if over:
                 state = replace(state, ended=(*state.ended, *over))
-            if not gang.created and gang.attempt in self.view.engines.of_run(found.uid):
+            if not gang.created and gang.attempt in self.view.engines.of_run(item.uid):
                 state = replace(state, gang=replace(gang, created=True))
             elif not gang.created:
-                there = {(pod.attempt, pod.index) for pod in self.view.pods_of(found.uid).values()}
+                existing = {(pod.attempt, pod.index) for pod in self.view.pods_of(item.uid).values()}
                 gone = {pod.index for pod in state.ended}
-                if all((gang.attempt, index) in there or index in gone for index in range(len(gang.nodes))):
+                if all((gang.attempt, index) in existing or index in gone for index in range(len(gang.nodes))):
                     state = replace(state, gang=replace(gang, created=True))
-            if state.gang is not None and not all(each.created for each in state.gang.replaced):
-                state = replace(state, gang=self._with_created(found.uid, state))
-            pull = None if state.gang is None else self.reports.pull_of(found.uid, state.gang.attempt)
+            if state.gang is not None and not all(replacement.created for replacement in state.gang.replaced):
+                state = replace(state, gang=self._with_created(item.uid, state))
+            pull = None if state.gang is None else self.reports.pull_of(item.uid, state.gang.attempt)
             if state.gang is not None and pull is not None:
                 state = replace(state, gang=replace(state.gang, pull=pull))
-        if (of_attempt := self.reports.events_of(found.uid)) is not None:
+        if (of_attempt := self.reports.events_of(item.uid)) is not None:
             attempt, events = of_attempt
             state = reported(state, attempt, events, next_event=lambda: self._next_event(time.time()))
-        progress = self.reports.progress_of(found.uid)
+        progress = self.reports.progress_of(item.uid)
         return state if progress is None else replace(state, progress=progress)
 
     def _with_created(self, uid: str, state: RunRecord) -> Gang | None:
@@ -254,73 +254,76 @@ class KubernetesCluster(WorkloadApi):
         gang = state.gang
         if gang is None:
             return None
-        there = {(pod.attempt, pod.index, pod.replacement) for pod in self.view.pods_of(uid).values()}
-        there |= {(pod.attempt, pod.index, pod.replacement) for pod in state.ended}
+        existing = {(pod.attempt, pod.index, pod.replacement) for pod in self.view.pods_of(uid).values()}
+        existing |= {(pod.attempt, pod.index, pod.replacement) for pod in state.ended}
         replaced = tuple(
-            replace(each, created=each.created or (gang.attempt, each.index, each.number) in there)
-            for each in gang.replaced
+            replace(
+                replacement,
+                created=replacement.created or (gang.attempt, replacement.index, replacement.number) in existing,
+            )
+            for replacement in gang.replaced
         )
         return replace(gang, replaced=replaced)
 
-    def adopt(self, found: TrainingObject) -> bool:
+    def adopt(self, item: TrainingObject) -> bool:
         """Record an edited spec or an unknown intent, with the event; return False if the object has changed."""
-        return self.write(found, self._adopted(found, time.time()))
+        return self.write(item, self._adopted(item, time.time()))
 
-    def _adopted(self, found: AnyObject, now: float) -> RunRecord:
-        state = found.state if is_parent_kind(found.kind) else self.refreshed(found)
-        return adopted(found, state, now, next_event=lambda: self._next_event(now))
+    def _adopted(self, item: AnyObject, now: float) -> RunRecord:
+        state = item.state if is_parent_kind(item.kind) else self.refreshed(item)
+        return adopted(item, state, now, next_event=lambda: self._next_event(now))
 
     def has_told(self, uid: str, members: tuple[Pod, ...]) -> bool:
         """Return whether the run's object shows its pods as they are; assumed if another process wrote it."""
         phases = tuple(pod.phase for pod in members)
         return self._told.get(uid, phases) == phases
 
-    def write(self, found: AnyObject, state: RunRecord, *, is_quiet: bool = False) -> bool:
+    def write(self, item: AnyObject, state: RunRecord, *, is_quiet: bool = False) -> bool:
         """Write a state if the object is unchanged since it was read; return whether it was.
 
         Args:
             is_quiet: The write only records observations, and leaves the run's version as it is.
         """
-        workload = workload_of(found)
-        state = stamped(found, state, self._writer, is_quiet=is_quiet)
-        intent = intent_of(state, found.wish, is_leaving=found.is_leaving)
+        workload = workload_of(item)
+        state = stamped(item, state, self._writer, is_quiet=is_quiet)
+        intent = intent_of(state, item.wish, is_leaving=item.is_leaving)
         run = replace(workload, status=state.status, intent=intent, progress=state.progress)
         pods: tuple[Pod, ...] = ()
         if is_leaf(run):
-            pods = self.view.members(found)
+            pods = self.view.members(item)
             if self._ledger is not None and run.status.phase.is_final:
-                self._ledger.settle(found)  # the run's cost is not written after this
+                self._ledger.settle(item)  # the run's cost is not written after this
             cost = None if self._ledger is None else self._ledger.cost_of(run, time.time())
-            status = training_status(run, pods, generation=found.generation, before=found.conditions, cost=cost)
+            status = training_status(run, pods, generation=item.generation, before=item.conditions, cost=cost)
         else:
-            status = parent_status(run, generation=found.generation, before=found.conditions)
+            status = parent_status(run, generation=item.generation, before=item.conditions)
         body: Object = {
             "apiVersion": API_VERSION,
-            "kind": found.kind,
+            "kind": item.kind,
             "metadata": {
-                "name": found.name,
-                "namespace": found.namespace,
-                "uid": found.uid,
-                "resourceVersion": str(found.version),
+                "name": item.name,
+                "namespace": item.namespace,
+                "uid": item.uid,
+                "resourceVersion": str(item.version),
             },
             "status": {**status, "state": state_plain(state)},
         }
         try:
-            path = f"{objects_path(found.kind, found.namespace, found.name)}/status"
+            path = f"{objects_path(item.kind, item.namespace, item.name)}/status"
             content = self.client.apply(path, body, retried=BUSY)
         except ApiError as error:
             if error.status == 409:
-                there = self.read(found.kind, found.namespace, found.name)
-                if there is not None:
-                    self.view.cache_of(found.kind).put(there[0])
-                    kept = there[1].state
+                latest = self.read(item.kind, item.namespace, item.name)
+                if latest is not None:
+                    self.view.cache_of(item.kind).put(latest[0])
+                    stored = latest[1].state
                     # This very write may have succeeded in an earlier attempt whose answer was lost.
-                    return error.unsure and (kept.writer, kept.written) == (state.writer, state.written)
+                    return error.unsure and (stored.writer, stored.written) == (state.writer, state.written)
             if error.status in (404, 409):
                 return False
             raise
-        self.view.cache_of(found.kind).put(content)
-        self._told[found.uid] = tuple(pod.phase for pod in pods)
+        self.view.cache_of(item.kind).put(content)
+        self._told[item.uid] = tuple(pod.phase for pod in pods)
         return True
 
     @property
@@ -331,24 +334,24 @@ class KubernetesCluster(WorkloadApi):
     def invalid(self) -> list[AnyObject]:
         """Return the workloads that cannot run because their specs break rules the API server lacks, which their
         status does not say yet. Those that another version accepted are left as they are."""
-        found = self.view.workload_objects()
-        return [each for each in found if each.problem and not each.shown_phase and self._is_ours(each)]
+        items = self.view.workload_objects()
+        return [item for item in items if item.problem and not item.shown_phase and self._is_ours(item)]
 
-    def _is_ours(self, found: AnyObject) -> bool:
-        return self._namespace in (None, found.namespace) and not found.is_leaving
+    def _is_ours(self, item: AnyObject) -> bool:
+        return self._namespace in (None, item.namespace) and not item.is_leaving
 
-    def refuse(self, found: AnyObject) -> bool:
+    def refuse(self, item: AnyObject) -> bool:
         """Report in the status of a workload that its spec is invalid; return False if the object has changed."""
-        path = objects_path(found.kind, found.namespace, found.name)
-        said = {"phase": Phase.FAILED.value, "reason": INVALID, "message": found.problem}
+        path = objects_path(item.kind, item.namespace, item.name)
+        status = {"phase": Phase.FAILED.value, "reason": INVALID, "message": item.problem}
         body = {
             "apiVersion": API_VERSION,
-            "kind": found.kind,
-            "metadata": {"name": found.name, "uid": found.uid, "resourceVersion": str(found.version)},
+            "kind": item.kind,
+            "metadata": {"name": item.name, "uid": item.uid, "resourceVersion": str(item.version)},
             "status": {
-                "observedGeneration": found.generation,
-                **said,
-                "conditions": invalid_conditions(found.problem, at=time.time(), generation=found.generation),
+                "observedGeneration": item.generation,
+                **status,
+                "conditions": invalid_conditions(item.problem, at=time.time(), generation=item.generation),
             },
         }
         try:
@@ -357,7 +360,7 @@ class KubernetesCluster(WorkloadApi):
             if error.status in (404, 409):
                 return False
             raise
-        self.view.cache_of(found.kind).put(content)
+        self.view.cache_of(item.kind).put(content)
         return True
 
     def _carry_out(self, change: Change) -> bool:
@@ -400,38 +403,38 @@ class KubernetesCluster(WorkloadApi):
             self.note_refusal(uid, what, str(error))
 
     def _name(self, uid: str) -> str:
-        found = self.view.find_any(uid)
-        return f"run {uid}" if found is None else f"{found.kind} {found.key}"
+        item = self.view.find_any(uid)
+        return f"run {uid}" if item is None else f"{item.kind} {item.key}"
 
-    def note_refusal(self, uid: str, what: Refusal, said: str) -> None:
+    def note_refusal(self, uid: str, what: Refusal, problem: str) -> None:
         """Record what a workload is refused, so that it is told once."""
-        message = what, _NUMBERS.sub("0", said)  # of ports, seconds and attempts
+        message = what, _NUMBERS.sub("0", problem)  # of ports, seconds and attempts
         with self._lock:
             known = self._refused.setdefault(uid, set())
             if message not in known and len(known) < MOST_REFUSALS:
                 known.add(message)
-                self._untold.append((uid, what, said))
+                self._untold.append((uid, what, problem))
 
     def note_address(self, uid: str, problem: str | None) -> None:
         """Record why an endpoint has no address, or that it has one, for the next decision."""
         with self._lock:
             if self._unaddressed.get(uid) == problem:
                 return
-            others = {each: said for each, said in self._unaddressed.items() if each != uid}
+            others = {other: reason for other, reason in self._unaddressed.items() if other != uid}
             self._unaddressed = others if problem is None else {**others, uid: problem}
         self.view.wake()
 
     def keep_addresses(self, uids: Collection[str]) -> None:
         """Forget all endpoints except these."""
         with self._lock:
-            self._unaddressed = {uid: said for uid, said in self._unaddressed.items() if uid in uids}
+            self._unaddressed = {uid: reason for uid, reason in self._unaddressed.items() if uid in uids}
 
     def take_refusals(self) -> list[tuple[AnyObject, Refusal, str]]:
         """Return the workloads that the API server refuses something, with its message, once for each message."""
         with self._lock:
             untold, self._untold = self._untold, []
-        found = ((self.view.find_any(uid), what, said) for uid, what, said in untold)
-        return [(each, what, said) for each, what, said in found if each is not None]
+        items = ((self.view.find_any(uid), what, problem) for uid, what, problem in untold)
+        return [(item, what, problem) for item, what, problem in items if item is not None]
 
     def _try(self, change: Change) -> bool:
         item = self.view.find_any(change.workload_uid)
@@ -519,31 +522,31 @@ class KubernetesCluster(WorkloadApi):
             self._delays.succeed(item.uid)
         return True
 
-    def _let_go(self, found: AnyObject) -> AnyObject | None:
+    def _let_go(self, item: AnyObject) -> AnyObject | None:
         """Delete the object, which then waits for our finalizer; return None if it has changed since it was read."""
-        preconditions = {"uid": found.uid, "resourceVersion": str(found.version)}
+        preconditions = {"uid": item.uid, "resourceVersion": str(item.version)}
         options = {"propagationPolicy": "Background", "preconditions": preconditions}
         try:
-            content = self.client.delete(objects_path(found.kind, found.namespace, found.name), options)
+            content = self.client.delete(objects_path(item.kind, item.namespace, item.name), options)
         except ApiError as error:
             if error.status in (404, 409):
                 return None
             raise
-        if content.get("kind") == found.kind:
-            return self.view.cache_of(found.kind).put(content)
-        self.view.cache_of(found.kind).drop(found.key, found.version)
-        return replace(found, is_leaving=True, finalizers=())
+        if content.get("kind") == item.kind:
+            return self.view.cache_of(item.kind).put(content)
+        self.view.cache_of(item.kind).drop(item.key, item.version)
+        return replace(item, is_leaving=True, finalizers=())
 
-    def _with_finalizers(self, found: AnyObject, finalizers: tuple[str, ...]) -> AnyObject | None:
+    def _with_finalizers(self, item: AnyObject, finalizers: tuple[str, ...]) -> AnyObject | None:
         """Return the object with these finalizers; None if it has changed since it was read."""
-        metadata = {"resourceVersion": str(found.version), "uid": found.uid, "finalizers": list(finalizers)}
+        metadata = {"resourceVersion": str(item.version), "uid": item.uid, "finalizers": list(finalizers)}
         try:
-            content = self.client.merge(objects_path(found.kind, found.namespace, found.name), {"metadata": metadata})
+            content = self.client.merge(objects_path(item.kind, item.namespace, item.name), {"metadata": metadata})
         except ApiError as error:
             if error.status in (404, 409):
                 return None
             raise
-        return self.view.cache_of(found.kind).put(content) if finalizers or not found.is_leaving else found
+        return self.view.cache_of(item.kind).put(content) if finalizers or not item.is_leaving else item
 
     def _next_event(self, now: float) -> int:
         with self._lock:

@@ -26,7 +26,7 @@ class Election:
 
     Args:
         identity: The name of this process; no other process may have it.
-        told: Returns annotations of the Lease while it is ours, for anyone who reads it; asked at each renewal.
+        annotate: Returns annotations of the Lease while it is ours, for anyone who reads it; asked at each renewal.
         changed: Called when this process becomes the leader or ceases to be.
     """
 
@@ -37,7 +37,7 @@ class Election:
         namespace: str,
         name: str,
         identity: str,
-        told: Callable[[], Mapping[str, str]] = dict,
+        annotate: Callable[[], Mapping[str, str]] = dict,
         changed: Callable[[], None] = lambda: None,
         duration_s: float = DURATION_S,
         deadline_s: float = DEADLINE_S,
@@ -48,7 +48,7 @@ class Election:
         self._path = f"{self._list}/{name}"
         self._namespace, self._name = namespace, name
         self.identity = identity
-        self._told = told
+        self._annotate = annotate
         self._changed = changed
         self._duration_s, self._deadline_s, self._beat_s = duration_s, deadline_s, beat_s
         self._renewed_at: float | None = None
@@ -128,7 +128,7 @@ class Election:
             return False
         taken = self.holder != self.identity
         now = _now()
-        metadata |= {"annotations": {**(metadata.get("annotations") or {}), **self._told()}}
+        metadata |= {"annotations": {**(metadata.get("annotations") or {}), **self._annotate()}}
         spec |= {
             "holderIdentity": self.identity,
             "leaseDurationSeconds": max(1, round(self._duration_s)),
@@ -139,7 +139,7 @@ class Election:
         return self._write(lambda: self._client.replace(self._path, {**lease, "metadata": metadata, "spec": spec}))
 
     def _renewed(self, lease: Object) -> Object:
-        annotations = {**(lease["metadata"].get("annotations") or {}), **self._told()}
+        annotations = {**(lease["metadata"].get("annotations") or {}), **self._annotate()}
         metadata = {**lease["metadata"], "annotations": annotations}
         return {**lease, "metadata": metadata, "spec": {**lease["spec"], "renewTime": _now()}}
 
@@ -159,7 +159,7 @@ class Election:
         return {
             "apiVersion": "coordination.k8s.io/v1",
             "kind": "Lease",
-            "metadata": {"name": self._name, "namespace": self._namespace, "annotations": dict(self._told())},
+            "metadata": {"name": self._name, "namespace": self._namespace, "annotations": dict(self._annotate())},
             "spec": {
                 "holderIdentity": self.identity,
                 "leaseDurationSeconds": max(1, round(self._duration_s)),

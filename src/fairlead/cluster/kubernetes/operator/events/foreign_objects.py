@@ -48,18 +48,20 @@ class ForeignObjects(Controller):
         agent, now = turn.agent, turn.now
         with self._lock:
             new, self._new = self._new, []
-        there = [_of_pod(pod, now) for pod in new]
+        records = [_of_pod(pod, now) for pod in new]
         if not 0 <= now - self._looked_at < EVERY_S:
             self._looked_at, self._num_left = now, MOST_AT_ONCE
-            found = list(self._find(now))
-            self.number = len(found)
-            there += found
-        fresh = {str(each.regarding["uid"]): each for each in there if each.regarding["uid"] not in self._told}
-        for uid, each in list(fresh.items())[: self._num_left]:
+            others = list(self._find(now))
+            self.number = len(others)
+            records += others
+        fresh = {
+            str(record.regarding["uid"]): record for record in records if record.regarding["uid"] not in self._told
+        }
+        for uid, record in list(fresh.items())[: self._num_left]:
             self._num_left -= 1
-            about = each.regarding
-            log.warning("%s %s/%s is ignored: %s", about["kind"], about["namespace"], about["name"], each.note)
-            self._recorder.tell_once(agent, each)
+            about = record.regarding
+            log.warning("%s %s/%s is ignored: %s", about["kind"], about["namespace"], about["name"], record.note)
+            self._recorder.tell_once(agent, record)
             self._told[uid] = None
         while len(self._told) > MOST_REMEMBERED:
             self._told.popitem(last=False)
@@ -77,9 +79,9 @@ class ForeignObjects(Controller):
     def _find(self, now: float) -> Iterator[EventRecord]:
         for pod in self._view.foreign_pods():
             yield _of_pod(pod, now)
-        for found in self._view.foreign_children():
-            parent = "" if found.workload is None else found.workload.parent
-            yield _record(regarding(found), f"its owner (uid {parent}) has no child of this namespace and name", now)
+        for child in self._view.foreign_children():
+            parent = "" if child.workload is None else child.workload.parent
+            yield _record(regarding(child), f"its owner (uid {parent}) has no child of this namespace and name", now)
 
 
 def _of_pod(pod: PodObject, now: float) -> EventRecord:

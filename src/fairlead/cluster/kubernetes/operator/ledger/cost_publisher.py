@@ -73,10 +73,10 @@ class CostPublisher(Controller):
         self._days |= self._ledger.touched_days(now)
         try:
             for day in sorted(self._days):
-                found = self._ledger.costs_of(day, now)
-                if found is None:
+                costs = self._ledger.costs_of(day, now)
+                if costs is None:
                     return  # checked again as soon as the ledger is available
-                if self._publish(agent, found, day, min(now, (day + 1) * DAY_MS / 1000)):
+                if self._publish(agent, costs, day, min(now, (day + 1) * DAY_MS / 1000)):
                     self._days.discard(day)
         except ClusterError as error:
             log.warning("costs are not renewed: %s", error)
@@ -91,7 +91,7 @@ class CostPublisher(Controller):
         teams = sorted({line.key.team for line in costs.lines if line.key is not None})
         objects = [render_costs(costs, WHOLE, self._namespace)]
         objects += [render_costs(of_team(costs, team, loads.get(team, {})), TEAM, team) for team in teams]
-        done = [self._give(agent, each) for each in objects]
+        done = [self._give(agent, content) for content in objects]
         return all(done)
 
     def _give(self, agent: Agent, content: dict[str, Any]) -> bool:

@@ -171,13 +171,13 @@ class LedgerKeeper(Controller):
             except ClusterError as error:
                 self._fail(error, now)
 
-    def settle(self, found: TrainingObject) -> None:
+    def settle(self, item: TrainingObject) -> None:
         """Charge the ended pods of a run, before its object forgets them."""
         now = time.time()
         with self._lock:
             if not self._is_following:
                 return
-            self._charge([found], now)
+            self._charge([item], now)
             if self._ledger is None:
                 return  # recorded here, and written by ``act``, which limits how often an unavailable database is tried
             try:
@@ -268,17 +268,17 @@ class LedgerKeeper(Controller):
             held = [*self._summaries[uid], *self._live(now_ms, uid)]
             spent = cost_of(held, changes)
             rate = 0
-            for each in self._open.get(uid, {}).values():
-                price = self._prices.get(each.pod.node)
+            for pod_held in self._open.get(uid, {}).values():
+                price = self._prices.get(pod_held.pod.node)
                 if price is not None and price.rate is not None:
-                    rate += price.rate * each.share // WHOLE
+                    rate += price.rate * pod_held.share // WHOLE
             if spent is None and not rate and not held:
                 return None
             until = workload.status.finished_at
-            found: Goodput = goodput(held, created_at=workload.created_at, until=now if until is None else until)
+            figures: Goodput = goodput(held, created_at=workload.created_at, until=now if until is None else until)
             return RunCost(
-                microusd=spent, microusd_per_hour=rate, at=now, goodput=found.ratio, seconds=found.seconds,
-                waiting_s=found.waiting_s,
+                microusd=spent, microusd_per_hour=rate, at=now, goodput=figures.ratio, seconds=figures.seconds,
+                waiting_s=figures.waiting_s,
             )  # fmt: skip
 
     def touched_days(self, now: float) -> set[int]:
@@ -298,7 +298,7 @@ class LedgerKeeper(Controller):
             held = [*self._ledger.of_day(day), *self._live(end)]
             prices = dict(self._ledger.price_changes())
             pools = self._ledger.pools()
-        stretches = stretches_of(prices, held, start, end, key=lambda each: each.holder, rest=lambda _: None)
+        stretches = stretches_of(prices, held, start, end, key=lambda stretch: stretch.holder, rest=lambda _: None)
         return DayBills(statement=statement(stretches), pools=pools, held=tuple(held))
 
     def is_first_notice(self, account: str, percent: int, now: float) -> bool:
@@ -328,8 +328,8 @@ class LedgerKeeper(Controller):
             self._nodes |= {node.key for node in self._view.nodes.all()}
         self._charge_others(now)
         self._price(now)
-        found = [each for uid in self._runs if (each := self._view.find(uid)) is not None]
-        self._charge(found, now, missing=self._runs - {each.uid for each in found})
+        items = [item for uid in self._runs if (item := self._view.find(uid)) is not None]
+        self._charge(items, now, missing=self._runs - {item.uid for item in items})
         self._runs = set()
         self._write(now)
 
@@ -341,8 +341,8 @@ class LedgerKeeper(Controller):
         seen_ms = ledger.seen_ms()
         self._idle = {uid: idle for uid in held if (idle := ledger.idle_of(uid))}
         self._open = {}
-        for uid, each in held.items():
-            self._open.setdefault(each.pod.workload_uid, {})[uid] = each
+        for uid, pod_held in held.items():
+            self._open.setdefault(pod_held.pod.workload_uid, {})[uid] = pod_held
         self._closed = dict(closed)
         self._inherited = set(held)
         # A clock that was ahead once must not charge what is gone beyond now.
@@ -382,15 +382,15 @@ class LedgerKeeper(Controller):
                     gone_ms = max(gone_ms, known.from_ms + 1)
                     changes.append((Price(node=name, from_ms=gone_ms, rate=None, source=GONE), None))
                 continue
-            found = price_of(node.labels, self._pools, catalogue())
-            if known is None or (known.rate, known.source) != (found.rate, found.source):
+            listed = price_of(node.labels, self._pools, catalogue())
+            if known is None or (known.rate, known.source) != (listed.rate, listed.source):
                 since = milliseconds(now)
                 if known is None or known.source == GONE:
                     # A node that exists when the ledger begins costs from its own creation.
                     since = max(milliseconds(node.created_at), 0 if known is None else known.from_ms + 1)
-                changes.append((Price(node=name, from_ms=since, rate=found.rate, source=found.source), found.pool))
-            elif self._pool_names.get(name) != found.pool:
-                changes.append((known, found.pool))
+                changes.append((Price(node=name, from_ms=since, rate=listed.rate, source=listed.source), listed.pool))
+            elif self._pool_names.get(name) != listed.pool:
+                changes.append((known, listed.pool))
             self._present.add(name)
         self._backlog.prices += changes
         self._nodes.clear()
@@ -414,18 +414,18 @@ class LedgerKeeper(Controller):
             node = self._view.nodes.get(name)
             bound = (*self._view.pods_on(name), *self._view.placeholders_on(name))
             # What the view shows on a node has a run only if that has it.
-            there = {pod.uid: pod for pod in bound if not pod.run_uid}
-            for uid in self._others[name] - there.keys():
+            present = {pod.uid: pod for pod in bound if not pod.run_uid}
+            for uid in self._others[name] - present.keys():
                 one = self._vanished(pods.pop(uid), None, now)
                 self._others[name].discard(uid)
                 self._inherited.discard(uid)
                 self._backlog.held.pop(uid, None)
                 self._backlog.ended[uid] = one
-            self._inherited -= there.keys()
+            self._inherited -= present.keys()
             if node is None:
                 continue
             capacity = _capacity(node)
-            for uid, pod in there.items():
+            for uid, pod in present.items():
                 share = 0 if uid in pods else share_of(_grant(pod), capacity)
                 if share:
                     pods[uid] = self._backlog.held[uid] = HeldPod(
@@ -439,13 +439,13 @@ class LedgerKeeper(Controller):
                     )  # fmt: skip
                     self._others[name].add(uid)
 
-    def _charge(self, found: Iterable[TrainingObject], now: float, missing: Iterable[str] = ()) -> None:
+    def _charge(self, items: Iterable[TrainingObject], now: float, missing: Iterable[str] = ()) -> None:
         """Record what the pods of some runs hold and held; ``missing`` are runs whose objects are gone."""
         held: list[HeldPod] = []
         ended: list[Ended] = []
-        for each in found:
-            if self._namespace in (None, each.namespace):
-                self._look_at(each, now, held, ended)
+        for item in items:
+            if self._namespace in (None, item.namespace):
+                self._look_at(item, now, held, ended)
         gone = [uid for uid in missing if uid in self._open or uid in self._closed]
         for uid in gone:
             ended += [self._vanished(one, None, now) for one in self._open.get(uid, {}).values()]
@@ -496,15 +496,15 @@ class LedgerKeeper(Controller):
                 self._summaries.pop(uid, None)
             backlog.gone = set()
 
-    def _look_at(self, found: TrainingObject, now: float, held: list[HeldPod], ended: list[Ended]) -> None:
-        run = found.workload
+    def _look_at(self, item: TrainingObject, now: float, held: list[HeldPod], ended: list[Ended]) -> None:
+        run = item.workload
         if run is None:
             return
-        known, closed = self._open.get(found.uid, {}), self._closed.get(found.uid, set())
-        holder = holder_of(found.uid, run.spec)
-        progress = self._progress_of(found.uid) or run.progress
+        known, closed = self._open.get(item.uid, {}), self._closed.get(item.uid, set())
+        holder = holder_of(item.uid, run.spec)
+        progress = self._progress_of(item.uid) or run.progress
         seen: set[str] = set()
-        for pod in (*everyone(self._view, found), *self._earlier(found)):
+        for pod in (*everyone(self._view, item), *self._earlier(item)):
             seen.add(pod.uid)
             if pod.uid in closed:
                 continue
@@ -524,7 +524,7 @@ class LedgerKeeper(Controller):
             elif before.pod is not one.pod:
                 # Values that change all the time are kept in memory only.
                 known[pod.uid] = one
-        ended += [self._vanished(one, found, now, progress) for uid, one in known.items() if uid not in seen]
+        ended += [self._vanished(one, item, now, progress) for uid, one in known.items() if uid not in seen]
 
     def _held(self, pod: Pod, holder: Holder, known: HeldPod | None) -> HeldPod | None:
         """Return the pod with its share of its node; None if that is unknown."""
@@ -550,21 +550,21 @@ class LedgerKeeper(Controller):
 
     def _made_by_engine(self, pod: Pod) -> PodObject | None:
         """Return the object of a pod that an engine created, whose devices were not granted; None for any other."""
-        for each in self._view.pods_of(pod.workload_uid).values():
-            if (each.attempt, each.index) == (pod.attempt, pod.index):
-                return each if each.engine else None
+        for other in self._view.pods_of(pod.workload_uid).values():
+            if (other.attempt, other.index) == (pod.attempt, pod.index):
+                return other if other.engine else None
         return None
 
-    def _earlier(self, found: TrainingObject) -> Iterable[Pod]:
+    def _earlier(self, item: TrainingObject) -> Iterable[Pod]:
         """Return ended pods whose objects still exist of earlier attempts, or that were replaced."""
-        run, gang = found.workload, found.state.gang
+        run, gang = item.workload, item.state.gang
         if run is None or gang is None:
             return
         ranks = run.spec.ranks_on_each_node
-        for pod in self._view.pods_of(found.uid).values():
+        for pod in self._view.pods_of(item.uid).values():
             if pod.is_over and not gang.has(pod.attempt, pod.index, pod.replacement):
                 uid = pod_uid(pod.run_uid, pod.attempt, pod.index, pod.replacement)
-                known = self._open.get(found.uid, {}).get(uid)
+                known = self._open.get(item.uid, {}).get(uid)
                 member = CreatePod(
                     attempt=pod.attempt, index=pod.index, node=pod.node, grant=known.pod.grant if known else _grant(pod)
                 )
@@ -574,7 +574,7 @@ class LedgerKeeper(Controller):
                 yield observe_pod(pod, member, ranks=of_pod, told_at=told_at, node=node, gone=False)
 
     def _vanished(
-        self, held: HeldPod, found: TrainingObject | None, now: float, progress: Progress | None = None
+        self, held: HeldPod, item: TrainingObject | None, now: float, progress: Progress | None = None
     ) -> Ended:
         """Return the end of a pod that has disappeared.
 
@@ -584,9 +584,9 @@ class LedgerKeeper(Controller):
         at_ms = milliseconds(now)
         if held.pod.uid in self._inherited:
             at_ms = self._inherited_ms
-            if found is not None:
-                told = [round(event.at * 1000) for event in found.state.events]
-                at_ms = next((each for each in sorted(told) if each >= at_ms), at_ms)
+            if item is not None:
+                times = [round(event.at * 1000) for event in item.state.events]
+                at_ms = next((at for at in sorted(times) if at >= at_ms), at_ms)
         return Ended(held=held, progress=progress, end_ms=max(at_ms, milliseconds(held.pod.created_at)))
 
     def _live(self, until_ms: int, uid: str | None = None) -> list[Interval]:
@@ -609,11 +609,11 @@ class LedgerKeeper(Controller):
         by_project = defaultdict(int, self._spent[1])
         changes, since_ms = self._ledger.price_changes(), milliseconds(since)
         live: defaultdict[tuple[str, str], list[Interval]] = defaultdict(list)
-        held = (each for uid in self._open if uid != NO_RUN for each in self._live(milliseconds(now), uid))
-        for each in held:
-            if each.holder is not None and each.end_ms > since_ms:
-                part = replace(each, start_ms=max(each.start_ms, since_ms))
-                live[each.holder.team, each.holder.project].append(part)
+        held = (interval for uid in self._open if uid != NO_RUN for interval in self._live(milliseconds(now), uid))
+        for interval in held:
+            if interval.holder is not None and interval.end_ms > since_ms:
+                part = replace(interval, start_ms=max(interval.start_ms, since_ms))
+                live[interval.holder.team, interval.holder.project].append(part)
         for account, parts in live.items():
             by_project[account] += cost_of(parts, changes) or 0
         by_team = defaultdict[str, int](int)

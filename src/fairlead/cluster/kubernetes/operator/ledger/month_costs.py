@@ -42,9 +42,9 @@ class MonthCosts:
             for day in range(first, today + 1):
                 if day in self._days and now - self._days[day][0] < _age_s(day, self._days[day][0]):
                     continue
-                found = self._of_day(day, now)
-                if found is not None:
-                    self._days[day] = now, found
+                costs = self._of_day(day, now)
+                if costs is not None:
+                    self._days[day] = now, costs
                 elif day not in self._days:
                     return None
             by_use, by_model = defaultdict[tuple[str, str], int](int), defaultdict[str, int](int)
@@ -57,14 +57,14 @@ class MonthCosts:
 
     def _of_day(self, day: int, now: float) -> Sums | None:
         try:
-            found = self._ledger.costs_of(day, now)
+            costs = self._ledger.costs_of(day, now)
         except ClusterError as error:
             log.warning("the costs of this month are not renewed: %s", error)
             return None
-        if found is None:
+        if costs is None:
             return None
         by_use, by_model = defaultdict[tuple[str, str], int](int), defaultdict[str, int](int)
-        for line in found.statement.lines:
+        for line in costs.statement.lines:
             by_use["" if line.key is None else line.key.team, line.use.value] += line.microusd
             if line.key is not None:
                 by_model[line.key.model] += line.microusd

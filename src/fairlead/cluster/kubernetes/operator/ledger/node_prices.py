@@ -51,9 +51,9 @@ def price_of(labels: Mapping[str, str], pools: Iterable[Pool], catalogue: Sequen
         return NodePrice(rate=round(own * MICROUSD), pool=name, source="label of the node")
     if pool is not None and pool.price_per_hour is not None:
         return NodePrice(rate=round(pool.price_per_hour * MICROUSD), pool=name, source=f"Pool {pool.name}")
-    found = _listed(labels, catalogue)
-    if found is not None:
-        return NodePrice(rate=found[0], pool=name, source=found[1])
+    price = _listed(labels, catalogue)
+    if price is not None:
+        return NodePrice(rate=price[0], pool=name, source=price[1])
     return NodePrice(rate=None, pool=name, source="no label, Pool or row of the catalogue says it")
 
 
@@ -94,8 +94,8 @@ def _listed(labels: Mapping[str, str], rows: Sequence[Instance]) -> tuple[int, s
     same = [
         (rate, row) for row in rows if row.type == type_ and (rate := row.spot_price if spot else row.price) is not None
     ]
-    near = [found for found in same if found[1].region == region] or same
+    near = [offer for offer in same if offer[1].region == region] or same
     if not near:
         return None
-    rate, best = min(near, key=lambda found: (found[0], found[1].region, found[1].zone))
+    rate, best = min(near, key=lambda offer: (offer[0], offer[1].region, offer[1].zone))
     return rate, f"{type_}, {'spot' if spot else 'on demand'}, {best.region or 'any region'}, list price"

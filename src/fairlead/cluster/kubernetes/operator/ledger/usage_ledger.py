@@ -136,11 +136,11 @@ class UsageLedger:
                 [(e.pod.uid, e.pod.workload_uid, e.share, dump(e.pod), e.payer) for e in held],
             )
             ended = tuple(ended)
-            for each in ended:
-                self._end(each)
+            for end in ended:
+                self._end(end)
             # A pod of no run is gone once it has ended. Its row stays for as long as its end may be written again.
             done = self._db.execute("SELECT uid FROM held_pods WHERE run = '' AND closed = 1").fetchall()
-            now = {each.held.pod.uid for each in ended}
+            now = {end.held.pod.uid for end in ended}
             self._db.executemany("DELETE FROM held_pods WHERE uid = ?", [row for row in done if row[0] not in now])
             self._db.execute(
                 "INSERT INTO ledger_marks VALUES (?, ?) ON CONFLICT (name) DO UPDATE "
@@ -157,13 +157,13 @@ class UsageLedger:
         )
         if done.rowcount != 1:
             return  # already charged
-        found = held.intervals(ended.progress, ended.end_ms, self._tables.idle_of(held.pod.uid))
+        intervals = held.intervals(ended.progress, ended.end_ms, self._tables.idle_of(held.pod.uid))
         self._tables.forget_idle(held.pod.uid)
-        self._tables.add(found)
+        self._tables.add(intervals)
         holder = held.holder
         if holder is None:
             return
-        for month, part in _by_month(found).items():
+        for month, part in _by_month(intervals).items():
             amount = cost_of(part, self._price_changes())
             if amount is not None:
                 self._db.execute(
@@ -225,17 +225,17 @@ class UsageLedger:
         """Return the pods that held resources when they were last seen, by uid."""
         with self._reading():
             rows = self._db.execute("SELECT pod, holder, share FROM held_pods WHERE closed = 0").fetchall()
-        found = (_held(str(row[0]), str(row[1]), int(row[2])) for row in rows)
-        return {each.pod.uid: each for each in found}
+        pods = (_held(str(row[0]), str(row[1]), int(row[2])) for row in rows)
+        return {pod.pod.uid: pod for pod in pods}
 
     def closed_pods(self) -> dict[str, set[str]]:
         """Return the uids of charged pods, by run."""
         with self._reading():
             rows = self._db.execute("SELECT run, uid FROM held_pods WHERE closed = 1").fetchall()
-        found: defaultdict[str, set[str]] = defaultdict(set)
+        uids: defaultdict[str, set[str]] = defaultdict(set)
         for run, uid in rows:
-            found[str(run)].add(str(uid))
-        return found
+            uids[str(run)].add(str(uid))
+        return uids
 
     def forget(self, runs: Iterable[str]) -> None:
         """Forget the charged pods of runs whose objects are gone and never return."""
@@ -332,7 +332,7 @@ def _held(pod: str, payer: str, share: int) -> HeldPod:
 
 def _by_month(intervals: Iterable[Interval]) -> dict[str, list[Interval]]:
     """Return the intervals cut at the beginning of each month, UTC."""
-    found: defaultdict[str, list[Interval]] = defaultdict(list)
+    by_month: defaultdict[str, list[Interval]] = defaultdict(list)
     for interval in intervals:
         start = interval.start_ms
         while start < interval.end_ms:
@@ -347,9 +347,9 @@ def _by_month(intervals: Iterable[Interval]) -> dict[str, list[Interval]]:
                 end_ms=end,
                 share=interval.share,
             )
-            found[at.strftime("%Y-%m")].append(part)
+            by_month[at.strftime("%Y-%m")].append(part)
             start = end
-    return found
+    return by_month
 
 
 def day_of(at_ms: int) -> int:

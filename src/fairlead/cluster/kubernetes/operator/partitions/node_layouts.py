@@ -57,28 +57,28 @@ def read_change(annotation: str) -> PartitionChange | None:
     return None if to is None or back is None or since is None else PartitionChange(to=to, back=back, since=since)
 
 
-def render_step(step: PartitionStep, each: PartitionedNode, seen: NodeObject, now: float) -> dict[str, Any]:
+def render_step(step: PartitionStep, node: PartitionedNode, seen: NodeObject, now: float) -> dict[str, Any]:
     """Render a merge patch of the node, which applies only to the version that was read."""
-    assert each.pool.partitions is not None, "its pool has layouts"
+    assert node.pool.partitions is not None, "its pool has layouts"
     metadata: dict[str, Any] = {"resourceVersion": str(seen.version)}
     annotations: dict[str, str | None] = {}
     spec: dict[str, Any] = {}
     if step.action is PartitionAction.CORDON:
-        annotations[PARTITIONING] = _way(step.to, each.layout or step.to, now)
+        annotations[PARTITIONING] = _way(step.to, node.layout or step.to, now)
         spec = {"unschedulable": True}
     elif step.action in (PartitionAction.RELABEL, PartitionAction.REVERT):
-        assert each.change is not None, "it is on its way"
-        annotations[PARTITIONING] = _way(step.to, each.change.back, now)
+        assert node.change is not None, "it is on its way"
+        annotations[PARTITIONING] = _way(step.to, node.change.back, now)
         # The manager's state for the previous layout would be mistaken for that of the new one.
-        asked = {PLUGIN_CONFIG: step.to}
-        if not each.pool.partitions.by_device_plugin:
-            asked = {MIG_CONFIG: step.to, MIG_STATE: ManagerState.PENDING.value}
-        metadata["labels"] = asked
+        labels = {PLUGIN_CONFIG: step.to}
+        if not node.pool.partitions.by_device_plugin:
+            labels = {MIG_CONFIG: step.to, MIG_STATE: ManagerState.PENDING.value}
+        metadata["labels"] = labels
     else:
         annotations[PARTITIONING] = None
         spec = {"unschedulable": None}
     if step.failed is not None:
-        annotations[PARTITIONS_FAILED] = json.dumps({**each.failed, step.failed: now})
+        annotations[PARTITIONS_FAILED] = json.dumps({**node.failed, step.failed: now})
     metadata["annotations"] = annotations
     return {"metadata": metadata, **({"spec": spec} if spec else {})}
 
@@ -89,9 +89,9 @@ def _way(to: str, back: str, since: float) -> str:
 
 def _said(labels: Mapping[str, str]) -> ManagerState:
     """Return the MIG manager's state; other values, such as while a node restarts, mean that it is working."""
-    said = labels.get(MIG_STATE, "")
+    state = labels.get(MIG_STATE, "")
     try:
-        return ManagerState(said)
+        return ManagerState(state)
     except ValueError:
         return ManagerState.PENDING
 

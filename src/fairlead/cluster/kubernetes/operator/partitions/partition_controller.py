@@ -67,15 +67,17 @@ class PartitionController(Controller):
 
     def extend(self, snapshot: Snapshot, now: float) -> Snapshot:
         """Return the snapshot with the nodes whose GPUs may be repartitioned."""
-        found = self._pools() or ()
-        pools = [each.spec for each in found if each.spec is not None and each.spec.partitions and each.spec.labels]
+        items = self._pools() or ()
+        pools = [item.spec for item in items if item.spec is not None and item.spec.partitions and item.spec.labels]
         if not pools and not self._shown:
             return snapshot
         self._problems = {}
         shown: dict[str, tuple[PartitionedNode, NodeObject]] = {}
         for node in snapshot.nodes:
             seen = self._view.nodes.get(node.name)
-            pool = next((each for each in pools if dict(each.labels).items() <= dict(node.labels).items()), None)
+            pool = next(
+                (candidate for candidate in pools if dict(candidate.labels).items() <= dict(node.labels).items()), None
+            )
             if seen is None or pool is None or pool.name in self._problems:
                 continue
             try:
@@ -83,7 +85,7 @@ class PartitionController(Controller):
             except InvalidSpec as error:
                 self._problems[pool.name] = f"no node is repartitioned: {error.problems[0]}"
         self._shown = shown
-        return replace(snapshot, partitioned=tuple(each for each, _ in shown.values()))
+        return replace(snapshot, partitioned=tuple(node for node, _ in shown.values()))
 
     def take(self, plan: Plan) -> None:
         """Take the decided steps; ``act`` carries them out."""
@@ -94,34 +96,34 @@ class PartitionController(Controller):
         agent = turn.agent
         steps, self._steps = self._steps, ()
         for step in steps:
-            each, seen = self._shown[step.node]
-            order = partial(self._carry_out, step, each, seen)
+            node, seen = self._shown[step.node]
+            order = partial(self._carry_out, step, node, seen)
             agent.submit(f"node {step.node}", f"{step.action} {step.node} {step.to} {seen.version}", order)
 
     def status(self, pool: str) -> str | None:
         """Return in a sentence how the nodes of a pool are partitioned; None for a pool without a choice of layouts."""
         if pool in self._problems:
             return self._problems[pool]
-        own = [each for each, _ in self._shown.values() if each.pool.name == pool]
+        own = [node for node, _ in self._shown.values() if node.pool.name == pool]
         if not own:
             return None
         if self._is_refused:
             return NOT_ALLOWED
         layouts: dict[str, int] = {}
-        for each in own:
-            layouts[each.layout or "none of the layouts"] = layouts.get(each.layout or "none of the layouts", 0) + 1
-        said = ", ".join(f"{plural(number, 'node')} with {name}" for name, number in sorted(layouts.items()))
-        ways = [f"{each.node} is on its way to {each.change.to}" for each in own if each.change is not None]
-        return "; ".join([said, *ways[:3]])
+        for node in own:
+            layouts[node.layout or "none of the layouts"] = layouts.get(node.layout or "none of the layouts", 0) + 1
+        counts = ", ".join(f"{plural(number, 'node')} with {name}" for name, number in sorted(layouts.items()))
+        ways = [f"{node.node} is on its way to {node.change.to}" for node in own if node.change is not None]
+        return "; ".join([counts, *ways[:3]])
 
-    def _carry_out(self, step: PartitionStep, each: PartitionedNode, seen: NodeObject) -> None:
+    def _carry_out(self, step: PartitionStep, node: PartitionedNode, seen: NodeObject) -> None:
         now = self._view.nodes.get(step.node)
         if now is None or now.version != seen.version or not self._may_act():
             return
         at = time.time()
         self._tell(step, seen, at)
         try:
-            content = self._view.client.merge(f"{NODES}/{step.node}", render_step(step, each, seen, at))
+            content = self._view.client.merge(f"{NODES}/{step.node}", render_step(step, node, seen, at))
         except ApiError as error:
             self._is_refused = error.status == 403
             if error.status not in (403, 404, 409):

@@ -132,14 +132,16 @@ class CapacityObjects:
         if now - self._listed_at >= LIST_EVERY_S:
             self._listed_at = now
             agent.submit(self._resource, f"list {self._resource}", self._list)
-        unanswered = [each for each in self.known.values() if not each.conditions]
-        if any(now - each.created_at >= self._silent_s for each in unanswered):
+        unanswered = [request for request in self.known.values() if not request.conditions]
+        if any(now - request.created_at >= self._silent_s for request in unanswered):
             log.warning("no autoscaler acts on %s; placeholder pods take their place", self._resource)
             self._unanswered_at = now
             self._wake()
-        for key, each in self.known.items():
-            if (key not in wanted or self._unanswered_at == now) and not each.is_leaving:
-                agent.submit(key, f"take away {self._resource} {each.name} {each.uid}", partial(self._delete, each))
+        for key, request in self.known.items():
+            if (key not in wanted or self._unanswered_at == now) and not request.is_leaving:
+                agent.submit(
+                    key, f"take away {self._resource} {request.name} {request.uid}", partial(self._delete, request)
+                )
         return self._is_listed
 
     def put(

@@ -143,7 +143,7 @@ class PlaceholderController(Controller):
         agent, now = turn.agent, turn.now
         if not turn.is_news:
             return
-        runs = [found.workload for found in self._view.runs() if found.workload is not None]
+        runs = [item.workload for item in self._view.runs() if item.workload is not None]
         try:
             if self._autoscalers.look(runs, now):
                 self._view.wake()
@@ -157,7 +157,7 @@ class PlaceholderController(Controller):
             self._refused = {
                 uid: (why, at) for uid, (why, at) in self._refused.items() if uid in wanted or now - at < REFUSAL_KEPT_S
             }
-            self._said = {uid: said for uid, said in self._said.items() if uid in wanted}
+            self._said = {uid: reason for uid, reason in self._said.items() if uid in wanted}
             self._listened = {uid: at for uid, at in self._listened.items() if uid in wanted}
             self._gave_way = {uid: at for uid, at in self._gave_way.items() if self.is_making_way(uid)}
         self._request(agent, wanted, held, now)
@@ -169,10 +169,10 @@ class PlaceholderController(Controller):
                     self._gave_way[uid] = time.monotonic()
                     agent.submit(uid, f"take away {pod.key} {pod.uid}", partial(delete_placeholder, self._view, pod))
         for uid, run in wanted.items():
-            there = {pod.index for pod in held.get(uid, {}).values()}
-            if uid not in self._refused and (there or not self._may_request):
+            existing = {pod.index for pod in held.get(uid, {}).values()}
+            if uid not in self._refused and (existing or not self._may_request):
                 for index in requested[uid]:
-                    if index not in there:
+                    if index not in existing:
                         agent.submit(uid, f"hold room {uid} {index}", partial(self._create, run, index))
             self._listen(agent, uid, held.get(uid, {}), now)
 

@@ -127,7 +127,7 @@ class StandbyController(Controller):
         history = self._histories.get(pool)
         if history is None:
             return None
-        why = next((each.why for each in self.standby if each.pool == pool), "no node is held ahead of time now")
+        why = next((target.why for target in self.standby if target.pool == pool), "no node is held ahead of time now")
         buffer = self._buffers.known.get(pool)
         if buffer is not None:
             lack = next((condition.message for condition in buffer.conditions.values() if not condition.is_true), None)
@@ -144,7 +144,7 @@ class StandbyController(Controller):
             return
         busy = {pod.node for pod in snapshot.pods if not pod.phase.is_final}
         busy |= {pod.node for pod in self._view.pods.all() if pod.room_for and not pod.pool and pod.node}
-        targets = {each.pool: each.nodes for each in self.standby}
+        targets = {target.pool: target.nodes for target in self.standby}
         free = {}
         for name in {*targets, *(pod.pool for pod in held.values())}:
             pool = ahead.get(name)
@@ -155,16 +155,16 @@ class StandbyController(Controller):
         for name, number in free.items():
             pool = ahead.get(name)
             own = [pod for pod in held.values() if pod.pool == name and pod.told_at is None]
-            kept = kept_of(own, 0 if by_buffer else number, busy)
+            remaining = kept_of(own, 0 if by_buffer else number, busy)
             for pod in own:
-                if pod not in kept:
+                if pod not in remaining:
                     agent.submit(
                         f"pool {name}", f"take away {pod.key} {pod.uid}", partial(delete_placeholder, self._view, pod)
                     )
             if pool is None or pool.spec is None or by_buffer:
                 continue
             indices = (index for index in range(number + len(own)) if index not in {pod.index for pod in own})
-            for _ in range(number - len(kept)):
+            for _ in range(number - len(remaining)):
                 index = next(indices)
                 order = partial(self._create, pool, pool.spec, index)
                 agent.submit(f"pool {name}", f"hold a node {name} {index}", order)

@@ -107,15 +107,15 @@ class PoolKeeper(Controller):
         with self._lock:
             changed, self._changed = self._changed, set()
         now = time.monotonic()
-        for each in self.pools.all():
-            ahead, partitioned = self._ahead(each.name), self._partitions(each.name)
+        for item in self.pools.all():
+            ahead, partitioned = self._ahead(item.name), self._partitions(item.name)
             if ahead is None and partitioned is None:
                 continue
             words = f"{ahead[0] if ahead else ''} {partitioned}"
-            said, at = self._told.get(each.name, ("", -WRITE_EVERY_S))
-            if said != words or now - at >= WRITE_EVERY_S:
-                self._told[each.name] = words, now
-                agent.submit(f"pool {each.name}", f"tell of pool {each.name} at {now}", partial(self._write, each))
+            message, at = self._told.get(item.name, ("", -WRITE_EVERY_S))
+            if message != words or now - at >= WRITE_EVERY_S:
+                self._told[item.name] = words, now
+                agent.submit(f"pool {item.name}", f"tell of pool {item.name} at {now}", partial(self._write, item))
         for name in changed:
             pool = self.pools.get(name)
             is_told = pool is not None and pool.observed == pool.generation and pool.has_condition(READY)

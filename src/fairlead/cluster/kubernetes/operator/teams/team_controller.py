@@ -236,7 +236,7 @@ class TeamKeeper(Controller):
         ready = ready_conditions(
             progress, reason=reason, message=message, at=now, generation=team.generation, before=team.conditions
         )
-        drift = [dict(each) for each in team.conditions if each.get("type") == "DriftMended"]
+        drift = [dict(condition) for condition in team.conditions if condition.get("type") == "DriftMended"]
         if mended:
             drift = [
                 condition(
@@ -246,8 +246,10 @@ class TeamKeeper(Controller):
             ]  # fmt: skip
         conditions = [*ready, *drift]
         # The API server has an order of its own.
-        told = sorted(map(dict, team.conditions), key=lambda each: str(each.get("type")))
-        if team.observed == team.generation and told == sorted(conditions, key=lambda each: str(each["type"])):
+        present = sorted(map(dict, team.conditions), key=lambda condition: str(condition.get("type")))
+        if team.observed == team.generation and present == sorted(
+            conditions, key=lambda condition: str(condition["type"])
+        ):
             return
         status = {"observedGeneration": team.generation, "conditions": conditions}
         metadata = {"name": team.name, "uid": team.uid}
