@@ -65,7 +65,7 @@ OWN = {
         "PurePosixPath(self.path) / FOLDER / folder / (archive.digest + ENDING)",
     },
     "cluster/kubernetes/manifests/runtime_bundle.py": {"root / name"},  # modules of this package
-    "cluster/kubernetes/manifests/workdir.py": {"directory / each.path"},  # files that were just listed here
+    "cluster/kubernetes/manifests/workdir.py": {"directory / entry.path"},  # files that were just listed here
     "cluster/local/cluster.py": {  # the user's own spec and directories
         "base / Path(spec.home).expanduser()",
         "base / Path(spec.workdir).expanduser()",

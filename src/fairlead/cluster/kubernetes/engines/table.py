@@ -1,4 +1,7 @@
-"""The table of engines: the driver of each, imported on first use."""
+"""The table of engines: the driver of each, imported on first use.
+
+See decision 222.
+"""
 
 import importlib
 from functools import cache
