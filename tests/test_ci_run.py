@@ -97,4 +97,4 @@ def test_the_long_tests_have_the_time_that_the_others_leave(tmp_path: Path) -> N
     fake.chmod(0o755)
     run(tmp_path, path=str(fake.parent))
     limits = [int(re.findall(r"(\d+)m ", line)[0]) for line in (tmp_path / "limits").read_text().splitlines()]
-    assert limits == [8, 28, 20, 84 - 12]
+    assert limits == [4, 30, 26, 86 - 9]
