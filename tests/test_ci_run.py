@@ -27,7 +27,7 @@ if argv[0] == "pytest":
 """
 FAST = "pytest"
 SLOW = "pytest -m slow and not long and not rare and not frameworks and not browser and not gpu"
-LONG = "pytest -m long --budget 20 -o timeout=1200"
+LONG = "pytest -m long --budget 6 -o timeout=1200"
 
 
 def run(place: Path, *, path: str = "", **case: tuple[int, list[str]]) -> tuple[int, str, list[str]]:
