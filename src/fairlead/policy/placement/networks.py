@@ -131,7 +131,7 @@ class FabricShare:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Endowment:
-    """What a node offers beside cores, memory and GPUs, for one member of a gang.
+    """The offer of a node beside cores, memory and GPUs, for one member of a gang.
 
     Attributes:
         extended: Its extended resources that are no GPUs, with their numbers.

@@ -28,7 +28,7 @@ LONGEST_LINE = 1 << 16
 
 @dataclass(frozen=True)
 class FederationSettings:
-    """What the judge wrote into the variable ``FEDERATION``.
+    """The values that the judge wrote into the variable ``FEDERATION``.
 
     Attributes:
         name: The federation's name.

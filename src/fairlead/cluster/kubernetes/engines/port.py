@@ -68,7 +68,7 @@ class Submission:
 
 
 class EngineKind(Protocol):
-    """What every engine has: the kind of the objects that its controller handles."""
+    """The part that every engine has: the kind of the objects that its controller handles."""
 
     @property
     def api(self) -> str:

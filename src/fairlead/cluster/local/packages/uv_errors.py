@@ -14,7 +14,7 @@ _URL_LOGIN = re.compile(r"(://)[^/@\s]+@")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BuildFailure:
-    """Why an environment could not be made.
+    """The reason for which an environment could not be made.
 
     Attributes:
         message: One sentence without a full stop.
