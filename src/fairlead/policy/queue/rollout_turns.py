@@ -42,7 +42,8 @@ def taking_over(
     for replica in asking:
         assert replica.parent is not None
         replaced, own = detail_of(endpoints[replica.parent]).replaced, (replica.parent, _revision_of(replica))
-        most = replaced + endpoints[replica.parent].spec.rollout.max_surge
+        endpoint = endpoints[replica.parent].spec
+        most = replaced + endpoint.rollout.max_surge
         if num_of_revision[own] >= replaced or num_of_all[replica.parent] >= most:
             continue
         placed = place(replica.spec, free)
@@ -66,7 +67,7 @@ def lasting(holders: Iterable[Workload]) -> list[Workload]:
     for replica in holders:
         if isinstance(replica.spec, Replica):
             revisions = by_endpoint.setdefault(replica.parent or replica.uid, {})
-            revisions.setdefault(replica.spec.revision, []).append(replica)
+            revisions.setdefault(_revision_of(replica), []).append(replica)
     return [replica for revisions in by_endpoint.values() for replica in max(revisions.values(), key=len)]
 
 
@@ -97,4 +98,5 @@ def _endpoint_of(workload: Workload) -> str | None:
 
 
 def _revision_of(workload: Workload) -> str:
-    return workload.spec.revision if isinstance(workload.spec, Replica) else ""
+    replica = workload.spec
+    return replica.revision if isinstance(replica, Replica) else ""
