@@ -72,8 +72,8 @@ class EndpointController(ParentEngineController[Serving, EndpointDriver, EngineE
 
     def parents(self, snapshot: Snapshot) -> list[Workload[Serving]]:
         """Return the endpoints of a snapshot that have an engine."""
-        endpoints = (parent for parent in snapshot.parents if isinstance(parent.spec, Serving))
-        return cast("list[Workload[Serving]]", [endpoint for endpoint in endpoints if endpoint.spec.engine is not None])
+        endpoints = cast("list[Workload[Serving]]", [run for run in snapshot.parents if isinstance(run.spec, Serving)])
+        return [endpoint for endpoint in endpoints if endpoint.spec.engine is not None]
 
     def owners(self, snapshot: Snapshot) -> list[Workload[Serving]]:
         """Return the endpoints of a snapshot that have an engine, and take them as those whose objects are wanted."""

@@ -81,8 +81,8 @@ class SearchController(ParentEngineController[Sweep, SearchDriver, EngineSearch]
 
     def parents(self, snapshot: Snapshot) -> list[Workload[Sweep]]:
         """Return the sweeps of a snapshot that have an engine."""
-        sweeps = (parent for parent in snapshot.parents if isinstance(parent.spec, Sweep))
-        return cast("list[Workload[Sweep]]", [sweep for sweep in sweeps if sweep.spec.engine is not None])
+        sweeps = cast("list[Workload[Sweep]]", [run for run in snapshot.parents if isinstance(run.spec, Sweep)])
+        return [sweep for sweep in sweeps if sweep.spec.engine is not None]
 
     def owners(self, snapshot: Snapshot) -> list[Workload[Sweep]]:
         """Return all sweeps that have an engine, also those that are over, which a snapshot does not show."""
