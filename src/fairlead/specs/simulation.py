@@ -47,7 +47,7 @@ class Lemons:
 
 
 TAKEN_OUT_S = 432_000.0
-"""How long a node is away that is taken out, where a Simulation does not say."""
+"""Seconds for which a node is away that is taken out, where a Simulation does not say."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

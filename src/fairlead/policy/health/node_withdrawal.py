@@ -26,9 +26,9 @@ from fairlead.state.snapshot import Node, Snapshot, Workload
 from fairlead.text.quantities import describe_dollars, plural
 
 HORIZON_DAYS = 30.0
-"""How long an unreliable node would otherwise fail runs."""
+"""The time for which an unreliable node would otherwise fail runs."""
 REPAIR_DAYS = 5.0
-"""How long a node is away."""
+"""The time for which a node is away, as the decision expects it."""
 RESTART_S = 600.0
 """From the failure of a gang until it works again."""
 CHECKPOINT_S = 3600.0

@@ -18,7 +18,7 @@ from fairlead.specs.workload import PIPELINE_VARIABLE
 from fairlead.state.snapshot import Workload, is_replica
 
 DRIVER_TIMES = 10
-"""How many of its team's longest runs, one after another, the driver of a pipeline may outlast."""
+"""The number of its team's longest runs, one after another, that the driver of a pipeline may outlast."""
 
 Spec = TypeVar("Spec", bound=GangSpec)
 

@@ -26,7 +26,7 @@ INSTALL = {
     "(https://github.com/gitpod-io/openvscode-server, https://coder.com/docs/code-server/install)",
     "ssh": "has no sshd or no ssh-keygen. Install OpenSSH's server (`apt install openssh-server`)",
 }
-"""What is missing for a server, and how to install it, after the Python or the machine that lacks it."""
+"""The end of a refusal: what a server lacks, and how to install it, after the Python or the machine without it."""
 EDITORS = ("openvscode-server", "code-server")
 # Where systems have sshd, which users seldom have on their PATH.
 SSHD_DIRECTORIES = ("/usr/sbin", "/usr/local/sbin", "/sbin")

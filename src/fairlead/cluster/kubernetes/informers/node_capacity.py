@@ -49,8 +49,7 @@ def rest(node: NodeObject, bound: Iterable[PodObject], ours: Iterable[Pod], comi
     """Return what is bound on a node beyond the grants of our own live pods, as one pod of no workload.
 
     ``coming`` are requests of pods that will be bound to the node in any case, and devices that are claimed there. What
-    our own pods take beyond their grants counts too, except the one reporter that ``node_of`` allows for.
-    What our own pods take beside their grants counts too, beyond the one reporter that ``node_of`` allows for.
+    our own pods take beside their grants counts too, beyond the one reporter that ``node_of`` allows for.
     """
     ours = tuple(ours)
     pods = list(bound)
