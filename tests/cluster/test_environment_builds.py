@@ -67,7 +67,7 @@ def digest_of(home: Home, uid: str) -> str:
 
 
 def settled(builds: EnvironmentBuilds, run: Workload) -> Preparation | None:
-    """What is left to do for the run once it is prepared, or cannot be."""
+    """Return the rest of the work for the run once it is prepared, or cannot be."""
 
     def left() -> tuple[Preparation | None] | None:
         (seen,) = builds.prepared([run])

@@ -1,4 +1,4 @@
-"""What an `environment` asks for at its submission: the text of its files, its Python, and what is refused."""
+"""The request of an `environment` at its submission: the text of its files, its Python, and what is refused."""
 
 import os
 from pathlib import Path

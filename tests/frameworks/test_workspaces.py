@@ -63,7 +63,7 @@ class Desk:
 
     @property
     def address(self) -> WorkspaceAddress:
-        """Where the workspace is, once it can be opened."""
+        """Return the address of the workspace, once it can be opened."""
 
         def running() -> WorkspaceAddress | None:
             run = self.run
