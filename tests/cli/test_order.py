@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from fairlead.cli import follow
-from fairlead.cluster.output import Watermark
+from fairlead.cluster.output import LogQuery, Watermark
 from fairlead.cluster.port import EventRecord, LogLine
 from fairlead.state.reasons import Code, Reason
 from fairlead.state.snapshot import Intent, Workload
@@ -48,7 +48,7 @@ class Recorded:
     def events(self, uid: str, *, after: int) -> tuple[EventRecord, ...]:
         return tuple(event for event in self.told if event.id > after)
 
-    def logs(self, uid: str, *, follow: bool, watermark: Watermark) -> Iterator[LogLine]:
+    def logs(self, uid: str, query: LogQuery, *, follow: bool, watermark: Watermark) -> Iterator[LogLine]:
         while not self.is_over or self.steps:
             if not self.steps:
                 time.sleep(0.001)
@@ -78,7 +78,7 @@ class Followed:
 
     def _read(self, steps: Sequence[LogLine | float]) -> None:
         self.cluster.steps.extend(steps)
-        until(lambda: not self.cluster.steps, "reader of the output", every_s=0.001)
+        until(lambda: not self.cluster.steps, "reader of the output", timeout_s=20.0, every_s=0.001)
 
 
 def run() -> Workload:
