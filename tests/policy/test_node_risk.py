@@ -7,7 +7,15 @@ import pytest
 
 from fairlead.policy.decide import decide
 from fairlead.policy.health.incidents import blamed_program, failed_on, is_of_program, with_incident
-from fairlead.policy.health.node_risk import charged, evidence_bits, lemon_chance, returned, risks_of
+from fairlead.policy.health.node_risk import (
+    charged,
+    evidence_bits,
+    forgotten,
+    lemon_chance,
+    returned,
+    risks_of,
+    taken_out,
+)
 from fairlead.policy.health.node_withdrawal import failure_cost_days, withdrawals
 from fairlead.policy.kinds.failures import Blame, Failure
 from fairlead.policy.pass_cache import PassCache
@@ -15,11 +23,11 @@ from fairlead.policy.placement.packed_capacity import PackedRooms
 from fairlead.policy.placement.pod_shapes import Shape
 from fairlead.policy.placement.task_mix import TaskMix
 from fairlead.specs.training import Checkpoint
-from fairlead.state.node_health import Incident, NodeHistory, NodeOutage
+from fairlead.state.node_health import FailureCause, Incident, NodeHistory, NodeOutage
 from fairlead.state.plan import Change
 from fairlead.state.reasons import Code, Reason
 from fairlead.state.scheduling_policy import SchedulingPolicy
-from fairlead.state.snapshot import Grant, Intent, Phase, Pod, PodPhase, Snapshot, Workload
+from fairlead.state.snapshot import Grant, Intent, Phase, Pod, PodPhase, RankExit, Snapshot, Workload
 from tests.builders import node, status, training
 
 DAY_S = 86400.0
@@ -32,7 +40,7 @@ def failing(*days: float, name: str = "n-0") -> dict[str, NodeHistory]:
     """Return the histories after failures of one node on these days, in service since day 0."""
     histories: dict[str, NodeHistory] = {}
     for day in days:
-        incident = Incident(at=day * DAY_S, run="train", cause=Code.NODE_LOST, nodes=(name,))
+        incident = Incident(at=day * DAY_S, run="train", cause=FailureCause.UNREADY, nodes=(name,))
         histories = charged(histories, incident, {name: 0.0})
     return histories
 
@@ -86,7 +94,7 @@ def test_failures_count_half_after_sixty_days() -> None:
 
 def test_a_failure_without_a_known_node_is_shared_by_risk() -> None:
     histories = failing(10, 12)
-    shared = Incident(at=14 * DAY_S, run="train", cause=Code.STALLED, nodes=("n-0", "n-1", "n-2"))
+    shared = Incident(at=14 * DAY_S, run="train", cause=FailureCause.HANG, nodes=("n-0", "n-1", "n-2"))
     after = charged(histories, shared, {})
     shares = {name: history.recent[-1].share for name, history in after.items()}
     assert sum(shares.values()) == pytest.approx(1)
@@ -104,16 +112,81 @@ def test_a_lost_node_is_charged_and_a_kill_is_shared_among_the_gang() -> None:
     run, pods = gang_on("a", "b")
     change = Change(workload_uid="w", version=1)
     lost = with_incident(change, run, failure(Code.NODE_LOST, "b"), pods, 5.0, progressed=True)
-    assert lost.incident == Incident(at=5.0, run="train", cause=Code.NODE_LOST, nodes=("b",))
+    assert lost.incident == Incident(
+        at=5.0, team="default", run="train", cause=FailureCause.UNREADY, nodes=("b",), is_charged=True
+    )
     killed = with_incident(change, run, failure(Code.KILLED), pods, 5.0, progressed=True)
     assert killed.incident is not None
     assert killed.incident.nodes == ("a", "b")
+    assert killed.incident.is_charged
     again = with_incident(change, run, failure(Code.KILLED), pods, 5.0, progressed=False)
-    assert again.incident is None, "without progress it may be the program"
-    by_itself = replace(failure(Code.KILLED), is_exit_code=True)
-    assert with_incident(change, run, by_itself, pods, 5.0, progressed=True).incident is None
+    assert again.incident is not None
+    assert not again.incident.is_charged, "without progress it may be the program"
+
+
+def test_an_exit_of_the_program_is_listed_for_the_node_of_its_first_rank_and_charged_to_none() -> None:
+    run, pods = gang_on("a", "b")
+    change = Change(workload_uid="w", version=1)
+    ended = (pods[0], replace(pods[1], exits=(RankExit(rank=1, exit_code=1, at=4.0),)))
     own = replace(failure(Code.PROGRAM_FAILED), blame=Blame.PROGRAM)
-    assert with_incident(change, run, own, pods, 5.0, progressed=True).incident is None
+    listed = with_incident(change, run, own, ended, 5.0, progressed=True).incident
+    assert listed == Incident(
+        at=5.0, team="default", run="train", cause=FailureCause.PROGRAM, nodes=("b",), is_charged=False
+    )
+    assert failed_on(run, own, ended, progressed=False) == (), "it does not make the next kill a program's fault"
+    by_itself = replace(failure(Code.KILLED), is_exit_code=True)
+    given = with_incident(change, run, by_itself, pods, 5.0, progressed=True).incident
+    assert given is not None
+    assert (given.cause, given.is_charged) == (FailureCause.PROGRAM, False)
+    memory = with_incident(change, run, failure(Code.OUT_OF_MEMORY), ended, 5.0, progressed=True)
+    assert memory.incident is None, "a memory limit is nobody's failure"
+
+
+def test_a_team_cannot_spoil_a_node_by_failing_there() -> None:
+    histories: dict[str, NodeHistory] = {}
+    for number in range(40):
+        kill = Incident(at=float(number), team="a", run=f"r-{number}", cause=FailureCause.UNKNOWN, nodes=("n",))
+        histories = charged(histories, kill, {"n": 0.0})
+    assert histories["n"].failures == pytest.approx(1.0, rel=1e-3)
+    assert not withdrawals(snapshot({**histories, "n-0": replace(histories["n"], node="n-0")}), NOW)
+    other = Incident(at=50.0, team="b", run="r", cause=FailureCause.UNKNOWN, nodes=("n",))
+    histories = charged(histories, other, {})
+    assert histories["n"].failures == pytest.approx(2.0, rel=1e-3), "another team's failure counts by itself"
+    lost = Incident(at=60.0, team="a", run="r", cause=FailureCause.UNREADY, nodes=("n",))
+    assert charged(histories, lost, {})["n"].failures == pytest.approx(3.0, rel=1e-3), "no program takes a node down"
+
+
+def test_failures_of_one_run_count_once_for_a_node() -> None:
+    histories: dict[str, NodeHistory] = {}
+    for at, cause in enumerate((FailureCause.UNKNOWN, FailureCause.HANG, FailureCause.UNKNOWN)):
+        histories = charged(histories, Incident(at=float(at), team="a", run="r", cause=cause, nodes=("n",)), {})
+    assert histories["n"].failures == pytest.approx(1.0)
+    assert [(one.cause, one.at) for one in histories["n"].recent] == [("hang", 1.0), ("unknown", 2.0)]
+
+
+def test_many_small_shares_do_not_push_a_failure_of_the_node_itself_out_of_its_history() -> None:
+    histories = failing(10)
+    for number in range(100):
+        names = ("n-0", *(f"other-{other}" for other in range(63)))
+        kill = Incident(at=11 * DAY_S, team=f"t-{number}", run="r", cause=FailureCause.UNKNOWN, nodes=names)
+        histories = charged(histories, kill, dict.fromkeys(names, 0.0))
+    assert any(one.cause is FailureCause.UNREADY for one in histories["n-0"].recent)
+    assert len(histories["n-0"].recent) == 16
+    assert len(histories["n-0"].by_team) == 8
+
+
+def test_a_history_is_forgotten_when_its_failures_weigh_nothing() -> None:
+    histories = failing(10)
+    assert forgotten(histories, (), NOW) == histories, "also without its node, which may come back"
+    assert forgotten(histories, (), 400 * DAY_S) == {}
+    out = {"n-0": taken_out(histories["n-0"], "it failed", NOW)}
+    assert forgotten(out, ("n-0",), 400 * DAY_S) == out
+    assert forgotten(out, (), 400 * DAY_S) == {}
+    many = {f"n-{number}": replace(histories["n-0"], failures=1.0 + number) for number in range(1200)}
+    left = forgotten(many, (), NOW)
+    assert len(left) == 1000
+    assert "n-199" not in left
+    assert "n-200" in left
 
 
 def test_a_run_that_failed_on_three_nodes_in_a_row_is_itself_at_fault() -> None:
@@ -125,7 +198,8 @@ def test_a_run_that_failed_on_three_nodes_in_a_row_is_itself_at_fault() -> None:
         assert is_of_program(killed, nodes) is (number == 3)
     assert "it failed on a, b and c in a row" in blamed_program(killed, nodes).reason.message
     change = with_incident(Change(workload_uid="w", version=1), run, killed, pods, 5.0, progressed=False)
-    assert change.incident is None
+    assert change.incident is not None
+    assert (change.incident.cause, change.incident.is_charged) == (FailureCause.PROGRAM, False)
     assert failed_on(run, killed, pods, progressed=True) == ("c",), "progress ends the row"
 
 

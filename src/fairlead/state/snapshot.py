@@ -30,7 +30,7 @@ if TYPE_CHECKING:  # a command that lists runs needs none of them, and defining 
     from fairlead.state.engine_searches import EngineSearch
     from fairlead.state.idleness import Idleness
     from fairlead.state.measurements import Measurement
-    from fairlead.state.node_health import Histories
+    from fairlead.state.node_health import Histories, NodeFault
     from fairlead.state.partitions import PartitionedNode
     from fairlead.state.pool_demand import PoolDemand, Standby
     from fairlead.state.preparations import Preparation
@@ -154,6 +154,7 @@ class Node:
     Attributes:
         ready: Whether it answers, so that its pods can be relied on.
         closed: Why it accepts no new pods although it is ready, such as "cordoned"; None if it accepts them.
+        full: Whether it is closed only because it has as many pods as it may.
         labels: Labels that a run may require.
         taints: Taints that a run must tolerate to be placed there.
         leaving: The announcement that it will be taken away; None without one.
@@ -167,6 +168,7 @@ class Node:
     gpus: tuple[Gpu, ...] = ()
     ready: bool = True
     closed: str | None = None
+    full: bool = False
     labels: Mapping[str, str] = field(default_factory=dict)
     taints: tuple[Taint, ...] = ()
     leaving: Leaving | None = None
@@ -741,6 +743,7 @@ class Snapshot:
         standby: The nodes that they should have, as last decided.
         partitioned: Nodes whose GPUs may be repartitioned.
         node_health: Histories of nodes, by name; a node without one never failed.
+        node_faults: Faults that detectors report of nodes now, by name; of each node the oldest first.
         withdraws_nodes: Whether nodes can be taken out here.
         debts: What teams have had beyond their shares, in seconds of the whole cluster; negative for less, missing for
             none.
@@ -769,6 +772,7 @@ class Snapshot:
     standby: "tuple[Standby, ...]" = ()
     partitioned: "tuple[PartitionedNode, ...]" = ()
     node_health: "Histories" = field(default_factory=dict)
+    node_faults: "Mapping[str, tuple[NodeFault, ...]]" = field(default_factory=dict)
     withdraws_nodes: bool = False
     debts: Mapping[str, float] = field(default_factory=dict)
     recommended: tuple[Recommendation, ...] = ()

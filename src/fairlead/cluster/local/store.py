@@ -86,6 +86,7 @@ if TYPE_CHECKING:
     from fairlead.ledger.usage import Holder, Interval
     from fairlead.policy.queue.budgets import Account
     from fairlead.state.models import ModelVersion
+    from fairlead.state.node_health import Histories
     from fairlead.state.plan import Change, CreatePod, Event
     from fairlead.state.series import Point
     from fairlead.state.snapshot import Spending
@@ -422,6 +423,10 @@ class Store:
                 )
             if effect.event is not None:
                 self._record(uid, workload.spec.name, effect.event, now)
+            if change.incident is not None:
+                from fairlead.cluster.local import node_tables  # here and not above: few changes have one
+
+                node_tables.charge(self._db, change.incident)
             for child in effect.submitted:
                 self._insert(child.uid, child.spec, uid, now)
             for wanted in effect.requested:
@@ -925,6 +930,13 @@ class Store:
         """Return all prices ever set, by node and time."""
         with self._translated():
             return self._ledger.prices()
+
+    def node_histories(self) -> Histories:
+        """Return the histories of nodes, by name."""
+        from fairlead.cluster.local import node_tables  # here and not above: listing runs needs none
+
+        with self._reading():
+            return node_tables.histories(self._db)
 
     def rate_at(self, node: str, at: float) -> int | None:
         """Return micro-dollars for an hour of a node; None where unknown."""

@@ -13,7 +13,6 @@ from typing import Any, cast
 from fairlead.cluster.port import MOST_COMPLETED, EventRecord, Spec
 from fairlead.cluster.simulated.accounts import NodeTime, PodTime
 from fairlead.cluster.simulated.clock import Clock
-from fairlead.cluster.simulated.data_reads import DataReads
 from fairlead.cluster.simulated.faults import Fault
 from fairlead.cluster.simulated.listing import Listing
 from fairlead.cluster.simulated.mig_manager import carry_out_step, note_partitions
@@ -21,15 +20,15 @@ from fairlead.cluster.simulated.pod_simulation import Course
 from fairlead.cluster.simulated.programs import Behaviour
 from fairlead.cluster.simulated.simulation_state import Due, State
 from fairlead.errors import Conflict, NameTaken, NotFound
-from fairlead.policy.health.node_risk import charged
+from fairlead.policy.health.node_risk import charged, taken_out
 from fairlead.policy.kinds.spec_updates import changed, changed_meanwhile, check_update, updated_status
 from fairlead.policy.queue.run_limits import limited
 from fairlead.specs.pool import Pool
-from fairlead.specs.simulation import Interference, Store
+from fairlead.specs.simulation import Interference
 from fairlead.specs.team import Team
 from fairlead.specs.training import Training
 from fairlead.state.capacity_requests import CapacityRequest, Growth
-from fairlead.state.node_health import NodeOutage, NodeWithdrawal
+from fairlead.state.node_health import NodeWithdrawal
 from fairlead.state.partitions import PartitionStep
 from fairlead.state.plan import Change, Event, Plan
 from fairlead.state.pool_demand import PoolDemand
@@ -50,8 +49,6 @@ from fairlead.state.snapshot import (
 from fairlead.state.split_probing import in_force
 from fairlead.state.transitions import Child, LivePod, Notice, Transition, transition
 
-GB = 1e9
-
 
 class SimulatedCluster:
     """A ``Cluster`` of the given nodes, which is deterministic: the same calls always have the same outcome."""
@@ -64,15 +61,11 @@ class SimulatedCluster:
         *,
         teams: Iterable[Team] = (),
         interference: Interference | None = None,
-        store: Store | None = None,
         rules: SchedulingPolicy = DEFAULT,
     ) -> None:
         clock = Clock() if clock is None else clock
         here = {node.name: node for node in nodes}
         state = State(now=clock.now(), nodes=here, teams=tuple(teams), interference=interference, rules=rules)
-        if store is not None:
-            num_up = sum(node.ready for node in here.values())
-            state.reads = DataReads(store.rate / GB, store.cache / GB, num_up, at=state.now)
         for name in here:
             state.node_since[name] = state.now
             state.accounts.node_is(name, True, state.now)
@@ -112,11 +105,6 @@ class SimulatedCluster:
     def num_created(self) -> int:
         """Return the number of pods created so far."""
         return self._state.num_created
-
-    @property
-    def store_gb(self) -> float | None:
-        """Return what has left the store so far; None where reading is not simulated."""
-        return None if self._state.reads is None else self._state.reads.store_gb
 
     @property
     def taken_out(self) -> tuple[str, ...]:
@@ -381,7 +369,7 @@ class SimulatedCluster:
     def _take_out(self, withdrawal: NodeWithdrawal) -> None:
         """Accept no more pods on a node; those that are there stay."""
         state, now, name = self._state, self.clock.now(), withdrawal.node
-        history = replace(state.node_health[name], out=NodeOutage(since=now, why=withdrawal.why))
+        history = taken_out(state.node_health[name], withdrawal.why, now)
         state.node_health = {**state.node_health, name: history}
         state.nodes[name] = replace(state.nodes[name], closed=f"taken out: {withdrawal.why}")
         state.accounts.node_is(name, False, now)

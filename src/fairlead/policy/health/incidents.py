@@ -1,5 +1,7 @@
 """Charges failures of gangs to nodes: a lost node or pod to its node, a kill or a hang to the gang.
 
+A failure of the program is listed for the node where its first rank failed, and charged to nobody.
+
 A program that fails again and again without progress does so on any node. So kills and hangs count for nodes only
 after progress (or half an hour, if the program reports none), and a run that failed on ``MANY_NODES`` nodes in a row
 is itself at fault; only the loss of a whole node, which no program causes, always counts.
@@ -10,8 +12,8 @@ See decision 233.
 from collections.abc import Iterable
 from dataclasses import replace
 
-from fairlead.policy.kinds.failures import Blame, Failure
-from fairlead.state.node_health import Incident
+from fairlead.policy.kinds.failures import Failure
+from fairlead.state.node_health import FailureCause, Incident
 from fairlead.state.plan import Change
 from fairlead.state.reasons import Code
 from fairlead.state.snapshot import Phase, Pod, Workload
@@ -21,6 +23,16 @@ LONG_S = 1800.0
 """A program without reports that ran for so long has made progress."""
 OF_NODE = frozenset({Code.NODE_LOST, Code.POD_LOST, Code.START_TIMED_OUT})
 OF_GANG = frozenset({Code.KILLED, Code.STALLED})
+CAUSES = {
+    Code.NODE_LOST: FailureCause.UNREADY,
+    Code.POD_LOST: FailureCause.EVICTED,
+    Code.START_TIMED_OUT: FailureCause.NOT_STARTED,
+    Code.KILLED: FailureCause.UNKNOWN,
+    Code.STALLED: FailureCause.HANG,
+    Code.PROGRAM_FAILED: FailureCause.PROGRAM,
+    Code.GPU_OUT_OF_MEMORY: FailureCause.PROGRAM,
+    Code.LOSS_NOT_FINITE: FailureCause.PROGRAM,
+}
 
 
 def made_progress(workload: Workload, disruptions: int, now: float) -> bool:
@@ -62,17 +74,23 @@ def blamed_program(failure: Failure, nodes: tuple[str, ...]) -> Failure:
 def with_incident(
     change: Change, workload: Workload, failure: Failure, own: Iterable[Pod], now: float, *, progressed: bool
 ) -> Change:
-    """Return the change of a failed gang with what is charged to nodes."""
-    code = failure.reason.code
-    own = tuple(own)
-    nodes = _nodes(failure, own)
-    is_certain = progressed or (code in OF_NODE and len(nodes) == 1)
-    is_charged = code is Code.NODE_LOST or (
-        is_certain and not is_of_program(failure, failed_on(workload, failure, own, progressed=progressed))
-    )
-    if failure.blame is not Blame.INFRASTRUCTURE or failure.is_exit_code or not nodes or not is_charged:
+    """Return the change of a failed gang with what is entered in the histories of nodes: one incident, if any.
+
+    A failure of the program itself, or that may be one, is only listed there.
+    """
+    code, own = failure.reason.code, tuple(own)
+    nodes = _nodes(failure, own) or _first_node(failure, own)
+    cause = FailureCause.PROGRAM if failure.is_exit_code else CAUSES.get(code)
+    if cause is None or not nodes:
         return change
-    return replace(change, incident=Incident(at=now, run=workload.spec.name, cause=code, nodes=nodes))
+    in_a_row = failed_on(workload, failure, own, progressed=progressed)
+    if code is not Code.NODE_LOST and is_of_program(failure, in_a_row):
+        cause = FailureCause.PROGRAM
+    is_certain = progressed or (code in OF_NODE and len(nodes) == 1)
+    is_charged = code is Code.NODE_LOST or (cause is not FailureCause.PROGRAM and is_certain)
+    spec = workload.spec
+    incident = Incident(at=now, team=spec.team, run=spec.name, cause=cause, nodes=nodes, is_charged=is_charged)
+    return replace(change, incident=incident)
 
 
 def _nodes(failure: Failure, own: Iterable[Pod]) -> tuple[str, ...]:
@@ -82,3 +100,11 @@ def _nodes(failure: Failure, own: Iterable[Pod]) -> tuple[str, ...]:
     if failure.reason.code in OF_GANG:
         return tuple(dict.fromkeys(pod.node for pod in own if pod.node))
     return ()
+
+
+def _first_node(failure: Failure, own: Iterable[Pod]) -> tuple[str, ...]:
+    """Return the node of the rank that failed first; none for a failure that has nothing to do with ranks."""
+    if failure.reason.code not in CAUSES or failure.reason.code in OF_NODE:
+        return ()
+    ends = [(exit_.at, pod.node) for pod in own for exit_ in pod.exits if not exit_.ok and pod.node]
+    return (min(ends)[1],) if ends else ()

@@ -14,10 +14,18 @@ See decision 233.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 
-from fairlead.state.node_health import MOST_RECENT, Histories, Incident, NodeFailure, NodeHistory
+from fairlead.state.node_health import (
+    MOST_RECENT,
+    OF_HARDWARE,
+    Histories,
+    Incident,
+    NodeFailure,
+    NodeHistory,
+    NodeOutage,
+)
 from fairlead.state.snapshot import Snapshot
 
 DAY_S = 86400.0
@@ -26,6 +34,17 @@ HEALTHY_PER_DAY, LEMON_PER_DAY = 0.0018, 0.4
 PRIOR, PRIOR_RETURNED = 0.012, 0.1
 """The chance that a node is a lemon, before any failure: of a new one, and of one that comes back from repair."""
 MOST_BITS = 16
+MOST_OF_TEAM = 1.0
+"""The failures of a node, less than it takes to take it out, that one team accounts for by what its programs do."""
+MOST_TEAMS = 8
+"""Teams whose parts of a node's failures are known; the smallest are forgotten."""
+MOST_NODES = 1000
+LEAST_WEIGHT = 0.05
+"""A sum of failures below which a history says nothing any more."""
+SAME_S = 3600.0
+"""The time within which what a node and its detectors report is one failure: a lost node takes all its runs along."""
+LISTED_S = 30 * DAY_S
+"""The time for which failures are counted for people."""
 
 
 def service_days(since: float, now: float) -> float:
@@ -91,6 +110,9 @@ def risks_of(snapshot: Snapshot, now: float) -> dict[str, int]:
 def charged(histories: Histories, incident: Incident, since: Mapping[str, float]) -> dict[str, NodeHistory]:
     """Return the histories with a failure charged to its node, or shared among the gang.
 
+    Of failures that a program can bring about, those of one run count once for a node, and those of one team no more
+    than ``MOST_OF_TEAM``: nobody can spoil the history of a node by failing there.
+
     Args:
         since: The beginning of service of nodes that have no history yet; that of others is now.
     """
@@ -103,15 +125,66 @@ def charged(histories: Histories, incident: Incident, since: Mapping[str, float]
     rates = [failure_rate(history, at) for history in own]
     total = sum(rates)
     for history, rate in zip(own, rates, strict=True):
-        share = rate / total
-        failure = NodeFailure(at=at, run=incident.run, cause=incident.cause, share=share)
-        result[history.node] = replace(
-            history,
-            failures=failures_at(history, at) + share,
-            at=at,
-            recent=(*history.recent, failure)[-MOST_RECENT:],
-        )
+        result[history.node] = _with_failure(history, incident, rate / total if incident.is_charged else 0.0)
     return result
+
+
+def _with_failure(history: NodeHistory, incident: Incident, share: float) -> NodeHistory:
+    """Return the history of one node with its share in a failure, as far as that counts."""
+    at, cause = incident.at, incident.cause
+    halved = math.exp2(-max(0.0, at - history.at) / HALF_LIFE_S)
+    by_team = {team: part * halved for team, part in history.by_team.items()}
+    rest, known = history.recent, 0.0
+    if cause in OF_HARDWARE:
+        is_known = any(one.cause in OF_HARDWARE and abs(at - one.at) < SAME_S and one.share > 0 for one in rest)
+        share = 0.0 if is_known else share
+    else:
+        of_run = [
+            one for one in rest if one.cause not in OF_HARDWARE and (one.team, one.run) == (incident.team, incident.run)
+        ]
+        rest = tuple(one for one in rest if one not in of_run or one.cause is not cause)
+        known = sum(one.share for one in of_run if one.cause is cause)
+        counted = sum(one.share for one in of_run)
+        share = max(0.0, min(share - counted, MOST_OF_TEAM - by_team.get(incident.team, 0.0)))
+        by_team[incident.team] = by_team.get(incident.team, 0.0) + share
+        largest = sorted(by_team, key=lambda team: (-by_team[team], team))[:MOST_TEAMS]
+        by_team = {team: by_team[team] for team in largest if by_team[team] > 0}
+    failure = NodeFailure(at=at, team=incident.team, run=incident.run, cause=cause, share=known + share)
+    recent = (*rest, failure)
+    if len(recent) > MOST_RECENT:
+        least = min(recent, key=lambda one: (one.share * math.exp2((one.at - at) / HALF_LIFE_S), one.at))
+        recent = tuple(one for one in recent if one is not least)
+    failures = history.failures * halved + share
+    return replace(history, failures=failures, at=max(at, history.at), by_team=by_team, recent=recent)
+
+
+def forgotten(histories: Histories, nodes: Collection[str], now: float) -> dict[str, NodeHistory]:
+    """Return the histories that still say something: of at most ``MOST_NODES`` nodes, those that weigh most.
+
+    A node that does not exist any more keeps its history for as long as its failures weigh anything, since it may come
+    back under its name.
+
+    Args:
+        nodes: The nodes that exist.
+    """
+    old = now - LISTED_S
+    left = {
+        name: history
+        for name, history in histories.items()
+        if failures_at(history, now) >= LEAST_WEIGHT
+        or (name in nodes and (history.out is not None or history.was_out))
+        or any(one.at >= old for one in history.recent)
+    }
+    if len(left) <= MOST_NODES:
+        return left
+    weight = {name: (history.out is not None, failures_at(history, now)) for name, history in left.items()}
+    largest = sorted(left, key=lambda name: (weight[name], name), reverse=True)[:MOST_NODES]
+    return {name: left[name] for name in sorted(largest)}
+
+
+def taken_out(history: NodeHistory, why: str, now: float) -> NodeHistory:
+    """Return the history of a node that is taken out now."""
+    return replace(history, out=NodeOutage(since=now, why=why))
 
 
 def returned(history: NodeHistory, now: float) -> NodeHistory:

@@ -55,7 +55,7 @@ def withdrawals(snapshot: Snapshot, now: float) -> tuple[NodeWithdrawal, ...]:
     worth = []
     for history in suspects:
         node = nodes.get(history.node)
-        if node is None or node.closed is not None or not any(one.share > OWN_SHARE for one in history.recent):
+        if node is None or (node.closed is not None and not node.full) or not _is_own(history):
             continue
         lost_days = _expected_loss(history, cost_days, now)
         if lost_days > REPAIR_DAYS:
@@ -63,13 +63,17 @@ def withdrawals(snapshot: Snapshot, now: float) -> tuple[NodeWithdrawal, ...]:
     room = _room(snapshot.nodes)
     chosen = []
     for lost_days, node, history in sorted(worth, key=lambda item: (-item[0], item[1].name)):
-        kind = _kind(node)
-        is_away = not node.ready
-        if room[kind] < 1 and not is_away:
+        kind = hardware_of(node)
+        if room[kind] < 1 and node.ready:
             continue
-        room[kind] -= not is_away
+        room[kind] -= node.ready
         chosen.append(NodeWithdrawal(node=node.name, why=_why(history, node, lost_days, now)))
     return tuple(chosen)
+
+
+def _is_own(history: NodeHistory) -> bool:
+    """Return whether one of the failures since its last repair was surely the node's own."""
+    return any(failure.share > OWN_SHARE and failure.at >= history.since for failure in history.recent)
 
 
 def failure_cost_days(snapshot: Snapshot) -> float:
@@ -98,27 +102,33 @@ def _room(nodes: Iterable[Node]) -> dict[Hashable, int]:
     """Return how many nodes of each hardware may still be taken out."""
     total, away = Counter[Hashable](), Counter[Hashable]()
     for node in nodes:
-        kind = _kind(node)
+        kind = hardware_of(node)
         total[kind] += 1
-        away[kind] += not node.ready or node.closed is not None
+        away[kind] += is_away(node)
     room: defaultdict[Hashable, int] = defaultdict(int)
     room.update({kind: int(MOST_SHARE * num) - away[kind] for kind, num in total.items()})
     return room
 
 
-def _kind(node: Node) -> Hashable:
+def is_away(node: Node) -> bool:
+    """Return whether a node takes no pods for any other reason than being full."""
+    return not node.ready or (node.closed is not None and not node.full)
+
+
+def hardware_of(node: Node) -> Hashable:
     """Return what nodes of a pool have in common, whatever the provider calls the pool."""
     return node.cpu_milli, len(node.gpus), node.gpus[0].model if node.gpus else None
 
 
 def _why(history: NodeHistory, node: Node, lost_days: float, now: float) -> str:
-    days = (now - min((failure.at for failure in history.recent), default=history.since)) / DAY_S
+    failures = [failure for failure in history.recent if failure.share > 0 and failure.at >= history.since]
+    days = (now - min((failure.at for failure in failures), default=history.since)) / DAY_S
     price = ""
     if node.price_per_hour is not None:
         lost, repair = (24 * days_ * node.price_per_hour for days_ in (lost_days, REPAIR_DAYS))
         price = f", {describe_dollars(lost)} against {describe_dollars(repair)}"
     return (
-        f"{plural(len(history.recent), 'failure')} in {max(days, 0.1):.1f} days: unreliable with a probability of "
+        f"{plural(len(failures), 'failure')} in {max(days, 0.1):.1f} days: unreliable with a probability of "
         f"{lemon_chance(history, now):.0%}; it would cost {lost_days:.0f} node days in the next "
         f"{HORIZON_DAYS:.0f}, and a repair {REPAIR_DAYS:.0f}{price}"
     )
