@@ -30,6 +30,7 @@ from fairlead.cluster.kubernetes.operator.ledger.budget_notices import BudgetNot
 from fairlead.cluster.kubernetes.operator.ledger.cost_publisher import EVERY_S as COSTS_S
 from fairlead.cluster.kubernetes.operator.ledger.cost_publisher import CostPublisher
 from fairlead.cluster.kubernetes.operator.ledger.ledger_keeper import LedgerKeeper
+from fairlead.cluster.kubernetes.operator.nodes.node_health_controller import NodeHealthController
 from fairlead.cluster.kubernetes.operator.partitions.partition_controller import PartitionController
 from fairlead.cluster.kubernetes.operator.placeholders.capacity_objects import SILENT_S
 from fairlead.cluster.kubernetes.operator.placeholders.placeholder_controller import PlaceholderController
@@ -203,6 +204,7 @@ def build(
         pools if is_whole else None,
         standby if is_whole else None,
         partitions if is_whole else None,
+        NodeHealthController(client, view, recorder, settings.namespace, watches=namespace, may_act=leads),
         Listener(cluster, devices=gpus.note),
         gpus,
         StartBlockers(view),

@@ -3,7 +3,6 @@
 import re
 from collections.abc import Mapping
 from typing import Any
-from urllib.parse import quote
 
 from fairlead.specs.engines import Engine
 from fairlead.specs.gang import GangSpec
@@ -63,14 +62,16 @@ FAMILY = f"{DOMAIN}/family"
 POOL = f"{DOMAIN}/pool"
 # On a node: the GPU layout that is being applied and since when, and the times at which layouts failed.
 PARTITIONING, PARTITIONS_FAILED = f"{DOMAIN}/partitioning", f"{DOMAIN}/partitions-failed"
+# The ConfigMap of the operator's namespace with the histories of nodes, and its key.
+NODE_HISTORY, HISTORY = "fairlead-node-history", "history"
+# On a node: why an administrator has cordoned it, and when one has given it back after a test, in Unix seconds.
+CORDONED, GIVEN_BACK = f"{DOMAIN}/cordoned", f"{DOMAIN}/given-back"
 # On a VerticalPodAutoscaler: the name of the runs that it applies to.
 SIZES = f"{DOMAIN}/sizes"
 # On the costs of a day: their owner.
 COSTS = f"{DOMAIN}/costs"
 PLACEHOLDER_CLASS = "fairlead-placeholder"
 SYSTEM_NAMESPACE, LEASE = "fairlead-system", "fairlead-operator"
-# Label of a namespace, which administrators alone write: "enabled" where operators have their Leases.
-OPERATORS = f"{DOMAIN}/operator"
 # The gateways of endpoints, in a separate namespace, and the object that has their routes.
 GATEWAY = GATEWAY_NAMESPACE = "fairlead-gateway"
 ROUTES, DEMAND = "fairlead-routes", "demand"
@@ -97,15 +98,6 @@ AUTOSCALER_STATUS = "cluster-autoscaler-status"
 def is_object_name(text: str) -> bool:
     """Return whether an object can have this name, so that it may be used in the path of a request."""
     return re.fullmatch(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?", text) is not None
-
-
-def segment(name: str) -> str:
-    """Return a name as one part of the path of a request; a client refuses a path with one that no object can have.
-
-    Names come from users, owner references and labels too, none of which the API server checks as it does names. It
-    decodes a path before it divides it, so that ``a%2Fstatus`` would lead to the status of ``a`` as ``a/status`` does.
-    """
-    return quote(name, safe=":", errors="replace")
 
 
 def host_name(spec: GangSpec, attempt: int, index: int) -> str:

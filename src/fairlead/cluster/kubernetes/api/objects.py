@@ -17,9 +17,11 @@ from fairlead.cluster.kubernetes import names
 from fairlead.cluster.kubernetes.api.pod_owner import PodOwner, placeholder_owner, pod_owner
 from fairlead.cluster.kubernetes.devices import is_device
 from fairlead.cluster.kubernetes.kinds import SUBMITTED_BY
+from fairlead.cluster.kubernetes.node_detectors import MOST_REASON, faults_of, unix_seconds
 from fairlead.frozen import dataclass
 from fairlead.specs.overlay import RANKS
 from fairlead.specs.side_containers import SIDECAR
+from fairlead.state.node_health import NodeFault
 from fairlead.state.snapshot import Taint
 
 Object = Mapping[str, Any]
@@ -70,6 +72,9 @@ class NodeObject:
         partitioning: State of a change of its GPU layout, as annotated; empty for none.
         partitions_failed: Times at which layouts failed there, as annotated.
         extended: Extended resources that are no GPUs, such as network adapters, with their numbers.
+        faults: Faults that detectors report now.
+        cordon_reason: Why an administrator has cordoned it with ``fairlead node cordon``; empty if unknown.
+        given_back_at: When an administrator gave it back after a test, in Unix seconds; 0 for never.
     """
 
     key: str
@@ -86,6 +91,9 @@ class NodeObject:
     partitioning: str = ""
     partitions_failed: str = ""
     extended: Mapping[str, int] = field(default_factory=dict)
+    faults: tuple[NodeFault, ...] = ()
+    cordon_reason: str = ""
+    given_back_at: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -181,8 +189,13 @@ def read_node(content: Object) -> NodeObject:
     """Read a Node."""
     metadata, spec, status = content["metadata"], content.get("spec") or {}, content.get("status") or {}
     labels, allocatable = metadata.get("labels") or {}, status.get("allocatable") or {}
-    annotations = metadata.get("annotations") or {}
+    annotations, conditions = metadata.get("annotations") or {}, status.get("conditions") or ()
     memory = next((labels[name] for name in MEMORY_LABELS if name in labels), "0")
+    taints = tuple(
+        Taint(key=taint["key"], value=taint.get("value") or "", effect=taint["effect"])
+        for taint in spec.get("taints") or ()
+        if taint["effect"] != "PreferNoSchedule"
+    )
     return NodeObject(
         key=metadata["name"],
         version=int(metadata["resourceVersion"]),
@@ -190,18 +203,17 @@ def read_node(content: Object) -> NodeObject:
         slots=int(quantity(allocatable.get("pods", "110"))),
         gpu_model=sys.intern(next((labels[name] for name in MODEL_LABELS if name in labels), "GPU")),
         gpu_memory_bytes=int(memory) * 2**20 if memory.isdigit() else 0,
-        ready=any(c["type"] == "Ready" and c["status"] == "True" for c in status.get("conditions") or ()),
+        ready=any(c["type"] == "Ready" and c["status"] == "True" for c in conditions),
         cordoned=bool(spec.get("unschedulable")),
-        taints=tuple(
-            Taint(key=taint["key"], value=taint.get("value") or "", effect=taint["effect"])
-            for taint in spec.get("taints") or ()
-            if taint["effect"] != "PreferNoSchedule"
-        ),
+        taints=taints,
         labels={sys.intern(name): sys.intern(value) for name, value in labels.items()},
         created_at=seconds(metadata["creationTimestamp"]) if "creationTimestamp" in metadata else 0.0,
         partitioning=annotations.get(names.PARTITIONING, ""),
         partitions_failed=annotations.get(names.PARTITIONS_FAILED, ""),
         extended=dict(islice(_extended(allocatable), MOST_EXTENDED)),
+        faults=faults_of(conditions, taints),
+        cordon_reason=str(annotations.get(names.CORDONED, ""))[:MOST_REASON],
+        given_back_at=unix_seconds(annotations.get(names.GIVEN_BACK)),
     )
 
 

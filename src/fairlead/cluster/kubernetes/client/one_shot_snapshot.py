@@ -9,12 +9,14 @@ from fairlead.cluster.kubernetes.api.watching import Cache
 from fairlead.cluster.kubernetes.client.operator_lease import leader_there, rules_of
 from fairlead.cluster.kubernetes.informers.autoscalers import Autoscalers
 from fairlead.cluster.kubernetes.informers.informers import Informers
+from fairlead.cluster.kubernetes.informers.node_history import histories_there
 from fairlead.cluster.kubernetes.informers.pod_status import stray
 from fairlead.cluster.kubernetes.informers.snapshot_cache import SnapshotCache
 from fairlead.cluster.kubernetes.informers.vertical_recommendations import read_recommendations
-from fairlead.cluster.kubernetes.names import RUN_UID, segment
+from fairlead.cluster.kubernetes.names import RUN_UID
 from fairlead.cluster.kubernetes.workloads.run_record import TrainingObject
 from fairlead.cluster.kubernetes.workloads.workload_api import items_of
+from fairlead.policy.health.node_faults import with_health
 from fairlead.state.snapshot import Pod, Snapshot
 
 
@@ -43,6 +45,10 @@ class OneShotSnapshot:
         rules = rules_of(leader)
         snapshot = SnapshotCache(view, namespace=None, progress_of=view.last_words, rules=rules).look()
         snapshot = replace(snapshot, recommended=recommended, growth=growth)
+        histories = {} if leader is None else histories_there(self._client, leader.namespace)
+        faults = {node.key: node.faults for node in view.nodes.all() if node.faults}
+        nodes = with_health(snapshot.nodes, histories, faults)
+        snapshot = replace(snapshot, nodes=nodes, node_health=histories, node_faults=faults)
         return snapshot if leader is None else replace(snapshot, debts=leader.debts.counted())
 
     def _fill(self, cache: Cache[Any], *, may_be_hidden: bool) -> None:
@@ -57,7 +63,7 @@ class OneShotSnapshot:
         """Return the pods of a run: its latest gang, and remaining pods of earlier ones; none of another cluster."""
         if training.cluster:
             return ()
-        path = f"/api/v1/namespaces/{segment(training.namespace)}/pods"
+        path = f"/api/v1/namespaces/{training.namespace}/pods"
         for content in self._client.items(path, {"labelSelector": f"{RUN_UID}={training.uid}"}):
             self._view.pods.put(content)
         objects = self._view.pods_of_object(training).values()

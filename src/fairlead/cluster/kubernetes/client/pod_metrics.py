@@ -17,7 +17,6 @@ from fairlead.cluster.kubernetes.dcgm import (
     samples,
     usage_of,
 )
-from fairlead.cluster.kubernetes.names import segment
 from fairlead.cluster.usages import GpuUsage, PodUsage, Usages
 from fairlead.errors import ClusterError
 from fairlead.state.snapshot import PodPhase
@@ -35,7 +34,7 @@ def usages(client: Client, namespace: str, run: str | None = None) -> Usages:
     query = {"labelSelector": selector}
     pods = [
         pod
-        for pod in client.items(f"/api/v1/namespaces/{segment(namespace)}/pods", query)
+        for pod in client.items(f"/api/v1/namespaces/{namespace}/pods", query)
         if (pod.get("status") or {}).get("phase") in PHASES and _is_of_its_run(pod["metadata"])
     ]
     used, missing = _used(client, namespace, query)
@@ -95,7 +94,7 @@ def _usage(pod: Object, used: Mapping[str, Object], gpus: Mapping[str, tuple[Gpu
 
 
 def _used(client: Client, namespace: str, query: dict[str, str]) -> tuple[dict[str, Object], list[str]]:
-    path = f"/apis/metrics.k8s.io/v1beta1/namespaces/{segment(namespace)}/pods"
+    path = f"/apis/metrics.k8s.io/v1beta1/namespaces/{namespace}/pods"
     try:
         return {str(metrics["metadata"]["name"]): metrics for metrics in client.items(path, query)}, []
     except ApiError as error:
@@ -137,8 +136,7 @@ def _is_exporter(pod: Object, namespace: str) -> bool:
 def _ask(client: Client, pod: Object) -> tuple[str, str]:
     """Query an exporter; return its text, or the reason why there is none."""
     metadata = pod["metadata"]
-    place = f"/api/v1/namespaces/{segment(metadata['namespace'])}/pods"
-    path = f"{place}/{segment(metadata['name'])}:{EXPORTER_PORT}/proxy/metrics"
+    path = f"/api/v1/namespaces/{metadata['namespace']}/pods/{metadata['name']}:{EXPORTER_PORT}/proxy/metrics"
     try:
         return client.text(path), ""
     except ClusterError as error:

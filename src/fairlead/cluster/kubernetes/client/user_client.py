@@ -25,6 +25,7 @@ from fairlead.cluster.kubernetes.client import access_keys, model_records
 from fairlead.cluster.kubernetes.client import workdir_upload as luggage
 from fairlead.cluster.kubernetes.client.karmada import is_karmada
 from fairlead.cluster.kubernetes.client.log_stores import log_store
+from fairlead.cluster.kubernetes.client.node_cordons import cordon, uncordon
 from fairlead.cluster.kubernetes.client.one_shot_snapshot import OneShotSnapshot
 from fairlead.cluster.kubernetes.client.operator_lease import unattended
 from fairlead.cluster.kubernetes.client.pod_logs import PodLogs
@@ -38,7 +39,7 @@ from fairlead.cluster.kubernetes.manifests.endpoints import endpoint_url
 from fairlead.cluster.kubernetes.manifests.pod_environment import checkpoint_place
 from fairlead.cluster.kubernetes.manifests.pods import MEMORY_BYTES_PER_RANK
 from fairlead.cluster.kubernetes.manifests.revision_files import code_name, without_unneeded
-from fairlead.cluster.kubernetes.names import GATEWAY, GATEWAY_NAMESPACE, SYSTEM_NAMESPACE, is_object_name, segment
+from fairlead.cluster.kubernetes.names import GATEWAY, GATEWAY_NAMESPACE, SYSTEM_NAMESPACE, is_object_name
 from fairlead.cluster.kubernetes.workloads.plain_objects import read_kind
 from fairlead.cluster.kubernetes.workloads.run_record import AnyObject, filled, read_workload, submitted
 from fairlead.cluster.kubernetes.workloads.workload_api import WorkloadApi, is_unknown_kind, items_of, name_taken
@@ -405,6 +406,12 @@ class UserClient:
         nodes = map(read_node, self.client.items(NODES))
         return tuple(node_of(node, 0) for node in all_with_slices(nodes, list_offered(self.client)))
 
+    def cordon(self, node: str, reason: str) -> None:
+        cordon(self.client, node, reason)
+
+    def uncordon(self, node: str) -> None:
+        uncordon(self.client, node)
+
     def teams(self) -> tuple[Team, ...]:
         try:
             objects = [read_kind(Team, content) for content in self.client.items(TEAMS)]
@@ -444,7 +451,7 @@ class UserClient:
         from fairlead.policy.queue.shared_view import seen_by
 
         try:
-            content = self.client.get(f"/api/v1/namespaces/{segment(self.namespace)}/configmaps/{NAME}")
+            content = self.client.get(f"/api/v1/namespaces/{self.namespace}/configmaps/{NAME}")
         except ApiError as error:
             if error.status not in (403, 404):
                 raise

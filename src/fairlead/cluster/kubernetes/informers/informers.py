@@ -741,7 +741,7 @@ def _wish(workload_object: AnyObject) -> tuple[object, ...]:
 def _essence(node: NodeObject) -> tuple[object, ...]:
     return (
         node.allocatable, node.slots, node.gpu_model, node.gpu_memory_bytes, node.ready, node.cordoned, node.taints,
-        node.labels, node.extended,
+        node.labels, node.extended, node.faults, node.cordon_reason, node.given_back_at,
     )  # fmt: skip
 
 

@@ -27,6 +27,8 @@ GOING: Mapping[str, float | None] = {
 def node_of(node: NodeObject, num_pods: int) -> Node:
     """Return a node as placement sees it, less what one run's reporter takes beyond its grant.
 
+    Faults and histories are not in it: what follows from them depends on all nodes.
+
     Args:
         num_pods: The number of pods bound there, of any owner.
     """
@@ -37,6 +39,7 @@ def node_of(node: NodeObject, num_pods: int) -> Node:
         gpus=gpus_of(node.allocatable.devices, node.labels, node.gpu_model, node.gpu_memory_bytes),
         ready=node.ready,
         closed=closed(node, num_pods),
+        full=not node.cordoned and num_pods >= node.slots and _leaving(node) is None,
         labels=node.labels,
         taints=node.taints,
         leaving=_leaving(node),
@@ -101,6 +104,8 @@ def closed(node: NodeObject, num_pods: int) -> str | None:
     """Return why a ready node takes no new pods; None if it does."""
     if node.cordoned and node.partitioning:
         return "cordoned while its GPUs get another layout"
+    if node.cordoned and node.cordon_reason:
+        return f"cordoned (`fairlead node uncordon {node.key}` opens it): {node.cordon_reason}"
     if node.cordoned:
         return "cordoned (`kubectl uncordon` opens it)"
     if num_pods >= node.slots:

@@ -16,6 +16,7 @@ from fairlead.cluster.kubernetes.names import (
     LEASE,
     MANAGED_BY,
     MANAGER,
+    NODE_HISTORY,
 )
 
 OPERATOR = "fairlead-operator"
@@ -80,6 +81,7 @@ CLUSTER_VIEWER_RULES: Rules = [
     rule("", ("nodes", "pods"), READ),
     rule("apps", ("daemonsets",), READ),
     rule("resource.k8s.io", ("resourceslices", "resourceclaims"), READ),
+    rule("", ("configmaps",), ("get",), NODE_HISTORY),  # why nodes are avoided or taken out
 ]
 AGGREGATED = {"viewer": ("view",), "user": ("edit", "admin"), "admin": ("admin",)}
 """Roles of Kubernetes whose holders have those of Fairlead too, by role; theirs have the other rights already."""
@@ -188,7 +190,10 @@ OPERATOR_AT_GATEWAY_RULES: Rules = [
 GATEWAY_SEEN = "fairlead-gateway-seen"
 GATEWAY_SEEN_RULES: Rules = [rule("apps", ("deployments",), ("get",), GATEWAY)]  # whether it is installed
 
-LEADER_RULES: Rules = [rule("coordination.k8s.io", ("leases",), ("get", "create", "update"))]
+LEADER_RULES: Rules = [
+    rule("coordination.k8s.io", ("leases",), ("get", "create", "update")),
+    rule("", ("configmaps",), ("get",), NODE_HISTORY),  # the failures of nodes, which the next leader goes on from
+]
 
 
 def render_roles() -> list[dict[str, Any]]:

@@ -459,6 +459,8 @@ class KubernetesCluster(WorkloadApi):
             self._ask_children(child for child in effect.requested if child.intent is Intent.RUN)
         before = self._adopted(item, now)
         state = recorded(replace(item, state=before), effect, now, event_id=self._next_event(now))
+        if change.incident is not None:
+            state = replace(state, incident=change.incident)
         if is_attempt_over(before, state):
             state = with_attempt(before, state, self.view.members(item), now)
         if not self.write(item, state):

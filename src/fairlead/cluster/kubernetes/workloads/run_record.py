@@ -42,6 +42,7 @@ from fairlead.specs.sweep import Sweep
 from fairlead.specs.training import Training
 from fairlead.specs.workload import WorkloadSpec
 from fairlead.state.attempts import FinishedAttempt, ImagePull, finished_attempt
+from fairlead.state.node_health import Incident
 from fairlead.state.plan import CreatePod, Event
 from fairlead.state.reasons import JUST_SUBMITTED, Code, Reason
 from fairlead.state.snapshot import Grant, Intent, Phase, Pod, Progress, Status, Workload, with_requests
@@ -156,6 +157,8 @@ class RunRecord:
             of their node; 0 before the first.
         attempts: The newest attempts that are over, oldest first.
         traced: The end of the run after which its spans were sent, in Unix seconds; None before.
+        incident: The newest failure that is to be entered in the histories of nodes, written with the change that
+            follows from it; None before any.
         written: Rises with every write, so that each changes something; with ``writer`` it identifies the write.
     """
 
@@ -175,6 +178,7 @@ class RunRecord:
     generation: int = 0
     attempts: tuple[FinishedAttempt, ...] = ()
     traced: float | None = None
+    incident: Incident | None = None
     written: int = 0
     writer: str = ""
 
