@@ -21,6 +21,7 @@ WITHOUT_JSON = {
     "image",
     "metrics",
     "model",
+    "node",
     "data",
     "fleet",
     "workspace",

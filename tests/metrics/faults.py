@@ -310,6 +310,16 @@ def an_object_cannot_be_read(world: World) -> None:
     world.go_on(10)
 
 
+def a_node_is_taken_out(world: World) -> None:
+    world.own = OWN | {"fairlead_nodes_taken_out": 1.0}
+    world.go_on(10)
+
+
+def more_nodes_are_faulty_than_may_be_left(world: World) -> None:
+    world.own = OWN | {"fairlead_nodes_faulty": 5.0, "fairlead_nodes_faulty_in_use": 4.0}
+    world.go_on(20)
+
+
 def the_operator_fails_at_a_run(world: World) -> None:
     for number in range(10):
         world.own = OWN | {"fairlead_internal_errors_total": float(number)}
@@ -354,6 +364,8 @@ FAULTS: dict[Fault, set[str]] = {
     a_list_cannot_be_followed: {"FairleadWatchStale"},
     a_watch_falls_silent: {"FairleadWatchStale"},
     an_object_cannot_be_read: {"FairleadUnreadableObjects"},
+    a_node_is_taken_out: {"FairleadNodeTakenOut"},
+    more_nodes_are_faulty_than_may_be_left: {"FairleadFaultyNodesInUse"},
     the_operator_fails_at_a_run: {"FairleadInternalErrors"},
 }
 

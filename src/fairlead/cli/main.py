@@ -39,6 +39,7 @@ SECTIONS = {
         "events": ("events", "Show what happened to runs, and why."),
         "show": ("show_run", "Show a run's spec and code, or how two runs differ."),
         "diagnose": ("diagnose", "Show what slow ranks cost a run, and why."),
+        "nodes": ("nodes", "List nodes with their risk and failures."),
         "top": ("top", "Show resource usage of runs."),
         "ui": ("ui", "Serve the web page of this machine."),
         "debug": ("debug", "Open a workspace with what a run had."),
@@ -69,6 +70,7 @@ SECTIONS = {
         "uninstall": ("uninstall", "Remove Fairlead from a Kubernetes cluster."),
         "operator": ("operator", "Run the operator of a Kubernetes cluster."),
         "clusters": ("clusters", "List the clusters that runs can use."),
+        "node": ("nodes", "Close a node for new runs, or open it again."),
     },
     "Set up this machine": {
         "doctor": ("doctor", "Check the setup and report problems."),

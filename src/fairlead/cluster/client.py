@@ -287,6 +287,22 @@ class ClusterClient(WorkloadStore, Protocol):
         """Return the nodes of the cluster, in use or not."""
         ...
 
+    def cordon(self, node: str, reason: str) -> None:
+        """Place no more pods on a node.
+
+        Args:
+            reason: One line for people; empty for none.
+
+        Raises:
+            NotFound: There is no such node.
+            NotAllowed: The user may not change nodes, or the cluster has only one.
+        """
+        ...
+
+    def uncordon(self, node: str) -> None:
+        """Place pods on a node again, also if it was taken out; raises as ``cordon`` does."""
+        ...
+
     def get(self, uid: str) -> AnyWorkload:
         """Return one workload.
 

@@ -59,6 +59,9 @@ METRICS = {
     "fairlead_watch_stale_seconds": ("gauge", "Time for which the most outdated list could not be followed."),
     "fairlead_unreadable_objects": ("gauge", "Objects that cannot be read; they count as they last could be."),
     "fairlead_refused_objects": ("gauge", "Objects about which the latest request was refused; it is tried again."),
+    "fairlead_nodes_taken_out": ("gauge", "Nodes that were taken out, and that nobody has given back."),
+    "fairlead_nodes_faulty": ("gauge", "Nodes of which a detector reports a fault."),
+    "fairlead_nodes_faulty_in_use": ("gauge", "Those that stay in use, as too many nodes of their kind are away."),
     "fairlead_internal_errors_total": ("counter", "Failures of the operator itself at one object."),
 }
 

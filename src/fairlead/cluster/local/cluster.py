@@ -25,7 +25,7 @@ from fairlead.cluster.names import unknown
 from fairlead.cluster.output import EVERYTHING, Dropped, LogQuery, Watermark
 from fairlead.cluster.port import MOST_COMPLETED, EventRecord, LogLine, Spec
 from fairlead.cluster.selection import Selection
-from fairlead.errors import ClusterError, Conflict, InvalidSpec, NoRoom, NotFound
+from fairlead.errors import ClusterError, Conflict, InvalidSpec, NoRoom, NotAllowed, NotFound
 from fairlead.runtime import shell_limits
 from fairlead.runtime.podfiles import is_locked, read_json, write_json
 from fairlead.specs.constraints import PATH, quote
@@ -177,6 +177,21 @@ class LocalCluster:
     def nodes(self) -> tuple[Node, ...]:
         return (self._priced_node(),)
 
+    def cordon(self, node: str, reason: str) -> None:
+        self._refuse_cordon(node)
+
+    def uncordon(self, node: str) -> None:
+        self._refuse_cordon(node)
+
+    def _refuse_cordon(self, node: str) -> None:
+        name = self.node().name
+        if node != name:
+            raise NotFound(f"There is no node {quote(node)}; this machine is the node {name}.")
+        raise NotAllowed(
+            f"{name} is the only node of this machine's cluster, so that without it nothing would run: "
+            "`fairlead suspend --all` pauses its runs instead."
+        )
+
     def node(self) -> Node:
         """Return this machine, cached, since its hardware does not change during a process."""
         if self._node is None:
@@ -224,6 +239,7 @@ class LocalCluster:
             teams=teams,
             completed=self.store.completed(MOST_COMPLETED),
             rules=self.rules(),
+            node_health=self.store.node_histories(),
             debts={} if self._is_loops else self._debts(),
         )
 

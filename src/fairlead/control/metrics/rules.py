@@ -97,6 +97,22 @@ ALERTS = (
         remedy="Check the CPU usage of the supervisor or operator, and how many runs wait.",
     ),
     Alert(
+        name="FairleadNodeTakenOut",
+        expr="max(fairlead_nodes_taken_out) > 0",
+        wait="0m",
+        severity="warning",
+        summary="{{ $value }} nodes were taken out, since their failures cost more than a repair.",
+        remedy="`fairlead nodes` names them, with the price. After a test `fairlead node uncordon NAME` returns one.",
+    ),
+    Alert(
+        name="FairleadFaultyNodesInUse",
+        expr="max(fairlead_nodes_faulty_in_use) > 0",
+        wait="5m",
+        severity="warning",
+        summary="{{ $value }} nodes with a fault stay in use, as too many nodes of their kind are away already.",
+        remedy="`fairlead nodes` names them. So many faults at once may be a mistake of the detector.",
+    ),
+    Alert(
         name="FairleadNodeNotReady",
         expr="max by (node, pool) (fairlead_node_ready) == 0",
         wait="5m",
