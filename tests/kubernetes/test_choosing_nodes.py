@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from fairlead.cluster.kubernetes.api.config import Access
+from fairlead.cluster.kubernetes.system_namespaces import SystemNamespaces
 from fairlead.cluster.kubernetes.workloads.workload_api import WorkloadApi
 from fairlead.specs.overlay import overlay
 from fairlead.specs.resources import GpuRequest, Resources
@@ -159,7 +160,7 @@ def test_what_a_daemonset_will_take_of_a_node_is_not_given_away(
 ) -> None:
     nodes += add_nodes(plane, 1, prefix=f"new-{namespace}", model=MODEL, gpus=1, cpu="8")
     ready(plane, nodes)
-    with operating(access, namespace) as operator:
+    with operating(access, namespace, system=SystemNamespaces(names=(namespace,))) as operator:
         # Its pod is there, but nothing binds it.
         path = f"/apis/apps/v1/namespaces/{namespace}/daemonsets"
         plane.request("POST", path, daemonset({"kubernetes.io/hostname": nodes[0]}, schedulingGates=[{"name": "a/b"}]))
@@ -169,6 +170,21 @@ def test_what_a_daemonset_will_take_of_a_node_is_not_given_away(
         )
         until(lambda: f"{nodes[0]} has 1 of 1 GPUs, 1 of 7.95 CPU" in message(cluster, namespace))
         plane.request("DELETE", f"{path}/agent")
+        comes_to(cluster, "train", Phase.RUNNING)
+
+
+def test_a_daemonset_of_a_tenant_takes_nothing_of_a_node_before_its_pods_do(
+    access: Access, cluster: WorkloadApi, plane: ControlPlane, namespace: str, nodes: list[str]
+) -> None:
+    nodes += add_nodes(plane, 1, prefix=f"new-{namespace}", model=MODEL, gpus=1, cpu="8")
+    ready(plane, nodes)
+    path = f"/apis/apps/v1/namespaces/{namespace}/daemonsets"
+    plane.request("POST", path, daemonset({"kubernetes.io/hostname": nodes[0]}, schedulingGates=[{"name": "a/b"}]))
+    with operating(access, namespace) as operator:
+        assert operator.view.daemons.get(f"{namespace}/agent") is None
+        cluster.submit(
+            replace(run(namespace), resources=Resources(cpu_milli=2000, gpu=GpuRequest(milli=1000, model="A10")))
+        )
         comes_to(cluster, "train", Phase.RUNNING)
 
 

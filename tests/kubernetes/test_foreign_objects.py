@@ -51,6 +51,7 @@ RUN, JOBS, SWEEP, JOB_UID = "uid-of-run", "uid-of-jobs", "uid-of-sweep", "uid-of
 VERSIONS = itertools.count(1)
 Object = dict[str, Any]
 ROOM: Object = {"room-for": RUN}
+GIVES_WAY: Object = {"priorityClassName": names.PLACEHOLDER_CLASS, "terminationGracePeriodSeconds": 0}
 
 
 def metadata(name: str, namespace: str = "victim", **more: Any) -> Object:
@@ -242,9 +243,59 @@ def test_a_pod_that_only_says_it_gives_way_counts_on_its_node(world: World) -> N
     world.view.pods.put(content)
     assert world.held_by_others("n0") == held + 1000
     true = a_pod("train-room-1", owner("train", RUN), index=1, **ROOM)
-    true["spec"]["priorityClassName"] = names.PLACEHOLDER_CLASS
+    true["spec"] |= GIVES_WAY
     world.view.pods.put(true)
     assert world.held_by_others("n0") == held + 1000
+
+
+@pytest.mark.parametrize(
+    ("name", "namespace", "owners"),
+    [
+        ("train-room-1", "evil", owner("train", RUN)),
+        ("mine-room-1", "victim", owner("mine", RUN)),
+        ("train-room-1", "victim", owner("train", "another")),
+        ("train-room-1", "victim", owner("train", RUN, "Replica")),
+        ("pool-ahead-room-1", "evil", owner("ahead", "pool", "Pool")),
+    ],
+    ids=["another namespace", "another name", "another uid", "another kind", "a pool's in a tenant's namespace"],
+)
+def test_a_pod_that_is_like_a_placeholder_of_somebody_else_neither_frees_nor_takes_its_node(
+    world: World, name: str, namespace: str, owners: list[Object]
+) -> None:
+    held = world.held_by_others("n0")
+    content = a_pod(name, owners, namespace, index=1, **ROOM)
+    content["spec"] |= GIVES_WAY
+    pod = world.view.pods.put(content)
+    assert pod is not None
+    assert pod.room_for
+    assert world.held_by_others("n0") == held + 1000
+    assert not world.view.placeholders_on("n0")
+    assert not world.view.nodes_with_room()
+
+
+def test_a_placeholder_that_leaves_late_does_not_give_way(world: World) -> None:
+    held = world.held_by_others("n0")
+    content = a_pod("train-room-1", owner("train", RUN), index=1, **ROOM)
+    content["spec"] |= {**GIVES_WAY, "terminationGracePeriodSeconds": 3600}
+    world.view.pods.put(content)
+    assert world.held_by_others("n0") == held + 1000
+
+
+def test_a_placeholder_counts_by_its_run_whichever_of_both_is_seen_first(world: World) -> None:
+    following = SnapshotCache(world.view, namespace=None, progress_of=lambda _: None)
+    content = a_pod("late-room-0", owner("late", "late"), **ROOM)
+    content["spec"] |= GIVES_WAY
+    world.view.pods.put(content)
+
+    def held() -> int:
+        return next(pod.grant.cpu_milli for pod in following.look().pods if not pod.workload_uid and pod.node == "n0")
+
+    before = held()
+    world.submit(Training(name="late", team="victim", run="work", nodes=2), "late")
+    assert held() == before - 1000
+    assert world.view.nodes_with_room() == {"n0"}
+    world.view.trainings.drop("victim/late", 10**6)
+    assert held() == before
 
 
 @pytest.mark.parametrize(
@@ -328,6 +379,8 @@ def test_of_two_pods_of_one_index_that_an_engine_made_the_one_that_lives_counts(
 
 def test_a_pod_of_another_namespace_is_not_that_of_a_daemon_set() -> None:
     daemon = read_daemon({"metadata": metadata("agent", "kube-system") | {"uid": "d"}, "spec": {"template": {}}})
+    assert daemon is not None
+    assert read_daemon({"metadata": metadata("agent", "evil") | {"uid": "d"}, "spec": {"template": {}}}) is None
     node = read_node({"metadata": metadata("n0")})
     owners = owner("agent", "d", "DaemonSet", "apps/v1")
     own, foreign = (read_pod(a_pod("agent-1", owners, namespace)) for namespace in ("kube-system", "evil"))

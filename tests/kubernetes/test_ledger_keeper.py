@@ -17,6 +17,7 @@ from fairlead.cluster.kubernetes.api.credentials import Anonymous
 from fairlead.cluster.kubernetes.api.objects import seconds
 from fairlead.cluster.kubernetes.informers.informers import Informers
 from fairlead.cluster.kubernetes.manifests.pods import REPORTER_CPU_MILLI
+from fairlead.cluster.kubernetes.manifests.spec_objects import write_object
 from fairlead.cluster.kubernetes.operator.ledger import ledger_keeper
 from fairlead.cluster.kubernetes.operator.ledger.cost_publisher import CostPublisher
 from fairlead.cluster.kubernetes.operator.ledger.ledger_keeper import LedgerKeeper
@@ -27,6 +28,7 @@ from fairlead.ledger.usage import Use
 from fairlead.policy.decide import decide
 from fairlead.policy.placement.node_eligibility import PRICE_LABEL
 from fairlead.specs.team import Budget, Team
+from fairlead.specs.training import Training
 from fairlead.state.reasons import Code
 from fairlead.state.snapshot import Grant, Intent, Phase, Pod, PodPhase, Snapshot, Spending, Workload
 from tests.builders import node, status, training
@@ -44,7 +46,8 @@ def a_node(version: int, price: str) -> dict[str, Any]:
 
 
 def no_nodes() -> Informers:
-    return Informers(Client(Access(context="none", server="http://127.0.0.1:9", credentials=Anonymous())))
+    client = Client(Access(context="none", server="http://127.0.0.1:9", credentials=Anonymous()))
+    return Informers(client, namespace="kube-system")
 
 
 def test_a_node_costs_from_its_creation_until_it_goes_at_the_price_of_each_time(tmp_path: Path) -> None:
@@ -290,7 +293,9 @@ def a_pod(version: int, name: str, cpu: str, bound: str, owner: str = "") -> dic
         metadata["name"] = names.placeholder_name_of(names.standby_name("x") if owner == "Pool" else "x", 0)
     container = {"name": "c", "image": "i", "resources": {"requests": {"cpu": cpu}}}
     scheduled = {"type": "PodScheduled", "status": "True", "lastTransitionTime": bound}
-    spec = {"nodeName": "n", "containers": [container], "priorityClassName": names.PLACEHOLDER_CLASS if owner else ""}
+    spec: dict[str, Any] = {"nodeName": "n", "containers": [container]}
+    if owner:
+        spec |= {"priorityClassName": names.PLACEHOLDER_CLASS, "terminationGracePeriodSeconds": 0}
     return {"metadata": metadata, "spec": spec, "status": {"phase": "Running", "conditions": [scheduled]}}
 
 
@@ -301,6 +306,9 @@ def test_what_no_run_holds_is_billed_as_what_it_is_for_from_when_it_was_bound(tm
     view.pods.put(a_pod(2, "agent", "2", "2026-11-20T00:00:00Z"))
     view.pods.put(a_pod(3, "ahead", "1", "2026-11-20T01:00:00Z", "Pool"))
     view.pods.put(a_pod(4, "coming", "3", "2026-11-20T02:00:00Z", "Training"))
+    run = write_object(Training(name="x", team="kube-system", run="work"))
+    about = {"namespace": "kube-system", "uid": "x", "resourceVersion": "5", "creationTimestamp": BORN}
+    view.trainings.put({**run, "metadata": {**run["metadata"], **about}})
     keeper.prepare(NOW + 2 * 3600 + 1)
     view.pods.drop("kube-system/x-room-0", 5)
     keeper.prepare(NOW + 4 * 3600)

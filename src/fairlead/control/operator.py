@@ -57,7 +57,9 @@ class Operator:
     def __init__(self, client: Client, pods: PodSettings, settings: OperatorSettings) -> None:
         self._client = client
         self._settings = settings
-        self.view = Informers(client, idle_s=settings.idle_s, allowed=settings.allowed)
+        self.view = Informers(
+            client, idle_s=settings.idle_s, allowed=settings.allowed, namespace=settings.namespace, system=pods.system
+        )
         self.election = Election(
             client,
             namespace=settings.namespace,

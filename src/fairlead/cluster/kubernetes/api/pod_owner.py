@@ -57,7 +57,8 @@ def is_pod_of(metadata: Object, uid: str) -> bool:
 def placeholder_owner(content: Object) -> PodOwner | None:
     """Return the run or Pool whose placeholder a pod is; None if it is not one.
 
-    It is named for its owner, and has the priority with which it gives way to every other pod.
+    It is named for its owner, and has the priority with which it gives way to every other pod, and at once. That owner
+    has it only if it is here, with that uid.
     """
     metadata = content["metadata"]
     labels, owner = metadata.get("labels") or {}, names.controller_of(metadata)
@@ -68,7 +69,10 @@ def placeholder_owner(content: Object) -> PodOwner | None:
         return None
     of = names.standby_name(name) if kind == "Pool" else name
     is_named = metadata["name"] == names.placeholder_name_of(of, _whole(labels.get(names.INDEX)))
-    if not is_named or content["spec"].get("priorityClassName") != names.PLACEHOLDER_CLASS:
+    spec = content["spec"]
+    if not is_named or spec.get("priorityClassName") != names.PLACEHOLDER_CLASS:
+        return None
+    if spec.get("terminationGracePeriodSeconds") not in (0, 1):  # kube-scheduler would wait for it
         return None
     return PodOwner(uid=str(owner.get("uid")), key=_key(metadata, str(kind), name), is_borne_out=True)
 

@@ -43,6 +43,8 @@ class OneShotSnapshot:
         growth = Autoscalers(self._client).ask(time.time())
         leader, recommended = leader_there(self._client), read_recommendations(self._client, None)
         rules = rules_of(leader)
+        if leader is not None:
+            view.namespace = leader.namespace
         snapshot = SnapshotCache(view, namespace=None, progress_of=view.last_words, rules=rules).look()
         snapshot = replace(snapshot, recommended=recommended, growth=growth)
         histories = {} if leader is None else histories_there(self._client, leader.namespace)

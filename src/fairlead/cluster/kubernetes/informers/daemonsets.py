@@ -1,16 +1,23 @@
-"""Counts the resources of DaemonSet pods that are not bound to their node yet, such as to a new node.
-Pure."""
+"""Counts the resources of DaemonSet pods that are not bound to their node yet, such as to a new node. Pure.
+
+Those of the system namespaces alone: a tenant writes DaemonSets too, with requests that fill every node and pods that
+never come.
+
+See decision 247.
+"""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 from fairlead.cluster.kubernetes.api.objects import Amounts, NodeObject, PodObject, pod_requests
+from fairlead.cluster.kubernetes.system_namespaces import SystemNamespaces
 from fairlead.frozen import dataclass
 from fairlead.policy.placement.node_eligibility import selects, tolerates
 
 # The DaemonSet controller adds tolerations for a node's conditions to every pod.
 CONDITIONS = "node.kubernetes.io/"
 Object = Mapping[str, Any]
+_SYSTEM = SystemNamespaces()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,9 +33,11 @@ class DaemonObject:
     tolerations: tuple[Object, ...]
 
 
-def read_daemon(content: Object) -> DaemonObject:
-    """Read a DaemonSet of the API server."""
+def read_daemon(content: Object, system: SystemNamespaces = _SYSTEM) -> DaemonObject | None:
+    """Read a DaemonSet of the API server; None for one of a namespace in which others than administrators write."""
     metadata, pod = content["metadata"], content["spec"]["template"].get("spec") or {}
+    if metadata["namespace"] not in system.names:
+        return None
     return DaemonObject(
         key=f"{metadata['namespace']}/{metadata['name']}",
         version=int(metadata["resourceVersion"]),

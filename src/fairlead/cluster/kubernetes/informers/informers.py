@@ -27,7 +27,8 @@ from fairlead.cluster.kubernetes.informers.pod_index import Marks, PodIndex, Run
 from fairlead.cluster.kubernetes.informers.pod_status import LastWord, observe_pod, remembering
 from fairlead.cluster.kubernetes.informers.urgent_passes import UrgentPasses
 from fairlead.cluster.kubernetes.kinds import leaf_kinds, objects_path, parent_kinds
-from fairlead.cluster.kubernetes.names import controller_of
+from fairlead.cluster.kubernetes.names import SYSTEM_NAMESPACE, controller_of
+from fairlead.cluster.kubernetes.system_namespaces import SystemNamespaces
 from fairlead.cluster.kubernetes.workloads.plain_objects import KindObject, read_kind
 from fairlead.cluster.kubernetes.workloads.pod_reports import read_last_words
 from fairlead.cluster.kubernetes.workloads.run_record import (
@@ -58,25 +59,41 @@ REFUSED_S = 15.0
 Member = tuple[str, int, int]  # run, attempt, index
 TeamObject = KindObject[Team]
 _ENGINE = attrgetter("engine")
+_SYSTEM = SystemNamespaces()
 
 
 class Informers:
     """The caches and the state derived from them. Thread-safe.
 
+    Args:
+        system: The namespaces of which DaemonSets count on a node before their pods are there.
+
     Attributes:
+        namespace: The operator's own, in which the placeholders of Pools are.
         isolation: Keeps failures of the operator itself at one object from its work on others.
         urgent: The teams for whose changes the next pass begins at once.
     """
 
-    def __init__(self, client: Client, *, idle_s: float = IDLE_S, allowed: OverlayAllowance | None = None) -> None:
+    def __init__(
+        self,
+        client: Client,
+        *,
+        idle_s: float = IDLE_S,
+        allowed: OverlayAllowance | None = None,
+        namespace: str = SYSTEM_NAMESPACE,
+        system: SystemNamespaces = _SYSTEM,
+    ) -> None:
         self.client = client
+        self.namespace = namespace
         self.isolation = Isolation()
         self.urgent = UrgentPasses()
         read = partial(read_workload, allowed=allowed)
         sliced = SlicedNodes(client, self._slices_changed, idle_s=idle_s)
         self._has_slices = False
         self.nodes = NodeCache(client, sliced, self._node_changed, idle_s=idle_s)
-        self.daemons: Cache[DaemonObject] = Cache(client, DAEMONS, read_daemon, self._daemon_changed, idle_s=idle_s)
+        self.daemons: Cache[DaemonObject] = Cache(
+            client, DAEMONS, partial(read_daemon, system=system), self._daemon_changed, idle_s=idle_s
+        )
         self.pods: Cache[PodObject] = Cache(client, PODS, _read_pod, self._pod_changed, idle_s=idle_s)
         self.leaves: Mapping[str, Cache[TrainingObject]] = {
             kind: Cache(client, objects_path(kind), read, self._training_changed, idle_s=idle_s)
@@ -336,9 +353,14 @@ class Informers:
         ]
 
     def pods_on(self, node: str) -> tuple[PodObject, ...]:
-        """Return the pods that count on a node: bound there and not over, of any owner; a run's only if it has them."""
+        """Return the pods that count on a node: bound there and not over, of any owner; a run's only if it has them.
+
+        A pod that only says it is a placeholder is none, and does not give way.
+        """
         with self._lock:
-            bound = tuple(self._index.on_node(node).values())
+            unmoved = [pod for pod in self._index.placeholders_on(node).values() if not self._is_placeholder(pod)]
+            others = (replace(pod, room_for="", pool="") for pod in unmoved)
+            bound = (*self._index.on_node(node).values(), *others)
             own, engines = self._key_of, self._engine_of
             doubtful = {
                 pod.key
@@ -352,7 +374,21 @@ class Informers:
     def placeholders_on(self, node: str) -> tuple[PodObject, ...]:
         """Return the placeholders that are bound on a node, which give way to every other pod."""
         with self._lock:
-            return tuple(self._index.placeholders_on(node).values())
+            return tuple(pod for pod in self._index.placeholders_on(node).values() if self._is_placeholder(pod))
+
+    def nodes_with_room(self) -> set[str]:
+        """Return the nodes on which placeholders of runs are bound."""
+        with self._lock:
+            return {pod.node for pod in self._index.rooms() if pod.node and not pod.pool and self._is_placeholder(pod)}
+
+    def _is_placeholder(self, pod: PodObject) -> bool:
+        """Return whether a pod that says it is a placeholder is one; call with the lock held.
+
+        Those of Pools are in the operator's namespace, those of a run in its own, with its uid as the owner's.
+        """
+        if pod.pool:
+            return pod.key.startswith(f"{self.namespace}/")
+        return self._key_of.get(pod.room_for) == pod.run_key
 
     def claimed_on(self, node: str) -> tuple[Amounts, ...]:
         """Return what ResourceClaims hold of the GPUs in a node's slices, beyond the requests of its pods."""
@@ -665,7 +701,12 @@ class Informers:
             for pod in self.pods_of(after.uid).values():
                 if pod.ended is not None:
                     self._hear_out(pod)
-        self._mark(runs={run.uid for run in (before, after) if run is not None})
+        uids = {run.uid for run in (before, after) if run is not None}
+        # A placeholder is one only with its run.
+        is_end = before is not None and (after is None or after.uid != before.uid)
+        with self._lock:
+            rooms = [pod for uid in uids for pod in self._index.rooms_of(uid).values()] if is_new or is_end else []
+        self._mark(runs=uids, nodes={pod.node for pod in rooms} - {""})
         self._request_pass(before, after)
 
     def _request_pass(self, before: AnyObject | None, after: AnyObject | None) -> None:

@@ -1,7 +1,7 @@
 """Indexes pods by their run and by their node, and records changes for each reader."""
 
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, TypeVar
 
@@ -27,6 +27,7 @@ class PodIndex:
         self._keys: dict[str, dict[RunKey, None]] = {}
         self._on_node: dict[str, dict[str, PodObject]] = {}
         self._placeholders: dict[str, dict[str, PodObject]] = {}
+        self._rooms: dict[str, dict[str, PodObject]] = {}
 
     def get(self, key: str) -> PodObject | None:
         """Return the pod of a key, as it was last taken in."""
@@ -40,6 +41,8 @@ class PodIndex:
                 _take_out(self._of_run, (before.run_uid, before.run_key), key)
                 if (before.run_uid, before.run_key) not in self._of_run:
                     _take_out(self._keys, before.run_uid, before.run_key)
+            if before.room_for:
+                _take_out(self._rooms, before.room_for, key)
             if (places := self._of_node(before)) is not None:
                 _take_out(places, before.node, key)
         if pod is not None:
@@ -47,6 +50,8 @@ class PodIndex:
             if pod.run_uid:
                 self._of_run.setdefault((pod.run_uid, pod.run_key), {})[key] = pod
                 self._keys.setdefault(pod.run_uid, {})[pod.run_key] = None
+            if pod.room_for:
+                self._rooms.setdefault(pod.room_for, {})[key] = pod
             if (places := self._of_node(pod)) is not None:
                 places.setdefault(pod.node, {})[key] = pod
 
@@ -59,12 +64,21 @@ class PodIndex:
         return tuple(self._keys.get(uid, ()))
 
     def on_node(self, name: str) -> Mapping[str, PodObject]:
-        """Return the pods that count on a node, by their keys: bound there, not over, and no placeholders."""
+        """Return the pods on a node, by their keys: bound there, not over, and none that say they are placeholders."""
         return self._on_node.get(name, _NONE)
 
     def placeholders_on(self, name: str) -> Mapping[str, PodObject]:
-        """Return the placeholders that are bound on a node, by their keys."""
+        """Return the pods that are bound on a node and say they are placeholders, by their keys."""
         return self._placeholders.get(name, _NONE)
+
+    def rooms_of(self, uid: str) -> Mapping[str, PodObject]:
+        """Return the pods that say they are placeholders of the run or Pool with this uid, by their keys."""
+        return self._rooms.get(uid, _NONE)
+
+    def rooms(self) -> Iterator[PodObject]:
+        """Yield the pods that say they are placeholders."""
+        for pods in self._rooms.values():
+            yield from pods.values()
 
     def _of_node(self, pod: PodObject) -> dict[str, dict[str, PodObject]] | None:
         if not pod.node or pod.is_over:

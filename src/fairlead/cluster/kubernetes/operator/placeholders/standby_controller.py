@@ -143,7 +143,7 @@ class StandbyController(Controller):
         if ahead is None or (not held and not self.standby and self._buffers.is_clear):
             return
         busy = {pod.node for pod in snapshot.pods if not pod.phase.is_final}
-        busy |= {pod.node for pod in self._view.pods.all() if pod.room_for and not pod.pool and pod.node}
+        busy |= self._view.nodes_with_room()
         targets = {target.pool: target.nodes for target in self.standby}
         free = {}
         for name in {*targets, *(pod.pool for pod in held.values())}:
