@@ -136,6 +136,16 @@ def test_a_name_that_was_taken_again_outlives_whoever_had_it_before() -> None:
         assert names(cache) == {"a"}
 
 
+def test_a_deleted_object_that_a_write_returns_without_its_version_leaves_the_cache_as_it_is() -> None:
+    listing = Listing()
+    listing.put("a", color="old")
+    with following(listing) as (cache, _):
+        before = cache.all()
+        assert cache.put({"metadata": {"name": "a", "deletionTimestamp": "2026-01-01T00:00:00Z"}}) is None
+        assert cache.all() == before
+        assert cache.unreadable == ()
+
+
 def test_word_of_a_deletion_that_comes_late_does_not_take_away_what_has_the_name_now() -> None:
     listing = Listing()
     listing.put("a", color="old")

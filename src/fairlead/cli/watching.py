@@ -27,7 +27,7 @@ def watch(cluster: ClusterClient, look: Look, *, json_: bool) -> NoReturn:
         _changes(cluster, look, run_json, lambda run: as_json(run_json(run)), _gone_json)
     if sys.stdout is not None and sys.stdout.isatty():
         _redraw(cluster, look)
-    _changes(cluster, look, _said, lambda run: f"{time.strftime('%T')} {_said(run)}", _gone)
+    _changes(cluster, look, _state_sentence, lambda run: f"{time.strftime('%T')} {_state_sentence(run)}", _gone)
 
 
 def _changes(
@@ -84,7 +84,7 @@ def _print(lines: Iterable[str]) -> None:
         print(line, flush=True)
 
 
-def _said(run: AnyWorkload) -> str:
+def _state_sentence(run: AnyWorkload) -> str:
     progress = progress_of(run)
     step = "" if progress == "-" else f", {progress}"
     return f"{run.spec.name} is {run.status.phase.value}{step}: {run.status.reason.message}"

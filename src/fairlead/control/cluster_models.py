@@ -143,7 +143,7 @@ def _of_source(cluster: UserClient, text: str) -> ModelVersion:
         which = LATEST if isinstance(workload.spec, Training) else BEST
         reference = ModelReference(name=text, which=which, is_run=True)
     chosen = choose(cluster, reference, workload, lambda run: open_remote(_place_of(run), scratch=None).steps())
-    metrics, by = _told(chosen, workload)
+    metrics, by = _checkpoint_metrics(chosen, workload)
     copied = _copy(chosen.run, chosen.step)
     return ModelVersion(
         name=workload.spec.name, version=0, digest=copied.digest, content=Content.CHECKPOINT,
@@ -152,7 +152,7 @@ def _of_source(cluster: UserClient, text: str) -> ModelVersion:
     )  # fmt: skip
 
 
-def _told(chosen: ChosenCheckpoint, workload: Workload[Any]) -> tuple[dict[str, float], str | None]:
+def _checkpoint_metrics(chosen: ChosenCheckpoint, workload: Workload[Any]) -> tuple[dict[str, float], str | None]:
     """Return the metrics of a checkpoint and the one by which it compares.
 
     If the series was lost with its pods, the last report supplies them, provided it was at this step.

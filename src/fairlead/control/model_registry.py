@@ -98,7 +98,7 @@ class _Registry:
     def register(self, version: ModelVersion, content: Path) -> RegisteredVersion:
         known = self._find(version)
         if known is not None:
-            return self._told(known, is_new=False)
+            return self._registered(known, is_new=False)
         try:
             self.models.post("registered-models/create", {"name": version.name})
         except MlflowError as error:
@@ -121,7 +121,7 @@ class _Registry:
             "model-versions/create",
             {"name": version.name, "source": f"{root}/{below}", "run_id": run["run_id"], "tags": _pairs(tags)},
         )
-        return self._told(made["model_version"], is_new=True)
+        return self._registered(made["model_version"], is_new=True)
 
     def _find(self, version: ModelVersion) -> dict[str, Any] | None:
         wanted = {"filter": f"name = '{version.name}'", "max_results": str(MOST_VERSIONS)}
@@ -156,7 +156,7 @@ class _Registry:
         self._runs.post("runs/update", {"run_id": made["run_id"], "status": "FINISHED", "end_time": now_ms})
         return made
 
-    def _told(self, fields: Mapping[str, Any], *, is_new: bool) -> RegisteredVersion:
+    def _registered(self, fields: Mapping[str, Any], *, is_new: bool) -> RegisteredVersion:
         name, number = str(fields["name"]), str(fields["version"])
         address = f"{self.models.address}/#/models/{name}/versions/{number}"
         return RegisteredVersion(name=name, version=number, address=address, is_new=is_new)

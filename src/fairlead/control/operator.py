@@ -174,10 +174,10 @@ class Operator:
             POLICY: self._settings.policy,
             WATCHES: self._settings.watch_namespace or "",
             TROUBLE: self._trouble(with_objects=True),
-            **self._told_debts(),
+            **self._debts_for_lease(),
         }
 
-    def _told_debts(self) -> dict[str, str]:
+    def _debts_for_lease(self) -> dict[str, str]:
         """Return the debts of teams for the Lease; those of the leader before stay on it until they are read."""
         if not self.election.is_leader or self._debts_term != self.election.num_terms:
             return {}

@@ -243,7 +243,7 @@ def _outcome(
         pods_of[pod.workload_uid].append(pod)
     prices = prices_of(pools)
     return Outcome(
-        runs=tuple(_told(w, last[uid], pods_of[uid], prices, began, ended_s) for uid, w in watched.items()),
+        runs=tuple(_simulated(w, last[uid], pods_of[uid], prices, began, ended_s) for uid, w in watched.items()),
         pods=tuple(replace(pod, created_at=pod.created_at - began, ended_at=pod.ended_at - began) for pod in pods),
         nodes=tuple(node._replace(since=node.since - began, until=node.until - began) for node in nodes),
         pools=tuple(pools),
@@ -265,7 +265,7 @@ def _after(began: float, at: float) -> float:
     return round(at - began, 6)
 
 
-def _told(
+def _simulated(
     watched: _Watched,
     workload: Workload,
     pods: Iterable[PodTime],

@@ -129,7 +129,7 @@ async def _until_told(
     standby: StandbyProcess | None = None
     if arguments.standby:
         lock = [] if arguments.lock_fd is None else [arguments.lock_fd]
-        standby = StandbyProcess(loop, listening, _given(sys.argv[1:]), lock)
+        standby = StandbyProcess(loop, listening, _own_arguments(sys.argv[1:]), lock)
 
     def end() -> None:
         if standby is not None:
@@ -151,7 +151,7 @@ def _guard(account: Path | None) -> ScrapeGuard | None:
     return ScrapeGuard(ScrapeAuthorizer(server.create, ERRORS))
 
 
-def _given(arguments: list[str]) -> list[str]:
+def _own_arguments(arguments: list[str]) -> list[str]:
     """Return the arguments of this process without `--after FD`, which its own standby appends last."""
     return arguments[:-2] if arguments[-2:-1] == ["--after"] else arguments
 

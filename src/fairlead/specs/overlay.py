@@ -83,7 +83,7 @@ class Overlay:
 
 def overlay(pod: Mapping[str, Any]) -> Overlay:
     """Return the overlay with these fields; null is the same as omitting a field, as for an API server."""
-    return Overlay(text=json.dumps(_given(pod), sort_keys=True, separators=(",", ":"), ensure_ascii=False))
+    return Overlay(text=json.dumps(_without_nulls(pod), sort_keys=True, separators=(",", ":"), ensure_ascii=False))
 
 
 def problems(value: Any) -> Iterator[tuple[Path, str]]:
@@ -91,7 +91,7 @@ def problems(value: Any) -> Iterator[tuple[Path, str]]:
     mistakes = list(_problems(value, POD, ()))
     yield from mistakes
     if not mistakes:
-        value = _given(value)
+        value = _without_nulls(value)
         yield from _own(value)
         written = json.dumps(value, ensure_ascii=False)
         if _UNSTORABLE.search(written) is not None:
@@ -108,10 +108,10 @@ def dotted(path: Path) -> str:
     return text
 
 
-def _given(value: Any) -> Any:
+def _without_nulls(value: Any) -> Any:
     if isinstance(value, Mapping):
-        return {name: _given(inner) for name, inner in value.items() if inner is not None}
-    return [_given(inner) for inner in value] if isinstance(value, list) else value
+        return {name: _without_nulls(inner) for name, inner in value.items() if inner is not None}
+    return [_without_nulls(inner) for inner in value] if isinstance(value, list) else value
 
 
 def _problems(value: Any, branch: Branch, path: Path) -> Iterator[tuple[Path, str]]:

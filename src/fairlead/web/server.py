@@ -108,11 +108,11 @@ class Page:
             return self._alone
         identity = identity_of(request.headers, request.cookies)
         if identity is None:
-            return _asked_to_sign_in(None)
+            return _sign_in_page(None)
         try:
             visitor = await self._visitors.find(identity)
         except NotAllowed as error:
-            return _asked_to_sign_in(str(error))
+            return _sign_in_page(str(error))
         except ClusterError as error:
             return _plain(503, str(error))
         return visitor or _plain(503, f"{MOST_VISITORS} readers are here; try again later.")
@@ -126,14 +126,14 @@ class Page:
         form = await request.post()
         identity = read_identity(str(form.get("token", "")), str(form.get("namespace", "")))
         if identity is None:
-            return _asked_to_sign_in(
+            return _sign_in_page(
                 f"Give a token of at most {MOST_TOKEN} characters, and a namespace of small letters, digits and "
                 "hyphens, or none for your own."
             )
         try:
             await self._visitors.find(identity)
         except NotAllowed as error:
-            return _asked_to_sign_in(str(error))
+            return _sign_in_page(str(error))
         except ClusterError as error:
             return _plain(503, str(error))
         response = _moved("/")
@@ -249,7 +249,7 @@ def _refusal(request: web.Request, *, is_for_others: bool) -> web.Response | Non
     return None
 
 
-def _asked_to_sign_in(message: str | None) -> web.Response:
+def _sign_in_page(message: str | None) -> web.Response:
     headers = {"Cache-Control": "no-store", "WWW-Authenticate": "Bearer"}
     return web.Response(status=401, text=sign_in(message), content_type="text/html", headers=headers)
 

@@ -55,7 +55,7 @@ def versions(json_: bool) -> None:
 
     known = list(known_versions(Home.at().data))
     if json_:
-        print(as_json([_told(version) for version in known]))
+        print(as_json([_version_row(version) for version in known]))
         return
     rows = [
         (
@@ -138,7 +138,7 @@ def _open(url: str, include: str | None, credentials: str | None) -> "Data":
     return Data(Source(url=url, mode="cache", include=include, credentials=credentials, directory=Home.open().data))
 
 
-def _told(version: Any) -> dict[str, Any]:
+def _version_row(version: Any) -> dict[str, Any]:
     return {
         "version": version.version,
         "objects": version.num_objects,

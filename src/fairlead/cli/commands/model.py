@@ -64,7 +64,7 @@ def push(name: str, source: str, metrics: tuple[str, ...], objective: str | None
         with _content(target, cluster, version) as content:
             registered = register(version, content, os.environ)
     if json_:
-        print(as_json({**told(version), "new": is_new, "registered": _told_registered(registered)}))
+        print(as_json({**told(version), "new": is_new, "registered": _registration(registered)}))
         return
     print(version)
     if registered is not None:
@@ -131,7 +131,7 @@ def promote(version: str, stage: str, json_: bool, target: Target) -> None:
         with _content(target, cluster, now) as content:
             registered = alias(now, content, stage, os.environ)
     if json_:
-        changes = {"before": None if before is None else before.version, "registered": _told_registered(registered)}
+        changes = {"before": None if before is None else before.version, "registered": _registration(registered)}
         print(as_json({**told(now), **changes}))
         return
     print(f"{now} is {stage}")
@@ -228,7 +228,7 @@ def _content(target: Target, cluster: Any, version: ModelVersion) -> Iterator[Pa
         yield directory
 
 
-def _told_registered(registered: "RegisteredVersion | None") -> dict[str, str] | None:
+def _registration(registered: "RegisteredVersion | None") -> dict[str, str] | None:
     return (
         None
         if registered is None

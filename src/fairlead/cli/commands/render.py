@@ -93,7 +93,7 @@ def _created(spec: Training) -> list[dict[str, Any]]:
     if spec.has_rendezvous:
         beside.append(render_key(workload, 0, LATER))
     if spec.engine is not None:
-        return [*beside, *_handed(workload, settings, device)]
+        return [*beside, *_engine_objects(workload, settings, device)]
     pods = [
         render_pod(workload, CreatePod(attempt=0, index=index, node=LATER, grant=grant), settings, device=device)
         for index in range(spec.nodes)
@@ -140,7 +140,9 @@ def _models(is_chosen: bool) -> tuple[tuple[str, str], ...]:
     return ((MODEL_LABELS[0], LATER),) if is_chosen else ()
 
 
-def _handed(workload: "Workload", settings: "PodSettings", device: "DeviceResource | None") -> list[dict[str, Any]]:
+def _engine_objects(
+    workload: "Workload", settings: "PodSettings", device: "DeviceResource | None"
+) -> list[dict[str, Any]]:
     """Render the objects for an engine; the node labels of a GPU model depend on the cluster."""
     from fairlead.cluster.kubernetes.engines.port import Submission
     from fairlead.cluster.kubernetes.engines.table import driver_of

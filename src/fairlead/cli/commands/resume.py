@@ -100,13 +100,14 @@ def resume(
     cluster.nudge()
     for run in runs:
         message(
-            f"{run.spec.name} continues{_kept(run, is_new)}. Follow it with `fairlead attach {cluster.named(run)}`."
+            f"{run.spec.name} continues{_unchanged_note(run, is_new)}. "
+            f"Follow it with `fairlead attach {cluster.named(run)}`."
         )
     if json_:
         print(as_json([run_json(cluster.get(run.uid)) for run in runs]))
 
 
-def _kept(run: AnyWorkload, is_new: bool) -> str:
+def _unchanged_note(run: AnyWorkload, is_new: bool) -> str:
     """Say that an edited file of a failed run does not count by itself."""
     if is_new or run.status.phase is not Phase.FAILED or not isinstance(run.spec, Training) or is_driver(run.spec):
         return ""

@@ -45,9 +45,9 @@ def groups_of(pools: Sequence[Pool], simulations: Sequence[Simulation] = ()) -> 
         raise InvalidSpec(tuple(problems))
     groups = []
     for pool in pools:
-        failures = _said(simulations, pool, "failures")
-        reclaims = _said(simulations, pool, "reclaims")
-        provisioning = _said(simulations, pool, "provisioning")
+        failures = _setting(simulations, pool, "failures")
+        reclaims = _setting(simulations, pool, "reclaims")
+        provisioning = _setting(simulations, pool, "provisioning")
         is_spot = pool.capacity_type is CapacityType.SPOT
         assert failures is None or isinstance(failures, Failures)
         assert reclaims is None or isinstance(reclaims, Reclaims)
@@ -77,7 +77,7 @@ _OF_POOLS = ("failures", "reclaims", "provisioning")
 _OF_ALL = ("programs", "interference")
 
 
-def _said(simulations: Sequence[Simulation], pool: Pool, what: str) -> object | None:
+def _setting(simulations: Sequence[Simulation], pool: Pool, what: str) -> object | None:
     named = (getattr(simulation, what) for simulation in simulations if pool.name in simulation.pools)
     general = (getattr(simulation, what) for simulation in simulations if not simulation.pools)
     return next((value for value in (*named, *general) if value is not None), None)
@@ -112,7 +112,7 @@ def _problems(pools: Sequence[Pool], simulations: Sequence[Simulation]) -> Itera
                     "is none; give that Pool `capacity_type: spot`, or name others in `pools`"
                 )
     for pool in pools:
-        provisioning = _said(simulations, pool, "provisioning")
+        provisioning = _setting(simulations, pool, "provisioning")
         if isinstance(provisioning, Provisioning) and provisioning.min_nodes > pool.nodes:
             yield (
                 f"Simulation: provisioning.min_nodes: {provisioning.min_nodes} is more than the {pool.nodes} nodes "

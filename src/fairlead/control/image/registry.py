@@ -161,7 +161,7 @@ class Registry:
             answer = self._once(method, path, scope, headers, body, stream)
         if answer.status < 300 or answer.status in allowed:
             return answer
-        message = f"{self.name} answered {answer.status} to {method} {urlsplit(path).path}{_said(answer)}"
+        message = f"{self.name} answered {answer.status} to {method} {urlsplit(path).path}{_error_message(answer)}"
         if answer.status == 404:
             raise NotFound(f"{message}. Is the name right?")
         if answer.status in (401, 403):
@@ -243,7 +243,7 @@ class Registry:
         except (ValueError, KeyError, AttributeError):
             raise NotAllowed(
                 f"{urlsplit(bearer['realm']).netloc}, which gives tokens for {self.name}, answered {answer.status}"
-                f"{_said(answer)}. Log in again with `docker login {self.name}`."
+                f"{_error_message(answer)}. Log in again with `docker login {self.name}`."
             ) from None
         return f"Bearer {token}"
 
@@ -268,7 +268,7 @@ def _push(repository: str) -> str:
     return f"repository:{repository}:pull,push"
 
 
-def _said(answer: Response) -> str:
+def _error_message(answer: Response) -> str:
     """Return the error message of a response after a colon; empty without one."""
     try:
         errors = json.loads(answer.data).get("errors") or [{}]

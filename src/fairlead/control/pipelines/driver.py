@@ -359,7 +359,9 @@ class Driver:
         place = self._place(task)
         (place / "outputs").mkdir(parents=True, exist_ok=True)
         if self._around.exchange is not None:
-            self._parts[task.name] = self._around.exchange.give(place.name, self._given(task), self._parts[task.name])
+            self._parts[task.name] = self._around.exchange.give(
+                place.name, self._input_hashes(task), self._parts[task.name]
+            )
             return
         for need in self._pipeline.steps[task.step].needs:
             for output in self._pipeline.steps[need].outputs:
@@ -370,7 +372,7 @@ class Driver:
         else:
             self._parts[task.name] = known
 
-    def _given(self, task: Task) -> dict[str, str | dict[str, str]]:
+    def _input_hashes(self, task: Task) -> dict[str, str | dict[str, str]]:
         """Return the hashes of a task's inputs, by their names in the task."""
         inputs: dict[str, str | dict[str, str]] = {}
         for need in self._pipeline.steps[task.step].needs:
@@ -456,10 +458,10 @@ class Driver:
     def _variables(self, task: Task, room: Path) -> dict[str, str]:
         """Return the variables with a step's identity, inputs and outputs, for any kind of step."""
         return variables_of(
-            self._pipeline, task, str(room), lambda need, output: str(self._handed_path(task, need, output))
+            self._pipeline, task, str(room), lambda need, output: str(self._output_path(task, need, output))
         )
 
-    def _handed_path(self, task: Task, need: str, output: str) -> Path:
+    def _output_path(self, task: Task, need: str, output: str) -> Path:
         """Return the path of another task's output; for a step with fan-out, a directory of links by index."""
         made = self._progress.steps[need]
         if made[0].index is None:

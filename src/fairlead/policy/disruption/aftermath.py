@@ -40,7 +40,7 @@ def without(
         victim = victim_of.get(workload.uid)
         if victim is not None and victim.keeps:
             changed.add(workload.uid)
-            held[workload.uid] = _kept(pods[workload.uid], victim)
+            held[workload.uid] = _survivors(pods[workload.uid], victim)
             workload = replace(workload, status=replace(workload.status, nodes=victim.keeps))
         elif victim is not None or makes_room(workload, Code.PREEMPTED):
             changed.add(workload.uid)
@@ -68,7 +68,7 @@ def _requeued(workload: Workload, now: float) -> Workload:
     return replace(workload, status=waits)
 
 
-def _kept(pods: Sequence[Pod], victim: Victim) -> list[Pod]:
+def _survivors(pods: Sequence[Pod], victim: Victim) -> list[Pod]:
     parts = list(victim.parts)
     pods_left = []
     for pod in pods:

@@ -90,12 +90,12 @@ def _judge(run: FleetRun, seen: Mapping[str, ClusterSeen], fleet: Fleet, now: fl
             return _end(run, Phase.STOPPED, "stopped before submission to a cluster", fleet, now)
         return run
     if run.cluster not in fleet.clusters:
-        return _told(run, f"{run.cluster} is not in the fleet any more and still has the run; add it again")
+        return _with_reason(run, f"{run.cluster} is not in the fleet any more and still has the run; add it again")
     cluster_seen = seen.get(run.cluster)
     if cluster_seen is None:
         return run
     if cluster_seen.trouble is not None:
-        return _told(run, f"{run.cluster} is unreachable; the run stays there")
+        return _with_reason(run, f"{run.cluster} is unreachable; the run stays there")
     copy = cluster_seen.copies.get(run.uid)
     if copy is None:
         return _without_copy(run, cluster_seen, fleet, now)
@@ -107,8 +107,8 @@ def _judge(run: FleetRun, seen: Mapping[str, ClusterSeen], fleet: Fleet, now: fl
     if run.stage is Stage.LEAVING:
         if has_started_meanwhile(before, copy) and run.intent is Intent.RUN:
             return replace(run, stage=Stage.PLACED, since=now, target=None, reason=_where(run, copy))
-        return _told(run, f"moves from {run.cluster} to {run.target}: {copy.phase}, {copy.message}")
-    return _told(run, _where(run, copy))
+        return _with_reason(run, f"moves from {run.cluster} to {run.target}: {copy.phase}, {copy.message}")
+    return _with_reason(run, _where(run, copy))
 
 
 def _is_being_removed(run: FleetRun, copy: Copy) -> bool:
@@ -170,7 +170,7 @@ def _paid(run: FleetRun, fleet: Fleet, until: float) -> FleetRun:
     return replace(run, spent=dollars_so_far(run, fleet, max(until, run.rented_since)), rented_since=None)
 
 
-def _told(run: FleetRun, reason: str) -> FleetRun:
+def _with_reason(run: FleetRun, reason: str) -> FleetRun:
     return run if run.reason == reason else replace(run, reason=reason)
 
 
@@ -194,11 +194,13 @@ def _place(runs: Iterable[FleetRun], world: _World) -> list[FleetRun]:
             held[run.target or "", run.has_gpus] += own
             if run.refused and world.now - run.since > RETRY_S:
                 run = replace(run, refused={}, since=world.now)
-            placed.append(_told(run, f"no cluster accepts it: {'; '.join(why)}"))
+            placed.append(_with_reason(run, f"no cluster accepts it: {'; '.join(why)}"))
             continue
         silent = [name for name in _silent_own(run, world) if world.fleet.clusters[target].is_rented]
         if silent and run.target is None and world.now - run.submitted_at < world.fleet.wait_s:
-            placed.append(_told(run, f"waits for {silent[0]}, which does not answer, before it goes to {target}"))
+            placed.append(
+                _with_reason(run, f"waits for {silent[0]}, which does not answer, before it goes to {target}")
+            )
             continue
         held[target, run.has_gpus] += run.units
         price = _price(run, world.fleet.clusters[target], expected_s(run.spec, world.took_s))

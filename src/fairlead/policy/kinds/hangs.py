@@ -32,7 +32,7 @@ def explain(exits: Sequence[RankExit], world_size: int) -> str | None:
         return "no rank gave its stack, so where it hangs is not known"
     if world_size == 1:
         return f"rank 0 hangs in {_where(looked[0])}"
-    explanation = _told_apart(waiting, busy) if busy else _all_wait(waiting)
+    explanation = _partial_hang(waiting, busy) if busy else _all_wait(waiting)
     if over:
         explanation += f"; {_names(sorted(over))} had succeeded"
     if silent == 1:
@@ -41,7 +41,7 @@ def explain(exits: Sequence[RankExit], world_size: int) -> str | None:
     return explanation if silent == 0 else f"{explanation}; {silent} ranks gave no stack"
 
 
-def _told_apart(waiting: dict[int, Whereabouts], busy: dict[int, Whereabouts]) -> str:
+def _partial_hang(waiting: dict[int, Whereabouts], busy: dict[int, Whereabouts]) -> str:
     """Explain a hang in which some ranks do not wait for others."""
     if waiting:
         others = "the others wait" if len(waiting) > 1 else f"rank {min(waiting)} waits"

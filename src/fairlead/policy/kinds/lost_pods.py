@@ -148,7 +148,7 @@ def counted(own: tuple[Pod, ...], now: float) -> tuple[Pod, ...]:
         if not pod.replacement
         or not (
             (pod.phase in (PodPhase.CREATED, PodPhase.STARTING) and (is_over or pod.uid not in late))
-            or (is_over and _found_nobody(pod))
+            or (is_over and _could_not_reform(pod))
         )
     )
 
@@ -196,7 +196,7 @@ def _runs(pod: Pod) -> bool:
     return pod.phase is PodPhase.RUNNING and pod.terminating_since is None
 
 
-def _found_nobody(pod: Pod) -> bool:
+def _could_not_reform(pod: Pod) -> bool:
     bad = [exit_ for exit_ in pod.exits if not exit_.ok]
     return pod.phase is PodPhase.FAILED and all(any("ReformFailed" in line for line in exit_.tail) for exit_ in bad)
 

@@ -69,7 +69,7 @@ def judge(serving: Workload[Serving], family: Family, now: float) -> Change | No
     if serving.spec.engine is not None:
         return _judge_at_engine(serving, serving.spec.engine, family, now)
     spec, before = serving.spec, detail_of(serving)
-    detail = _asked(spec, before, now)
+    detail = _with_requested_revision(spec, before, now)
     if serving.status.phase is Phase.PENDING:
         detail = _count_anew(detail, now)
     replicas = replicas_of(detail, family)
@@ -134,7 +134,7 @@ def judge(serving: Workload[Serving], family: Family, now: float) -> Change | No
 def _judge_at_engine(serving: Workload[Serving], engine: EndpointEngine, family: Family, now: float) -> Change | None:
     """Set the revision that an engine should serve, and report the engine's state."""
     spec, before = serving.spec, detail_of(serving)
-    detail = _asked(spec, before, now)
+    detail = _with_requested_revision(spec, before, now)
     if serving.status.phase is Phase.PENDING:
         detail = _count_anew(detail, now)
     endpoint = family.engine
@@ -312,7 +312,7 @@ def asked_revision(serving: Workload[Serving]) -> Revision | None:
 
 def detail_with(serving: Workload[Serving], spec: Serving, now: float) -> ServingDetail:
     """Return the detail with which the next judgement would begin if the endpoint had another spec."""
-    return _asked(spec, detail_of(serving), now)
+    return _with_requested_revision(spec, detail_of(serving), now)
 
 
 def spec_of(revision: Revision) -> Serving:
@@ -353,7 +353,7 @@ def _numbers(name: str) -> tuple[int, int | None]:
     return (int(revision), int(number)) if revision.isdigit() and number.isdigit() else (0, None)
 
 
-def _asked(spec: Serving, detail: ServingDetail, now: float) -> ServingDetail:
+def _with_requested_revision(spec: Serving, detail: ServingDetail, now: float) -> ServingDetail:
     """Return the detail with the revision of the spec as the requested one, if it has changed."""
     newest = detail.revision(detail.asked)
     if newest is not None and _is_of(newest, spec) and (newest.failed is None or spec_of(newest).canary == spec.canary):

@@ -416,8 +416,8 @@ def _tell_hang(workload: Workload, pods: tuple[Pod, ...]) -> Change | None:
     hang = _hang(workload, pods, status.attempt - 1) if status.reason.code is Code.STALLED else None
     if hang is None or hang in status.reason.message:
         return None
-    failure = _said_first(hang, status.last_failure or status.reason)
-    new_status = replace(status, reason=_said_first(hang, status.reason), last_failure=failure)
+    failure = _prefixed(hang, status.last_failure or status.reason)
+    new_status = replace(status, reason=_prefixed(hang, status.reason), last_failure=failure)
     event = Event(type=Code.STALLED.value, reason=replace(status.reason, message=hang))
     return replace(change_to(workload, new_status), event=event)
 
@@ -427,7 +427,7 @@ def _hang(workload: Workload, pods: tuple[Pod, ...], attempt: int) -> str | None
     return hangs.explain(exits, workload.gang.world_size)
 
 
-def _said_first(hang: str, reason: Reason) -> Reason:
+def _prefixed(hang: str, reason: Reason) -> Reason:
     return replace(reason, message=f"{hang}; {reason.message}")
 
 
@@ -482,8 +482,8 @@ def _settle(workload: Workload, pods: tuple[Pod, ...], snapshot: Snapshot, now: 
         return requeue(workload, reason.code, reason.message, now, remedy=reason.remedy)
     hang = _hang(workload, pods, status.attempt) if reason.code is Code.STALLED else None
     if hang is not None:
-        failure = _said_first(hang, status.last_failure or reason)
-        return change_to(workload, move(status, after, _said_first(hang, reason), now, last_failure=failure))
+        failure = _prefixed(hang, status.last_failure or reason)
+        return change_to(workload, move(status, after, _prefixed(hang, reason), now, last_failure=failure))
     return change_to(workload, move(status, after, reason, now))
 
 

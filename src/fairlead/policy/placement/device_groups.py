@@ -69,7 +69,7 @@ class Together:
     @classmethod
     def of(cls, mix: TaskMix, fleet: Fleet) -> "Together | None":
         """Return the demand of the mix in the present state; None if nothing needs several devices."""
-        demand = _asked((mix.items(), fleet.frame))
+        demand = _together((mix.items(), fleet.frame))
         return None if demand is None else demand.now(fleet)
 
     @classmethod
@@ -136,7 +136,7 @@ def _lasting(fleet: Fleet) -> float:
 
 
 @kept
-def _asked(of: tuple[tuple[tuple[Shape, int], ...], Frame]) -> Together | None:
+def _together(of: tuple[tuple[tuple[Shape, int], ...], Frame]) -> Together | None:
     return Together.asked(*of)
 
 

@@ -53,7 +53,7 @@ def asked(spec: GangSpec, whole: Capacity) -> Amounts:
     A part requested by memory counts as the smallest part in the cluster with that memory, which is the one allocated
     while one is free; as a whole GPU if there is none.
     """
-    amounts = _asked(spec.resources, spec.nodes)
+    amounts = _fixed_request(spec.resources, spec.nodes)
     if amounts is not None:
         return amounts
     shape = Shape.of(spec.resources)
@@ -63,7 +63,7 @@ def asked(spec: GangSpec, whole: Capacity) -> Amounts:
 
 # Called for each run at each pass, several times, and most runs have the same requests as others.
 @lru_cache(maxsize=4096)
-def _asked(resources: Resources, count: int) -> Amounts | None:
+def _fixed_request(resources: Resources, count: int) -> Amounts | None:
     """Return the amounts of a gang if they do not depend on the cluster; None if they do."""
     shape = Shape.of(resources)
     return None if shape.parts_only else _amounts(shape, count, shape.total_gpu_milli)

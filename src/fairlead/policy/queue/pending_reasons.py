@@ -27,7 +27,7 @@ def needs(workload: Workload, timeline: Timeline, holders: Collection[Name], rea
     more = [
         hindrance for hindrance in (_such_devices(workload, timeline), _closed_nodes(timeline)) if hindrance is not None
     ]
-    return _told(replace(reason, message="; ".join((reason.message, *more))), workload)
+    return _with_cause(replace(reason, message="; ".join((reason.message, *more))), workload)
 
 
 def too_wide(reason: Reason) -> Reason:
@@ -66,7 +66,7 @@ def behind(workload: Workload) -> Reason:
 
     A run of a long queue keeps this reason while earlier runs come and go; ``ahead`` names the first on demand.
     """
-    return _told(_BEHIND[workload.spec.max_duration_s is None], workload)
+    return _with_cause(_BEHIND[workload.spec.max_duration_s is None], workload)
 
 
 _REMEDY = "A higher `priority` puts it before others of its team; `fairlead queue` says which run is the first."
@@ -114,7 +114,7 @@ def ahead(
         message=f"waits its turn behind {name}, which {why} and does not fit yet",
         remedy=" ".join(remedies) or None,
     )
-    return _told(reason, workload)
+    return _with_cause(reason, workload)
 
 
 def passed_over(workload: Workload, selection: Selection) -> Reason:
@@ -126,7 +126,7 @@ def passed_over(workload: Workload, selection: Selection) -> Reason:
         )
     else:
         chosen, remedy = "have less left to do for the GPUs that they need", "Waiting counts as less left to do."
-    return _told(
+    return _with_cause(
         Reason(
             code=Code.WAITING_FOR_TURN,
             message=f"waits its turn: the GPUs go to runs that {chosen}",
@@ -153,7 +153,7 @@ def _those(nodes: Sequence[str]) -> str:
 
 def goes_to(workload: Workload, nodes: Sequence[str], beside: Sequence[str]) -> Reason:
     """Return the reason of a run that has a place which other runs have not left yet."""
-    return _told(
+    return _with_cause(
         Reason(
             code=Code.WAITING_FOR_TURN,
             message=f"goes to GPUs of {_those(nodes)}{_beside(beside)}, which others leave first",
@@ -164,7 +164,7 @@ def goes_to(workload: Workload, nodes: Sequence[str], beside: Sequence[str]) -> 
 
 def next_round(workload: Workload) -> Reason:
     """Return the reason of a run that waits for the next round of GPU sharing."""
-    return _told(
+    return _with_cause(
         Reason(
             code=Code.WAITING_FOR_TURN,
             message="waits its turn: the GPUs go to runs that have less left to do for the GPUs that they need, alone "
@@ -184,7 +184,7 @@ def scavenger(workload: Workload) -> Reason:
         f"{describe_need(workload.spec)}",
         remedy="With a `priority` of 0 or more it gets its own place in the queue.",
     )
-    return _told(reason, workload)
+    return _with_cause(reason, workload)
 
 
 def over_quota(workload: Workload, ledger: Ledger, resource: str) -> Reason:
@@ -193,7 +193,7 @@ def over_quota(workload: Workload, ledger: Ledger, resource: str) -> Reason:
     held = getattr(ledger.bound.get(team, Amounts()), resource)
     most, more = getattr(ledger.teams[team].quota, resource), getattr(asked(workload.spec, ledger.whole), resource)
     say = {"gpu_milli": _gpus, "cpu_milli": describe_cpu, "memory_bytes": describe_memory}[resource]
-    return _told(
+    return _with_cause(
         Reason(
             code=Code.OVER_QUOTA,
             message=(
@@ -344,7 +344,7 @@ def _closed_nodes(timeline: Timeline) -> str | None:
     return f"{sum(whys.values())} of {len(timeline.rooms)} nodes take no pods ({', '.join(counts)})"
 
 
-def _told(reason: Reason, workload: Workload) -> Reason:
+def _with_cause(reason: Reason, workload: Workload) -> Reason:
     """Append the run that took the room, if any."""
     taken = workload.status.taken_by
     return reason if taken is None else replace(reason, message=f"{reason.message}; it was {taken}")

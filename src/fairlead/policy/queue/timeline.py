@@ -253,7 +253,7 @@ class Timeline:
                 parts.append((name, grant))
             # What stays free at the start may be used by any run until then and beyond; the rest of what is free now is
             # kept.
-            keeps += _kept(name, before, room)
+            keeps += _lost_capacity(name, before, room)
             for grant in (*overlapping, *(grant for node, grant in parts if node == name)):
                 room.take(grant, -1)
         return Claim(start=at, end=at + length_s, parts=tuple(parts), keeps=tuple(keeps), after=latest)
@@ -271,7 +271,7 @@ class Timeline:
                 )
                 for gpu in room.such(shape):
                     after.gpu_milli[gpu.uuid] = 0
-                yield from _kept(name, room, after)
+                yield from _lost_capacity(name, room, after)
 
 
 def _taken(part: Part, left: list[Part]) -> bool:
@@ -313,7 +313,7 @@ def _grant(room: NodeCapacity, shape: Shape, before: NodeCapacity) -> Grant:
     )
 
 
-def _kept(name: str, before: NodeCapacity, after: NodeCapacity) -> Iterator[Part]:
+def _lost_capacity(name: str, before: NodeCapacity, after: NodeCapacity) -> Iterator[Part]:
     """Yield what is free before and may not be held past the start, if no more than ``after`` is free after it."""
     cpu = max(0, before.cpu_milli - max(0, after.cpu_milli)) if before.cpu_milli > 0 else 0
     memory = max(0, before.memory_bytes - max(0, after.memory_bytes)) if before.memory_bytes > 0 else 0

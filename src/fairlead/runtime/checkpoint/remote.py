@@ -68,7 +68,7 @@ class ObjectStore:
             shutil.rmtree(directory, ignore_errors=True)
 
     def steps(self) -> list[int]:
-        return sorted(step for step, names in self._found().items() if MANIFEST in names)
+        return sorted(step for step, names in self._listed_files().items() if MANIFEST in names)
 
     def manifest(self, step: int) -> Manifest:
         try:
@@ -88,7 +88,7 @@ class ObjectStore:
         return directory
 
     def tidy(self, outdated: Iterable[int]) -> None:
-        files_by_step = self._found()
+        files_by_step = self._listed_files()
         for step in {*outdated, *(step for step, names in files_by_step.items() if MANIFEST not in names)}:
             self._remove(step)
 
@@ -107,7 +107,7 @@ class ObjectStore:
                 raise
             raise DamagedError(f"{goal.name} differs from what was uploaded") from error
 
-    def _found(self) -> dict[int, set[str]]:
+    def _listed_files(self) -> dict[int, set[str]]:
         """Return the file names of each step. The listing is never cached, because other pods write too."""
         self._system.invalidate_cache()
         try:
@@ -124,7 +124,7 @@ class ObjectStore:
 
     def _remove(self, step: int) -> None:
         """Remove a step, its manifest first, so that a partly removed checkpoint does not count as complete."""
-        names = self._found().get(step, set())
+        names = self._listed_files().get(step, set())
         for name in sorted(names, key=lambda name: name != MANIFEST):
             self._do("removed from", partial(self._system.rm_file, f"{self._at(step)}/{name}"))
 

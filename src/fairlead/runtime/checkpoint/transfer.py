@@ -77,7 +77,7 @@ class Server:
                 try:
                     self._do(connection, request)
                 except (OSError, KeyError, TypeError, ValueError, OverflowError) as error:
-                    send(connection, {"problem": _told(error)})
+                    send(connection, {"problem": _message_of(error)})
             except (OSError, ValueError):
                 return  # the peer is gone; it detects the same and reports it to its own ranks
 
@@ -109,7 +109,7 @@ def put(address: Address, draft: str, files: Mapping[str, Path]) -> None:
                     connection.sendfile(file)
             problem = receive(connection, max_bytes=REQUEST_BYTES)["problem"]
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise StoreUnavailable(f"a neighbour's memory cannot be reached: {_told(error)}") from error
+        raise StoreUnavailable(f"a neighbour's memory cannot be reached: {_message_of(error)}") from error
     if problem is not None:
         raise StoreUnavailable(f"a neighbour's memory cannot take it: {problem}")
 
@@ -131,7 +131,7 @@ def get(address: Address, directory: str, names: Iterable[str], goal: Path) -> N
                 path.parent.mkdir(parents=True, exist_ok=True)
                 _receive_file(connection, path, answer["size"])
         except (OSError, ValueError, KeyError, TypeError) as error:
-            raise StoreUnavailable(f"a neighbour's memory cannot be reached: {_told(error)}") from error
+            raise StoreUnavailable(f"a neighbour's memory cannot be reached: {_message_of(error)}") from error
 
 
 def _connected(address: Address) -> socket.socket:
@@ -154,5 +154,5 @@ def _receive_file(connection: socket.socket, path: Path, size: int) -> None:
             size -= count
 
 
-def _told(error: Exception) -> str:
+def _message_of(error: Exception) -> str:
     return error.strerror if isinstance(error, OSError) and error.strerror else str(error) or type(error).__name__

@@ -67,7 +67,7 @@ class HttpConnection:
                 response = self._once(method, target, headers)
             except (OSError, ValueError) as error:
                 self.close()
-                problem = f"{self._scheme}://{self.authority} cannot be reached: {_said(error)}"
+                problem = f"{self._scheme}://{self.authority} cannot be reached: {_message_of(error)}"
                 if attempt and isinstance(error, _LASTING):
                     break
                 continue
@@ -265,5 +265,5 @@ def _read_chunks(link: socket.socket, begun: bytes) -> bytes:
             return bytes(body)
 
 
-def _said(error: BaseException) -> str:
+def _message_of(error: BaseException) -> str:
     return str(error).strip() or type(error).__name__

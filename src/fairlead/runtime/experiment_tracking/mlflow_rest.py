@@ -74,16 +74,16 @@ class Mlflow:
             MlflowError: The server refuses the request.
             OSError: The server does not answer, or is busy.
         """
-        return self._asked("GET", f"/api/2.0/mlflow/{path}?{urllib.parse.urlencode(query)}", None)
+        return self._exchange("GET", f"/api/2.0/mlflow/{path}?{urllib.parse.urlencode(query)}", None)
 
     def post(self, path: str, body: Mapping[str, Any], method: str = "POST") -> dict[str, Any]:
         """Send a JSON body to ``/api/2.0/mlflow/PATH``; raises the errors of ``get``."""
-        return self._asked(method, f"/api/2.0/mlflow/{path}", json.dumps(body).encode())
+        return self._exchange(method, f"/api/2.0/mlflow/{path}", json.dumps(body).encode())
 
     def upload(self, path: str, file: IO[bytes], size: int) -> None:
         """Upload a file to the artifacts that the server stores itself; raises the errors of ``get``."""
         headers = {"Content-Length": str(size), "Content-Type": "application/octet-stream"}
-        self._asked("PUT", f"/api/2.0/mlflow-artifacts/artifacts/{urllib.parse.quote(path)}", file, headers)
+        self._exchange("PUT", f"/api/2.0/mlflow-artifacts/artifacts/{urllib.parse.quote(path)}", file, headers)
 
     def experiment(self, env: Mapping[str, str]) -> str:
         """Return the id of the experiment that the variables name, created if needed; raises the errors of ``get``."""
@@ -115,7 +115,7 @@ class Mlflow:
         runs = self.post("runs/search", wanted).get("runs") or []
         return runs[0] if runs else None
 
-    def _asked(
+    def _exchange(
         self, method: str, path: str, body: bytes | IO[bytes] | None, headers: Mapping[str, str] | None = None
     ) -> dict[str, Any]:
         all_headers = {**self._headers, **(headers or {})}

@@ -38,7 +38,7 @@ class MlflowTarget:
 
     def begin(self) -> str:
         """Join the MLflow run and return its link in MLflow's UI."""
-        run = self._given_run() if self._given is not None else self._own_run()
+        run = self._existing_run() if self._given is not None else self._own_run()
         self._run = run["run_id"]
         parameters = [
             {"key": _name(name), "value": str(value)[:MOST_VALUE]} for name, value in self._about.parameters.items()
@@ -62,7 +62,7 @@ class MlflowTarget:
         if status is not None and self._given is None:
             self._update(status, end_time=int(time.time() * 1000))
 
-    def _given_run(self) -> dict[str, Any]:
+    def _existing_run(self) -> dict[str, Any]:
         return dict(self._server.get("runs/get", run_id=self._given or "")["run"]["info"])
 
     def _own_run(self) -> dict[str, Any]:

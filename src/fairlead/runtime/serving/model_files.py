@@ -29,7 +29,7 @@ def brought(model: str, directory: str | None) -> str:
     try:
         goal = Path(tempfile.mkdtemp(prefix="fairlead-model-", dir=directory))
         system, root = open_place(model, what="models")
-        names = _found(system, root, model)
+        names = _file_names(system, root, model)
         for name in names:
             path = below(goal, os.path.basename(root) if name == root else name.removeprefix(f"{root}/"))
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -42,7 +42,7 @@ def brought(model: str, directory: str | None) -> str:
     return str(goal / os.path.basename(root) if names == [root] else goal)
 
 
-def _found(system: object, root: str, model: str) -> list[str]:
+def _file_names(system: object, root: str, model: str) -> list[str]:
     names = translated(partial(system.find, root), f"{model} cannot be listed")  # type: ignore[attr-defined]
     if not names:
         raise FileNotFoundError("nothing is there")

@@ -22,16 +22,16 @@ def render(spec: "Spec | WorkloadSpec") -> dict[str, Any]:
     metadata = {
         key.metadata: _plain(key, spec)
         for key in section.keys
-        if key.metadata and (isinstance(key.kind, Single) or _is_said(key, spec))
+        if key.metadata and (isinstance(key.kind, Single) or _is_written(key, spec))
     }
-    body = {key.name: _plain(key, spec) for key in section.keys if not key.metadata and _is_said(key, spec)}
+    body = {key.name: _plain(key, spec) for key in section.keys if not key.metadata and _is_written(key, spec)}
     return {"apiVersion": API_VERSION, "kind": kind, "metadata": metadata, "spec": body}
 
 
 def render_short(spec: "Spec | WorkloadSpec") -> dict[str, Any]:
     """Render the short form as plain data: required keys, and keys that differ from their defaults."""
     kind = type(spec).__name__
-    body = {key.name: _plain(key, spec) for key in OBJECTS[kind].keys if _is_said(key, spec)}
+    body = {key.name: _plain(key, spec) for key in OBJECTS[kind].keys if _is_written(key, spec)}
     return body if kind == "Training" else {"kind": kind, **body}
 
 
@@ -60,7 +60,7 @@ def _defaults(owner: type[Any]) -> Mapping[str, object]:
     }
 
 
-def _is_said(key: SectionKey, owner: object) -> bool:
+def _is_written(key: SectionKey, owner: object) -> bool:
     """Return whether a key must be written."""
     values = tuple(getattr(owner, attribute) for attribute in key.attributes)
     return key.required or values != default_of(key, type(owner))
@@ -72,10 +72,10 @@ def _plain(key: SectionKey, owner: object) -> Any:
     value = parts[0] if len(parts) == 1 else parts
     kind = key.kind
     if isinstance(kind, Section):
-        return {inner.name: _plain(inner, value) for inner in kind.keys if _is_said(inner, value)}
+        return {inner.name: _plain(inner, value) for inner in kind.keys if _is_written(inner, value)}
     if isinstance(kind, SectionMap):
         return {
-            name: {key.name: _plain(key, inner) for key in kind.item.keys if _is_said(key, inner)}
+            name: {key.name: _plain(key, inner) for key in kind.item.keys if _is_written(key, inner)}
             for name, inner in cast(Mapping[str, object], value).items()
         }
     if isinstance(kind, MapField):

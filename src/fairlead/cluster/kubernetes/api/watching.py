@@ -173,7 +173,12 @@ class Cache(Generic[T]):
             return key in self._tombstones
 
     def put(self, content: Object) -> T | None:
-        """Add an object that one of Fairlead's own writes returned."""
+        """Add an object that one of Fairlead's own writes returned.
+
+        A server may return a deleted object without its version, which then says nothing that the watch will not show.
+        """
+        if not fields(content.get("metadata")).get("resourceVersion"):
+            return None
         value = self._understand(content)
         if value is not None:
             self._take(value)
