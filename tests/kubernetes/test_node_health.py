@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,16 +15,21 @@ from fairlead.cluster.kubernetes.api.client import ApiError, Client
 from fairlead.cluster.kubernetes.api.config import Access
 from fairlead.cluster.kubernetes.api.credentials import FixedToken
 from fairlead.cluster.kubernetes.api.objects import read_node
+from fairlead.cluster.kubernetes.client.node_cordons import cordon, uncordon
+from fairlead.cluster.kubernetes.informers.node_capacity import node_of
 from fairlead.cluster.kubernetes.informers.node_history import read_history
 from fairlead.cluster.kubernetes.manifests.roles import render_binding
 from fairlead.cluster.kubernetes.names import GIVEN_BACK, NODE_HISTORY
 from fairlead.cluster.kubernetes.node_detectors import DETECTORS
 from fairlead.cluster.kubernetes.operator.nodes.node_health_controller import NodeHealthController
 from fairlead.cluster.kubernetes.workloads.workload_api import WorkloadApi
+from fairlead.cluster.node_records import NOTHING
+from fairlead.errors import NotAllowed, NotFound
 from fairlead.policy.health import node_withdrawal
 from fairlead.state.node_health import FailureCause
 from fairlead.state.reasons import Code
-from fairlead.state.snapshot import Phase
+from fairlead.state.snapshot import Phase, Snapshot
+from tests.builders import node
 from tests.kubernetes.audit import token_of
 from tests.kubernetes.operating import comes_to, gang, operating
 from tests.kubernetes.test_accepted import applied
@@ -103,6 +109,20 @@ def test_each_detector_has_a_source_and_no_name_is_in_two_tables() -> None:
     assert all(detector.source.startswith("https://") for detector in DETECTORS)
     names = [name for detector in DETECTORS for name in (*detector.conditions, *detector.by_reason)]
     assert len(names) == len(set(names))
+
+
+def test_an_operator_that_does_not_lead_counts_no_faulty_nodes() -> None:
+    nodes: list[Any] = []
+    view: Any = SimpleNamespace(leaves={}, nodes=SimpleNamespace(listen=nodes.append))
+    controller = NodeHealthController(view, view, view, "fairlead-system")
+    nodes[0](None, read_node(with_conditions({"type": "KernelDeadlock", "status": "True"})))
+    assert set(controller.numbers().values()) == {0.0}
+    faulty = Snapshot(nodes=(node(name="a"), node(name="b")), workloads=(), pods=())
+    controller._record = NOTHING  # as after it has read the record
+    assert [one.leaving is not None for one in controller.extend(faulty, 0.0).nodes] == [True, False]
+    assert list(controller.numbers().values()) == [0.0, 1.0, 0.0]
+    controller.rest()
+    assert set(controller.numbers().values()) == {0.0}
 
 
 def report(plane: ControlPlane, node: str, *conditions: dict[str, str]) -> None:
@@ -269,3 +289,27 @@ def test_no_tenant_can_write_the_history_of_a_node_or_what_it_follows_from(
             assert refused.value.status == 403, path
     finally:
         plane.request("DELETE", f"/api/v1/namespaces/{team}")
+
+
+@pytest.mark.slow
+@pytest.mark.kubernetes
+def test_an_administrator_cordons_a_node_with_a_reason_and_a_tenant_cannot(
+    access: Access, cluster: WorkloadApi, namespace: str
+) -> None:
+    client, path = cluster.client, f"/api/v1/nodes/{NODES[1]}"
+    cordon(client, NODES[1], "new cable")
+    try:
+        closed = node_of(read_node(client.get(path)), 0).closed
+        assert closed == f"cordoned (`fairlead node uncordon {NODES[1]}` opens it): new cable"
+    finally:
+        uncordon(client, NODES[1])
+    node = read_node(client.get(path))
+    assert (node.cordoned, node.cordon_reason) == (False, "")
+    assert node.given_back_at == pytest.approx(time.time(), abs=60)
+    with pytest.raises(NotFound, match="fairlead nodes"):
+        cordon(client, "no-such-node", "")
+    with pytest.raises(NotFound):
+        cordon(client, "../secrets", "")
+    tenant = Client(replace(access, credentials=FixedToken(token_of(client, namespace, "somebody"))))
+    with pytest.raises(NotAllowed, match="right to patch nodes"):
+        uncordon(tenant, NODES[1])

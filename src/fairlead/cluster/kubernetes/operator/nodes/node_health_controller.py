@@ -172,13 +172,17 @@ class NodeHealthController(Controller):
         return not self._is_refused and self._record is not None and self._record != self._written
 
     def numbers(self) -> Mapping[str, float]:
-        """Return the numbers of nodes that are out, that runs leave, and that stay in use with a fault."""
-        histories = (self._record or NOTHING).histories.values()
-        return {
-            "fairlead_nodes_taken_out": float(sum(history.out is not None for history in histories)),
-            "fairlead_nodes_faulty": float(len(self._faults)),
-            "fairlead_nodes_faulty_in_use": float(len(self._faults) - len(self._going & self._faults.keys())),
-        }
+        """Return the numbers of nodes that are out, that are faulty, and that stay in use with a fault.
+
+        Only the leader counts any.
+        """
+        record, faulty = self._record, self._faults.keys()
+        numbers = (0, 0, 0)
+        if record is not None:
+            num_out = sum(history.out is not None for history in record.histories.values())
+            numbers = num_out, len(faulty), len(faulty - self._going)
+        names = ("fairlead_nodes_taken_out", "fairlead_nodes_faulty", "fairlead_nodes_faulty_in_use")
+        return dict(zip(names, map(float, numbers), strict=True))
 
     def _write(self) -> None:
         """Write the record over the version that was read; after a write of somebody else, read that first."""
