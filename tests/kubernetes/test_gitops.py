@@ -12,7 +12,7 @@ from fairlead.cluster.kubernetes.manifests.crds import object_schema
 from fairlead.cluster.kubernetes.manifests.spec_objects import to_yaml, write_object
 from fairlead.cluster.kubernetes.manifests.statuses import parent_status, training_status
 from fairlead.policy.kinds.retention import Retention
-from fairlead.policy.kinds.serving import _asked
+from fairlead.policy.kinds.serving import _with_requested_revision
 from fairlead.specs.formats.reading import parse
 from fairlead.specs.serving import Serving
 from fairlead.state.endpoint_detail import ServingDetail
@@ -88,7 +88,7 @@ def workloads(phase: Phase) -> Iterator[AnyWorkload]:
 
 
 def serving_detail(spec: Serving, **changes: Any) -> ServingDetail:
-    (first,) = _asked(spec, ServingDetail(), 1.0).revisions
+    (first,) = _with_requested_revision(spec, ServingDetail(), 1.0).revisions
     given: dict[str, Any] = {"asked": 1, "target": 1, "serving": 1, "wanted": 2, "ready": 2, **changes}
     return ServingDetail(revisions=(replace(first, failed=given.pop("failed", None)),), **given)
 

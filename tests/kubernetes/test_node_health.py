@@ -278,12 +278,13 @@ def test_no_tenant_can_write_the_history_of_a_node_or_what_it_follows_from(
         until(lambda: not list(member.items(path)))
         mine = WorkloadApi(member, namespace=team)
         mine.submit(gang(team, nodes=1))
-        for path, body in [
+        attempts: list[tuple[str, dict[str, Any]]] = [
             (f"/api/v1/namespaces/{namespace}/configmaps/{NODE_HISTORY}", {"data": {"history": "{}"}}),
             (f"/api/v1/nodes/{NODES[0]}", {"metadata": {"annotations": {GIVEN_BACK: "1"}}}),
             (f"/api/v1/nodes/{NODES[0]}/status", {"status": {"conditions": []}}),
             (f"/apis/fairlead.dev/v1alpha1/namespaces/{team}/trainings/train/status", {"status": {"state": {}}}),
-        ]:
+        ]
+        for path, body in attempts:
             with pytest.raises(ApiError) as refused:
                 member.merge(path, body)
             assert refused.value.status == 403, path
