@@ -18,6 +18,8 @@ WITHOUT_JSON = {
     "debug",
     "prices",
     "keys",
+    "secrets",
+    "secrets",
     "image",
     "metrics",
     "model",

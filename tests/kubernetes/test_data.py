@@ -41,10 +41,11 @@ def test_a_claim_is_mounted_read_only_unless_it_is_written_to() -> None:
 
 def test_pods_get_the_url_and_the_version_of_a_store_and_no_keys(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "a-secret-of-the-submitter")
-    source = DataSource(origin="s3://bucket/a", version="0123456789abcdef", credentials="research")
+    source = DataSource(origin="s3://bucket/a", version="0123456789abcdef", credentials="reader")
     spec, env = pod_of({"train": source})
     assert json.loads(env["FAIRLEAD_DATA"])["train"] == {
-        "from": "s3://bucket/a", "mode": "cache", "version": "0123456789abcdef", "credentials": "research",
+        "from": "s3://bucket/a", "mode": "cache", "version": "0123456789abcdef",
+        "credentials": "/fairlead/secrets/reader",
     }  # fmt: skip
     assert "a-secret-of-the-submitter" not in json.dumps([spec, env])
 
@@ -60,21 +61,29 @@ def test_what_a_cluster_cannot_give_is_refused_with_what_to_give(
     source: DataSource, in_pods: bool, message: str, tmp_path: Path
 ) -> None:
     with pytest.raises(Conflict, match=message):
-        admit_data(training(data={"train": source}), tmp_path, in_pods=in_pods, directory=tmp_path / "data")
+        admit_data(
+            training(data={"train": source}), tmp_path, in_pods=in_pods, directory=tmp_path / "data", secrets=tmp_path
+        )
 
 
 def test_a_submission_records_the_version_and_refuses_another(tmp_path: Path) -> None:
     (tmp_path / "files").mkdir()
     (tmp_path / "files" / "a.bin").write_bytes(b"a")
     spec = training(data={"train": DataSource(origin="files", mode=DataMode.CACHE)})
-    admitted = admit_data(spec, tmp_path, in_pods=False, directory=tmp_path / "data")
+    admitted = admit_data(spec, tmp_path, in_pods=False, directory=tmp_path / "data", secrets=tmp_path)
     source = admitted.data["train"]
     assert source.origin == str(tmp_path / "files")
     assert admitted.notes == (f"data.train: version {source.version}, 1 object, 1e-09 GB",)
     (tmp_path / "files" / "a.bin").write_bytes(b"other")
     with pytest.raises(InvalidSpec, match=f"and not {source.version}, which was asked for"):
-        admit_data(training(data=dict(admitted.data)), tmp_path, in_pods=False, directory=tmp_path / "data")
+        admit_data(
+            training(data=dict(admitted.data)), tmp_path, in_pods=False, directory=tmp_path / "data", secrets=tmp_path
+        )
     with pytest.raises(InvalidSpec, match="there is no directory"):
         admit_data(
-            training(data={"train": DataSource(origin="absent")}), tmp_path, in_pods=False, directory=tmp_path / "data"
+            training(data={"train": DataSource(origin="absent")}),
+            tmp_path,
+            in_pods=False,
+            directory=tmp_path / "data",
+            secrets=tmp_path,
         )

@@ -131,7 +131,7 @@ class CountingStore(FolderStore):
 
 
 def test_all_ranks_and_later_runs_read_the_store_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reader, "open_data", lambda url, credentials: CountingStore(url))
+    monkeypatch.setattr(reader, "open_data", lambda url, credentials, profile: CountingStore(url))
     CountingStore.num_bytes = 0
     source = a_source(folder(tmp_path / "files"), tmp_path)
     ranks = [Data(source, rank=rank, world_size=4).batches(8, epochs=2) for rank in range(4)]

@@ -375,6 +375,8 @@ EFFECTS["Training"] = [
     Effect("setup", None, "pip install torch", local_pod),
     Effect("run", "python train.py", "python other.py", local_pod),
     Effect("env", None, {"SEED": "1"}, local_pod),
+    Effect("secrets", None, ["hf"], local_pod),
+    Effect("secrets", ["KEY=hf/a"], ["KEY=hf/b"], kubernetes_pod),
     Effect("environment.file", "a.txt", "b.txt", asked_packages),
     Effect("environment.packages", ["numpy"], ["torch"], asked_packages),
     Effect("environment.python", None, "3.12", asked_packages, {"environment.packages": ["numpy"]}),
@@ -400,7 +402,8 @@ EFFECTS["Training"] = [
             ("version", None, "0123456789abcdef", "s3://bucket/a", local_pod),
             ("include", None, "*.tar", "s3://bucket/a", local_pod),
             ("write", None, True, "pvc://claim", kubernetes_pod),
-            ("credentials", None, "research", "s3://bucket/a", local_pod),
+            ("credentials", None, "bucket-reader", "s3://bucket/a", local_pod),
+            ("profile", None, "research", "s3://bucket/a", local_pod),
         )
     ),
     Effect("data.*.from", "s3://bucket/a", "s3://bucket/b", local_pod),
@@ -493,7 +496,7 @@ EFFECTS["Workspace"] = [
     *(
         each
         for each in EFFECTS["Training"]
-        if each.key in ("name", "team", "setup", "env", "resources.gpu", "resources.cpu", "resources.memory")
+        if each.key in ("name", "team", "setup", "env", "secrets", "resources.gpu", "resources.cpu", "resources.memory")
         and each.after != "auto" and each.seen is not kubernetes_pod
     ),
     Effect("resources.sharing", ["mps"], ["time-slicing"], Played(nodes=SHARED, seconds=5), {"resources.gpu": 0.5}),
@@ -852,7 +855,8 @@ NEEDS_FIRST = {**FIRST, "steps.*.needs": ["p"]}
 CODE = {"steps.*.code": ["b.txt"]}
 MEETING = "for i in $(seq 100); do [ -e flag ] && exit 0; sleep 0.1; done; exit 1"
 OF_THE_RUN = (
-    "name", "team", "labels", "image", "workdir", "setup", "env", "checkpoint.to", "kubernetes", "priority", "grace",
+    "name", "team", "labels", "image", "workdir", "setup", "env", "secrets", "checkpoint.to", "kubernetes", "priority",
+    "grace",
 )  # fmt: skip
 EFFECTS["Pipeline"] = [
     *(
@@ -1096,8 +1100,8 @@ def probed(spec: Training) -> object:
 
 
 OF_REPLICAS = (
-    "team", "labels", "run", "image", "workdir", "setup", "env", "resources", "capacity", "logs", "priority", "grace",
-    "snapshot", "kubernetes",
+    "team", "labels", "run", "image", "workdir", "setup", "env", "secrets", "resources", "capacity", "logs", "priority",
+    "grace", "snapshot", "kubernetes",
 )  # fmt: skip
 SCORED: Mapping[str, Any] = {"canary.metric.header": "X-Score"}
 BY_LATENCY: Mapping[str, Any] = {"replicas": "1..8", "scale.concurrency": 1}
@@ -1334,7 +1338,7 @@ def federated(federation: Federation, hour: int = 12) -> object:
     return first.submit, after
 
 
-OF_ITS_RUNS = ("resources", "retry", "env", "labels", "workdir", "team")
+OF_ITS_RUNS = ("resources", "retry", "env", "secrets", "labels", "workdir", "team")
 EFFECTS["Federation"] = [
     *(
         replace(effect, seen=as_server(effect.seen))

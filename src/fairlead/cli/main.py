@@ -74,6 +74,7 @@ SECTIONS = {
     },
     "Set up this machine": {
         "doctor": ("doctor", "Check the setup and report problems."),
+        "secrets": ("secrets", "Set, list and remove secrets of this machine."),
         "notifications": ("notifications", "List and try destinations of notifications."),
         "completion": ("completion", "Print the completion script of a shell."),
     },

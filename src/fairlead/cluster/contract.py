@@ -1,12 +1,13 @@
 """Builds the environment variables of the processes of a run, the same on every cluster. Pure; no I/O."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from fairlead.runtime import run_key
 from fairlead.runtime.rendezvous import FIRST_PORT
 from fairlead.specs.data import DataMode, DataSource
+from fairlead.specs.secret_reference import SecretReference, as_files
 from fairlead.specs.training import LISTING, Framework
 from fairlead.state.snapshot import Workload, is_replica, is_workspace
 from fairlead.state.split_probing import untried
@@ -36,6 +37,7 @@ def environment(
     key_file: str,
     replacement: int = 0,
     data_dir: str,
+    secrets_dir: str,
 ) -> dict[str, str]:
     """Return the variables that all ranks of a pod share; each rank's own numbers are added where it is started.
 
@@ -49,6 +51,7 @@ def environment(
         key_file: Path of the run's key, by which its ranks know each other.
         replacement: How often a pod of that index was lost in the attempt, while the others went on.
         data_dir: Directory of manifests and bundles of data, shared by all runs if it outlives them.
+        secrets_dir: Directory of secrets, each a directory of its entries. No value of one is in a variable here.
     """
     spec = workload.gang
     env = {
@@ -87,7 +90,8 @@ def environment(
     if spec.checkpoint.every_auto:
         env["FAIRLEAD_CHECKPOINT_EVERY_AUTO"] = "1"
     if spec.data:
-        env |= data_variables(spec.data, data_dir)
+        env |= data_variables(spec.data, data_dir, secrets_dir)
+    env |= secret_paths(spec.secrets, secrets_dir)
     if is_replica(workload.spec):
         env |= _replica(workload.spec, pod_uid, listen, master[1])
     if is_workspace(workload):
@@ -110,15 +114,19 @@ def num_ports(workload: Workload) -> int:
     return FIRST_PORT + (framework in (Framework.JAX, Framework.XGBOOST, Framework.MPI))
 
 
-def data_variables(data: Mapping[str, DataSource], data_dir: str) -> dict[str, str]:
-    """Return the description of the data sets, and a variable for each whose path is known before it is read."""
+def data_variables(data: Mapping[str, DataSource], data_dir: str, secrets_dir: str) -> dict[str, str]:
+    """Return the description of the data sets, and a variable for each whose path is known before it is read.
+
+    Credentials are in it by the path of their secret.
+    """
     described, paths = {}, {}
     for name, source in data.items():
         place = source.origin
         if source.claim is not None:
             place = source.mount_path(name)
+        credentials = None if source.credentials is None else f"{secrets_dir}/{source.credentials}"
         fields = {"from": place, "mode": source.way.value, "version": source.version, "include": source.include,
-                  "credentials": source.credentials}  # fmt: skip
+                  "profile": source.profile, "credentials": credentials}  # fmt: skip
         described[name] = {key: value for key, value in fields.items() if value is not None}
         variable = f"FAIRLEAD_DATA_{name.upper().replace('-', '_')}"
         if source.way is DataMode.MOUNT:
@@ -126,6 +134,16 @@ def data_variables(data: Mapping[str, DataSource], data_dir: str) -> dict[str, s
         elif source.way is DataMode.COPY and source.version is not None:
             paths[variable] = f"{data_dir}/trees/{source.version}"
     return {"FAIRLEAD_DATA": json.dumps(described), "FAIRLEAD_DATA_DIR": data_dir, **paths}
+
+
+def secret_paths(secrets: Iterable[SecretReference], secrets_dir: str) -> dict[str, str]:
+    """Return the variables with paths of entries of secrets, or of the directory of all."""
+    paths = {}
+    for reference in as_files(secrets):
+        assert reference.variable is not None
+        below = "" if reference.entry is None else f"/{reference.entry}"
+        paths[reference.variable] = f"{secrets_dir}/{reference.name}{below}"
+    return paths
 
 
 def _replica(spec: "Replica", pod_uid: str, listen: str, port: int) -> dict[str, str]:

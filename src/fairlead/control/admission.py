@@ -238,8 +238,13 @@ def _admit_run(
         from fairlead.cluster.local.home import Home
         from fairlead.control.data import admit_data
 
+        home = Home.at()
         admitted = admit_data(
-            prepared.spec, _workdir(spec, directory), in_pods=cluster.has_containers, directory=Home.at().data
+            prepared.spec,
+            _workdir(spec, directory),
+            in_pods=cluster.has_containers,
+            directory=home.data,
+            secrets=home.secrets,
         )
         prepared = replace(
             prepared, spec=replace(prepared.spec, data=admitted.data), notes=(*prepared.notes, *admitted.notes)

@@ -15,6 +15,7 @@ from pathlib import Path
 from fairlead.errors import Conflict, InvalidSpec, NotFound, RuntimeFault
 from fairlead.frozen import dataclass
 from fairlead.runtime.data.cache import Cache, read_usage
+from fairlead.runtime.data.credentials import StoreKeys
 from fairlead.runtime.data.manifest import DataManifest, Entry, is_version, load, make, save
 from fairlead.runtime.data.stores import FolderStore, open_data
 from fairlead.runtime.errors import MissingExtra, Misuse, StoreUnavailable
@@ -37,13 +38,14 @@ class AdmittedData:
     notes: tuple[str, ...]
 
 
-def admit_data(spec: Training, base: Path, *, in_pods: bool, directory: Path) -> AdmittedData:
+def admit_data(spec: Training, base: Path, *, in_pods: bool, directory: Path, secrets: Path) -> AdmittedData:
     """Return the data of a run with absolute paths and versions.
 
     Args:
         base: Directory that relative paths start from.
         in_pods: Whether ranks run in pods, which do not see files of this machine.
         directory: Directory of manifests of this machine.
+        secrets: Directory of its secrets.
 
     Raises:
         Conflict: This cluster cannot give ranks the data.
@@ -52,14 +54,14 @@ def admit_data(spec: Training, base: Path, *, in_pods: bool, directory: Path) ->
     admitted: dict[str, DataSource] = {}
     notes: list[str] = []
     for name, source in spec.data.items():
-        own, note = _admit(spec.name, name, source, base, in_pods, directory)
+        own, note = _admit(spec.name, name, source, base, in_pods, directory, secrets)
         admitted[name] = own
         notes.append(f"data.{name}: {note}")
     return AdmittedData(data=admitted, notes=tuple(notes))
 
 
 def _admit(
-    run: str, name: str, source: DataSource, base: Path, in_pods: bool, directory: Path
+    run: str, name: str, source: DataSource, base: Path, in_pods: bool, directory: Path, secrets: Path
 ) -> tuple[DataSource, str]:
     where = f"{run}: data.{name}"
     if source.scheme == VOLUME and not in_pods:
@@ -79,8 +81,11 @@ def _admit(
     if source.scheme == "file":
         path = Path(source.origin.removeprefix("file://")).expanduser()
         source = replace(source, origin=os.path.normpath(base / path))
+    if source.credentials is not None and in_pods:
+        secret = f"the Secret {source.credentials} of their namespace"
+        return source, f"pods record its version, since {secret} is not read here"
     try:
-        manifest = _listed(source, directory, is_bounded=source.way is DataMode.MOUNT)
+        manifest = _listed(source, directory, secrets, is_bounded=source.way is DataMode.MOUNT)
     except StoreUnavailable as error:
         if in_pods and source.version is None:
             return source, f"pods record its version, since it cannot be listed from here ({_clause(error)})"
@@ -106,13 +111,14 @@ def _admit(
     )
 
 
-def _listed(source: DataSource, directory: Path, *, is_bounded: bool) -> DataManifest | None:
+def _listed(source: DataSource, directory: Path, secrets: Path, *, is_bounded: bool) -> DataManifest | None:
     """Return the manifest of today; None if there are too many files to look at.
 
     Raises:
         RuntimeFault: The data cannot be listed.
     """
-    store = open_data(source.origin, credentials=source.credentials)
+    credentials = None if source.credentials is None else str(below(secrets, source.credentials))
+    store = open_data(source.origin, credentials=credentials, profile=source.profile)
     try:
         if is_bounded and isinstance(store, FolderStore) and store.has_more_than(MOUNT_FILES):
             return None
@@ -128,8 +134,11 @@ def _clause(error: RuntimeFault) -> str:
     return str(error).removeprefix("data: ")
 
 
-def upload_directory(directory: Path, url: str) -> int:
+def upload_directory(directory: Path, url: str, credentials: str | None = None) -> int:
     """Upload the files of a directory to a store; return their number.
+
+    Args:
+        credentials: Directory of a secret with the keys of the store; None for those of the environment.
 
     Raises:
         Misuse: The directory is empty, or the URL is that of a store that is only read.
@@ -138,7 +147,8 @@ def upload_directory(directory: Path, url: str) -> int:
     if "://" not in url or url.startswith(("http://", "https://", "file://")):
         raise Misuse(f"data: {url} is no store to upload to; give s3://, gs:// or az://, or copy files by other tools")
     manifest = make(FolderStore(str(directory)).entries(), None, str(directory))
-    system, root = open_place(url, what="data")
+    options = None if credentials is None else StoreKeys(credentials).options(url.partition("://")[0])
+    system, root = open_place(url, what="data", options=options)
 
     def send(entry: Entry) -> None:
         translated(lambda: upload(system, below(directory, entry.key), f"{root}/{entry.key}"), f"data: {url}")

@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 
 from fairlead.cluster.client import ClusterClient
-from fairlead.cluster.contract import data_variables
+from fairlead.cluster.contract import data_variables, secret_paths
 from fairlead.cluster.local.home import Home
 from fairlead.cluster.local.pod_spec import checkpoint_place
 from fairlead.cluster.written_code import write_code
@@ -57,7 +57,8 @@ def debug_session(cluster: ClusterClient, home: Home, run: Workload) -> DebugSes
     step = None if run.progress is None else run.progress.checkpoint_step
     checkpoint = None if step is None else (checkpoint_place(home, run), step)
     data = {key: source for key, source in spec.data.items() if source.claim is None}
-    variables = {**spec.env, **(data_variables(data, str(home.data)) if data else {})}
+    variables = {**spec.env, **(data_variables(data, str(home.data), str(home.secrets)) if data else {})}
+    variables |= secret_paths(spec.secrets, str(home.secrets))
     # As in a pod: a Python without the package finds it there.
     path = [variables.get("PYTHONPATH", os.environ.get("PYTHONPATH", "")), str(home.path / "library")]
     variables["PYTHONPATH"] = os.pathsep.join(filter(None, path))
@@ -65,7 +66,7 @@ def debug_session(cluster: ClusterClient, home: Home, run: Workload) -> DebugSes
         variables["FAIRLEAD_CHECKPOINT_FROM"] = checkpoint[0]
     workspace = Workspace(
         name=name, team=spec.team, labels=spec.labels, env=spec.env, data=data, resources=spec.resources,
-        workdir=str(directory), priority=spec.priority,
+        secrets=spec.secrets, workdir=str(directory), priority=spec.priority,
         checkpoint=Checkpoint(origin=None if checkpoint is None else checkpoint[0], trust=spec.checkpoint.trust),
     )  # fmt: skip
     return DebugSession(

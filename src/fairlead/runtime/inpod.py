@@ -159,15 +159,18 @@ def instructions(environ: Mapping[str, str], here: str) -> dict[str, Any]:
         archives.unpack(fields["parts"], workdir, fields.get("digest"))
     if fields.get("archive"):
         archives.fetch(fields["archive"], workdir, os.path.dirname(pod_dir))
-    env = {name: value for name, value in environ.items() if name not in OWN_VARIABLES}
-    env.update(fields["env"])
-    env.setdefault("OMP_NUM_THREADS", str(fields["threads"]))
+    # What the container has is added where processes start, so that no file has values of Secrets.
+    env: dict[str, str] = dict(fields["env"])
+    if "OMP_NUM_THREADS" not in environ:
+        env.setdefault("OMP_NUM_THREADS", str(fields["threads"]))
     library = os.path.abspath(sys.argv[0])  # this zip file, which contains the package
-    env["PYTHONPATH"] = f"{env['PYTHONPATH']}:{library}" if env.get("PYTHONPATH") else library
+    path = env.get("PYTHONPATH", environ.get("PYTHONPATH"))
+    env["PYTHONPATH"] = f"{path}:{library}" if path else library
     if environ.get(run_key.SECRET) and env.get(run_key.FILE):
         run_key.write(env[run_key.FILE], environ[run_key.SECRET])
-    if env.get("HOME"):
-        os.makedirs(env["HOME"], exist_ok=True)
+    home = env.get("HOME", environ.get("HOME"))
+    if home:
+        os.makedirs(home, exist_ok=True)
     of_ranks = [
         {"rank": rank, "local_rank": local, "env": ranks.rank_environment(rank, local, fields["env"])}
         for local, rank in enumerate(fields["ranks"])
@@ -185,6 +188,7 @@ def instructions(environ: Mapping[str, str], here: str) -> dict[str, Any]:
         "memory_cgroup": memory_cgroup(),
         "setup_stamp": os.path.join(os.path.dirname(pod_dir), "setup.done"),
         "env": env,
+        "inherits": OWN_VARIABLES,
         "ranks": of_ranks,
         "launch": fields["launch"],
         "grace_s": fields["grace_s"],
@@ -224,9 +228,9 @@ def take_in(verb: str, path: str) -> int:
 
 def enter(pod_dir: str, rank: int, command: list[str]) -> NoReturn:
     """Replace this process by a command with a rank's environment; exit with 125 if there is no such rank."""
-    from fairlead.runtime import ranks
+    from fairlead.runtime import ranks, secret_entries
 
-    pod: dict[str, Any] | None = podfiles.read_json(os.path.join(pod_dir, "pod.json"))
+    pod = secret_entries.read_pod(pod_dir)
     env = None if pod is None else ranks.environment_beside(pod, rank)
     if pod is None or env is None:
         print(f"rank {rank} does not run here now", file=sys.stderr)

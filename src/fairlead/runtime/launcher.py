@@ -38,7 +38,7 @@ def _give_back() -> None:
 
 
 _borrow()
-from fairlead.runtime import podfiles, ranks, shim, utf8_mode  # noqa: E402
+from fairlead.runtime import podfiles, ranks, secret_entries, shim, utf8_mode  # noqa: E402
 from fairlead.runtime.forking import UID_ROOM, Warm, noise_pipe  # noqa: E402
 from fairlead.runtime.launching import Fork, plan_launch  # noqa: E402
 
@@ -108,7 +108,7 @@ def _serve_warm() -> None:
     else:
         os.environ["PYTHONPATH"] = path
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    pod = podfiles.read_json(os.path.join(str(state.first), "pod.json"))
+    pod = secret_entries.read_pod(str(state.first))
     _give_back()
     if pod is None:  # the pod was removed in the meantime, after a time-out
         os._exit(0)
@@ -137,7 +137,7 @@ def _serve_warm() -> None:
 def serve_one(pod_dir: str, warm: Warm | None, why: str | None) -> bool:
     """Start the pod's shim, which is no child of this process; return True in a rank forked from that shim."""
     if warm is not None:
-        pod = podfiles.read_json(os.path.join(pod_dir, "pod.json"))
+        pod = secret_entries.read_pod(pod_dir)
         why = "it has no pod.json" if pod is None else warm.differs(pod) or warm.refusal()
     child = ranks.fork_with_signals_held()
     if child:
@@ -190,7 +190,7 @@ def _read_line(fd: int) -> dict[str, str | None] | None:
 
 def _become_warm(pod_dir: str, state: _State) -> str | None:
     """Become a warm launcher, which does not return, or return the reason why the pod's program cannot be forked."""
-    pod = podfiles.read_json(os.path.join(pod_dir, "pod.json"))
+    pod = secret_entries.read_pod(pod_dir)
     if pod is None:
         return None
     env: dict[str, str] = dict(pod["env"])

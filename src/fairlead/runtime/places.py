@@ -14,7 +14,7 @@ from fairlead.runtime.errors import MissingExtra, Misuse, StoreUnavailable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
     from typing import Any
 
 T = TypeVar("T")
@@ -25,11 +25,12 @@ def is_url(place: str) -> bool:
     return "://" in place and not place.startswith("file://")
 
 
-def open_place(place: str, *, what: str) -> tuple[Any, str]:
+def open_place(place: str, *, what: str, options: Mapping[str, Any] | None = None) -> tuple[Any, str]:
     """Return the file system of a URL, and the path in it.
 
     Args:
         what: The kind of data stored there, in the plural, for messages.
+        options: Arguments of the file system, such as keys; they are in no message.
 
     Raises:
         MissingExtra: fsspec, or its file system for this scheme, is not installed.
@@ -41,7 +42,7 @@ def open_place(place: str, *, what: str) -> tuple[Any, str]:
     except ImportError as error:
         raise MissingExtra(f'{what} at {scheme}:// need fsspec; pip install "fairlead[remote]"') from error
     try:
-        system, root = url_to_fs(place)
+        system, root = url_to_fs(place, **(options or {}))
     except ImportError as error:
         advice = 'pip install "fairlead[remote]"' if scheme in ("s3", "s3a") else str(error)
         raise MissingExtra(f"{what} at {scheme}:// need one more package; {advice}") from error

@@ -11,6 +11,8 @@ import json
 import os
 import resource
 
+from fairlead.runtime.secret_entries import without_secrets
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Iterator
@@ -23,8 +25,8 @@ _HARMFUL = ("RLIMIT_AS", "RLIMIT_CPU", "RLIMIT_DATA", "RLIMIT_FSIZE", "RLIMIT_NO
 
 
 def environment() -> dict[str, str]:
-    """Return the environment of this process, with its limits under ``VARIABLE``."""
-    return {**os.environ, VARIABLE: current()}
+    """Return the environment of this process, with its limits under ``VARIABLE``, without secrets of its own run."""
+    return {**without_secrets(os.environ), VARIABLE: current()}
 
 
 def current() -> str:

@@ -34,6 +34,7 @@ from fairlead.runtime import (
     podlog,
     processes,
     ranks,
+    secret_entries,
     shell_limits,
     stacks,
     stop_delivery,
@@ -103,7 +104,7 @@ class Shim:
     """Manages one pod from claim to record. Descriptors are plain numbers, as a forked rank closes them all."""
 
     def __init__(self, pod_dir: str) -> None:
-        pod: dict[str, Any] = podfiles.read_json(os.path.join(pod_dir, "pod.json")) or {}
+        pod: dict[str, Any] = secret_entries.read_pod(pod_dir) or {}
         self._dir = pod_dir
         self._pod = pod
         self._cgroup: str | None = pod.get("cgroup")
@@ -151,7 +152,10 @@ class Shim:
         self._take_signals()
         processes.adopt_orphans()
         processes.name_process("fairlead-shim")
-        message, tail = self._set_up()
+        message: str | None = self._pod.get("problem")
+        tail: list[str] = []
+        if message is None:
+            message, tail = self._set_up()
         if message is None and not self._is_stopping:
             message = self._try_place()
         if message is None and not self._is_stopping:

@@ -8,6 +8,7 @@ from typing import Annotated
 from fairlead.frozen import dataclass
 from fairlead.specs.constraints import PATH, Text, enforce, quote
 from fairlead.specs.key import Key, broken
+from fairlead.specs.secret_reference import SECRET_NAME
 
 DATA_MOST = 16
 DATA_NAME = Text(
@@ -18,6 +19,7 @@ DATA_NAME = Text(
 STORES = ("s3", "gs", "az", "hf", "http", "https")
 """Schemes of object stores, beside files and volumes."""
 VOLUME = "pvc"
+CREDENTIALS = "credentials"
 NO_NFS = (
     "is a mount that only an administrator may make; mount it and give its path, or make a PersistentVolume of it and "
     "give its claim, pvc://CLAIM/PATH"
@@ -97,14 +99,29 @@ class DataSource:
     credentials: Annotated[
         str | None,
         Key(
-            "credentials",
+            CREDENTIALS,
+            rule=Text(
+                max_length=253,
+                pattern=SECRET_NAME,
+                what="the name of a secret, such as `bucket-reader`; it is set with `fairlead secrets set`, in pods it "
+                "is a Secret of the namespace",
+            ),
+            example="bucket-reader",
+            also="secret auth keys access_key token",
+        ),
+        "Secret with the store's keys by their usual names, such as AWS_ACCESS_KEY_ID; see secrets.md.",
+    ] = None
+    profile: Annotated[
+        str | None,
+        Key(
+            "profile",
             rule=Text(
                 max_length=128, pattern=r"[A-Za-z0-9][-A-Za-z0-9._]*", what="the name of a profile, such as `research`"
             ),
             example="research",
-            also="profile secret auth account aws_profile identity",
+            also="account aws_profile identity",
         ),
-        "Profile of the store's own tools where ranks run; never keys. Their environment decides when left out.",
+        "Profile of the AWS tools where ranks run, in place of `credentials`; their environment decides without both.",
     ] = None
 
     def __post_init__(self) -> None:
@@ -137,7 +154,7 @@ class DataSource:
         if _SECRET.search(self.origin) is not None:
             yield (
                 "origin",
-                "it holds credentials, which specs never do; leave them out, and name a profile by `credentials`",
+                "it holds credentials, which specs never do; leave them out, and name a secret by `credentials`",
             )
         elif scheme == "nfs":
             yield "origin", f"{quote(self.origin)} {NO_NFS}"
@@ -162,6 +179,10 @@ class DataSource:
             yield "at", f"{quote(self.at)} has `..` in it; give the path itself"
         if self.credentials is not None and scheme in ("file", VOLUME, "http", "https"):
             yield "credentials", f"{scheme}:// takes none; leave it out"
+        if self.profile is not None and scheme != "s3":
+            yield "profile", f"{scheme}:// has no profiles, only s3:// has; leave it out"
+        if self.profile is not None and self.credentials is not None:
+            yield "profile", "keys are either in a secret, by `credentials`, or in a profile; leave one of them out"
 
 
 def places_problems(data: Mapping[str, DataSource]) -> Iterable[tuple[str, str]]:

@@ -10,6 +10,7 @@ from fairlead.specs.constraints import NAME, PATH, Limit, Text, enforce, quote
 from fairlead.specs.field_types import DURATION, Named
 from fairlead.specs.key import Key, SameKey, broken
 from fairlead.specs.resources import Resources
+from fairlead.specs.secret_reference import SecretReference, secrets_problems
 from fairlead.specs.training import DEFAULT_TEAM, ENV, Retry, Training, env_problems
 from fairlead.specs.workload import Kind
 
@@ -176,6 +177,11 @@ class Federation:
         Key("env", ENV, example="{SEED: 1}", also="envs environment env_vars variables"),
         "Variables of the server and all clients.",
     ] = field(default_factory=dict)
+    secrets: Annotated[
+        tuple[SecretReference, ...],
+        SameKey(Training, "secrets"),
+        "Secrets of the server and all clients, as in a Training.",
+    ] = ()
     workdir: Annotated[
         str | None,
         SameKey(Training, "workdir"),
@@ -209,12 +215,13 @@ class Federation:
     def _run(self, name: str, command: str, resources: Resources) -> Training:
         return Training(
             name=f"{self.name}-{name}", team=self.team, run=command, resources=resources, retry=self.retry,
-            env=self.env, workdir=self.workdir, labels=self.labels,
+            env=self.env, secrets=self.secrets, workdir=self.workdir, labels=self.labels,
         )  # fmt: skip
 
     def _problems(self) -> Iterable[tuple[str, str]]:
         yield from broken(self)
         yield from env_problems(self.env)
+        yield from secrets_problems(self.secrets, self.env)
         for name in OWN_VARIABLES:
             if name in self.env:
                 yield "env", f"{quote(name)} is set for each program by the federation; choose another name"

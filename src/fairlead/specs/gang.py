@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from fairlead.specs.overlay import Overlay
     from fairlead.specs.parallel import Parallel
     from fairlead.specs.resources import Resources
+    from fairlead.specs.secret_reference import SecretReference
     from fairlead.specs.training import Capacity, Checkpoint, Framework, Logs, Retry
 
 
@@ -109,6 +110,9 @@ class ProgramSpec(GangSpec, Protocol):
 
     @property
     def env(self) -> Mapping[str, str]: ...
+
+    @property
+    def secrets(self) -> tuple[SecretReference, ...]: ...
 
     @property
     def data(self) -> Mapping[str, DataSource]: ...

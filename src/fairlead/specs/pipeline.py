@@ -15,6 +15,7 @@ from fairlead.specs.field_types import DURATION, FACTOR, TEXT, ListField, Named,
 from fairlead.specs.key import Key, SameKey, broken
 from fairlead.specs.overlay import SET_BY_US, Overlay
 from fairlead.specs.resources import Resources
+from fairlead.specs.secret_reference import SecretReference, secrets_problems
 from fairlead.specs.sections import part_of, without
 from fairlead.specs.sweep import NAME_MOST, Sweep
 from fairlead.specs.sweep import map_runs as map_trial
@@ -557,6 +558,11 @@ class Pipeline:
         Key("env", ENV, example="{SEED: 1}", also="envs vars variables"),
         "Variables of every step; a change makes steps run again.",
     ] = field(default_factory=dict)
+    secrets: Annotated[
+        tuple[SecretReference, ...],
+        SameKey(Training, "secrets"),
+        "Secrets of every step, as in a Training; a step that is a run may have more.",
+    ] = ()
     resources: Annotated[
         Resources,
         Key("resources", _resources, example="{cpu: 4}", also="resource requests limits"),
@@ -622,6 +628,10 @@ class Pipeline:
         """Return whether it has triggers."""
         return self.schedule is not None or self.on is not None
 
+    def secrets_of(self, program: Training) -> tuple[SecretReference, ...]:
+        """Return the secrets of a step's run: the pipeline's, and its own."""
+        return tuple(dict.fromkeys((*self.secrets, *program.secrets)))
+
     def in_order(self) -> tuple[str, ...]:
         """Return the steps in topological order, each after its needs."""
         return _ordered(self.steps)[0]
@@ -629,6 +639,7 @@ class Pipeline:
     def _problems(self) -> Iterable[tuple[str, str]]:
         yield from broken(self)
         yield from _mapping_problems(env=self.env, labels=self.labels)
+        yield from secrets_problems(self.secrets, self.env)
         if not self.steps:
             yield "steps", "there is no step; give one, such as `{train: {run: python train.py}}`"
         if len(self.steps) > STEPS_MOST:
@@ -665,6 +676,11 @@ class Pipeline:
                     yield f"steps.{name}", f"its run would be named {self.name}-{own}, as {other} is; rename it"
 
     def _step_problems(self, name: str, step: Step) -> Iterable[tuple[str, str]]:
+        if step.program is not None:
+            kind = "training" if step.sweep is None else "sweep.trial"
+            env = {**self.env, **step.env, **step.program.env}
+            for key, problem in secrets_problems(self.secrets_of(step.program), env):
+                yield f"{kind}.{key}", problem
         for need in step.needs:
             if need == name:
                 yield "needs", "a step cannot need itself; remove it"

@@ -31,6 +31,7 @@ from fairlead.specs.overlay import Overlay
 from fairlead.specs.pool import LABEL_NAME, LABEL_VALUE
 from fairlead.specs.quantities import format_duration
 from fairlead.specs.resources import Resources
+from fairlead.specs.secret_reference import SecretReference, secrets_problems
 from fairlead.specs.sections import part_of, with_keys, without
 from fairlead.specs.training import (
     DAY_S,
@@ -810,9 +811,9 @@ class Replica(Training):
     kind: ClassVar[str] = Kind.REPLICA
 
     OBJECT_KEYS: ClassVar = (
-        "name", "team", "labels", "image", "workdir", "setup", "run", "env", "ranks_per_node", "resources", "capacity",
-        "retry", "logs", "priority", "grace", "snapshot", "kubernetes", "service", "revision", "model", "predictor",
-        "probe", "batching", "max_queue", "guarded",
+        "name", "team", "labels", "image", "workdir", "setup", "run", "env", "secrets", "ranks_per_node", "resources",
+        "capacity", "retry", "logs", "priority", "grace", "snapshot", "kubernetes", "service", "revision", "model",
+        "predictor", "probe", "batching", "max_queue", "guarded",
     )  # fmt: skip
 
     name: Annotated[
@@ -1041,6 +1042,7 @@ class Serving:
     workdir: Annotated[str | None, SameKey(Training, "workdir")] = None
     image: Annotated[str | None, SameKey(Training, "image")] = None
     env: Annotated[Mapping[str, str], SameKey(Training, "env")] = field(default_factory=dict)
+    secrets: Annotated[tuple[SecretReference, ...], SameKey(Training, "secrets")] = ()
     resources: Annotated[
         Resources,
         SameKey(Training, "resources", {"kind": _resources}),
@@ -1118,7 +1120,7 @@ class Serving:
         return Replica(
             service=self.name, revision=revision, team=self.team, labels=self.labels,
             run=PREDICTOR_SERVER if self.run is None else self.run, setup=self.setup, workdir=self.workdir,
-            image=self.image, env=self.env, resources=self.resources,
+            image=self.image, env=self.env, secrets=self.secrets, resources=self.resources,
             capacity=self.capacity.of_replica(tier), logs=self.logs, priority=self.priority, grace_s=self.grace_s,
             snapshot=self.snapshot, ranks_per_node=1, kubernetes=self.kubernetes, retry=Retry(max_backoff_s=60.0),
             model_path=self.model or "", predictor=self.predictor or "", probe=self.probe_path,
@@ -1131,6 +1133,7 @@ class Serving:
         if self.resources.is_auto:
             yield "resources", "`auto` is for runs that end; give replicas an amount, such as `memory: 4Gi`"
         yield from env_problems(self.env)
+        yield from secrets_problems(self.secrets, self.env)
         yield from labels_problems(self.labels)
         yield from (("env", f"{quote(name)} is set for each replica; remove it") for name in SET if name in self.env)
         if self.run is None and self.predictor is None:

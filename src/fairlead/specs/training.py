@@ -32,6 +32,7 @@ from fairlead.specs.parallel import ModelShape, Parallel
 from fairlead.specs.pod_fields import POD
 from fairlead.specs.pool import LABEL_NAME, LABEL_VALUE
 from fairlead.specs.resources import ONLY_FIXED, Resources
+from fairlead.specs.secret_reference import SECRETS, SecretReference, secrets_problems
 from fairlead.specs.workload import LABELS_MOST, Kind
 
 DEFAULT_TEAM = "default"
@@ -517,6 +518,11 @@ class Training:
         ),
         "Variables added to the environment; values keep their exact text.",
     ] = field(default_factory=dict)
+    secrets: Annotated[
+        tuple[SecretReference, ...],
+        Key("secrets", SECRETS, example="[hf]", also="secret env_from secret_refs env_secrets secret_env"),
+        "Secrets by name, each entry a variable, or `VARIABLE=NAME/ENTRY` for the path of a file; see secrets.md.",
+    ] = ()
     labels: Annotated[
         Mapping[str, str],
         Key(
@@ -817,6 +823,7 @@ class Training:
         if self.elastic is Elastic.IN_PLACE:
             yield from self._in_place_problems()
         yield from env_problems(self.env)
+        yield from secrets_problems(self.secrets, self.env)
         yield from places_problems(self.data)
         if self.framework is not None:
             yield from self._framework_problems(self.framework)

@@ -111,7 +111,7 @@ class Workspace(Training):
     kind: ClassVar[str] = Kind.WORKSPACE
 
     OBJECT_KEYS: ClassVar = (
-        "name", "team", "labels", "ide", "home", "workdir", "setup", "env", "resources", "data", "idle",
+        "name", "team", "labels", "ide", "home", "workdir", "setup", "env", "secrets", "resources", "data", "idle",
         "suspend_at", "max_duration", "max_cost", "priority", "grace", "logs",
     )  # fmt: skip
 

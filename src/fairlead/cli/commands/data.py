@@ -5,7 +5,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from fairlead.cli.commands.secrets import SecretName
 from fairlead.cli.show import as_json, describe_time, json_option, message, table
+from fairlead.errors import InvalidArgument
 from fairlead.text.quantities import describe_memory, plural
 
 if TYPE_CHECKING:
@@ -13,7 +15,10 @@ if TYPE_CHECKING:
 
 URL = click.argument("url", metavar="URL")
 INCLUDE = click.option("--include", metavar="PATTERN", help="Shell pattern for names of objects; all when left out.")
-CREDENTIALS = click.option("--credentials", metavar="PROFILE", help="Profile of the store's own tools.")
+CREDENTIALS = click.option(
+    "--credentials", metavar="SECRET", type=SecretName(), help="Secret of this machine with the keys of the store."
+)
+PROFILE = click.option("--profile", metavar="PROFILE", help="Profile of the AWS tools.")
 MOST_LISTED = 20
 
 
@@ -30,10 +35,11 @@ def data() -> None:
 @URL
 @INCLUDE
 @CREDENTIALS
+@PROFILE
 @json_option
-def ls(url: str, include: str | None, credentials: str | None, json_: bool) -> None:
+def ls(url: str, include: str | None, credentials: str | None, profile: str | None, json_: bool) -> None:
     """Show the version of the data at URL of today, and its first objects."""
-    opened = _open(url, include, credentials)
+    opened = _open(url, include, credentials, profile)
     entries = opened.entries()
     if json_:
         objects = [{"key": entry.key, "size": entry.size, "etag": entry.etag} for entry in entries]
@@ -78,10 +84,11 @@ def versions(json_: bool) -> None:
 @URL
 @INCLUDE
 @CREDENTIALS
+@PROFILE
 @json_option
-def warm(url: str, include: str | None, credentials: str | None, json_: bool) -> None:
+def warm(url: str, include: str | None, credentials: str | None, profile: str | None, json_: bool) -> None:
     """Fetch the data at URL into the cache of this machine, as far as it has room, before runs need it."""
-    opened = _open(url, include, credentials)
+    opened = _open(url, include, credentials, profile)
     size = opened.warm()
     sentence = f"{describe_memory(size)} of version {opened.version} are in the cache."
     print(as_json({"version": opened.version, "cached_bytes": size}) if json_ else sentence)
@@ -93,10 +100,13 @@ def warm(url: str, include: str | None, credentials: str | None, json_: bool) ->
 @click.argument("directory", type=click.Path(path_type=Path))
 @INCLUDE
 @CREDENTIALS
+@PROFILE
 @json_option
-def pull(url: str, directory: Path, include: str | None, credentials: str | None, json_: bool) -> None:
+def pull(
+    url: str, directory: Path, include: str | None, credentials: str | None, profile: str | None, json_: bool
+) -> None:
     """Copy the data at URL into DIRECTORY."""
-    opened = _open(url, include, credentials)
+    opened = _open(url, include, credentials, profile)
     count = opened.copy_to(directory)
     sentence = f"{plural(count, 'object')} of version {opened.version} copied to {directory}."
     print(as_json({"version": opened.version, "objects": count}) if json_ else sentence)
@@ -106,13 +116,14 @@ def pull(url: str, directory: Path, include: str | None, credentials: str | None
 @data.command()
 @click.argument("directory", type=click.Path(path_type=Path, exists=True, file_okay=False))
 @URL
+@CREDENTIALS
 @json_option
-def push(directory: Path, url: str, json_: bool) -> None:
+def push(directory: Path, url: str, credentials: str | None, json_: bool) -> None:
     """Upload the files of DIRECTORY to URL, and print the version that they are there."""
     from fairlead.control.data import upload_directory
 
-    count = upload_directory(directory, url)
-    opened = _open(url, None, None)
+    count = upload_directory(directory, url, None if credentials is None else _secret(credentials))
+    opened = _open(url, None, credentials, None)
     sentence = f"{plural(count, 'file')} uploaded; {url} has version {opened.version}."
     print(as_json({"version": opened.version, "files": count}) if json_ else sentence)
     opened.close()
@@ -131,11 +142,25 @@ def rm(version: str, json_: bool) -> None:
     print(as_json({"version": version, "removed_bytes": size}) if json_ else sentence)
 
 
-def _open(url: str, include: str | None, credentials: str | None) -> "Data":
+def _open(url: str, include: str | None, credentials: str | None, profile: str | None) -> "Data":
     from fairlead.cluster.local.home import Home
     from fairlead.runtime.data.reader import Data, Source
 
-    return Data(Source(url=url, mode="cache", include=include, credentials=credentials, directory=Home.open().data))
+    if credentials is not None and profile is not None:
+        raise InvalidArgument("Keys are either in a secret or in a profile; leave --credentials or --profile out.")
+    secret = None if credentials is None else _secret(credentials)
+    source = Source(
+        url=url, mode="cache", include=include, credentials=secret, profile=profile, directory=Home.open().data
+    )
+    return Data(source)
+
+
+def _secret(name: str) -> str:
+    """Return the directory of a secret of this machine."""
+    from fairlead.cluster.local.home import Home
+    from fairlead.cluster.local.secret_store import SecretStore
+
+    return str(SecretStore(Home.open().secrets).path(name))
 
 
 def _version_row(version: Any) -> dict[str, Any]:

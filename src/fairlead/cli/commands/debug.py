@@ -2,6 +2,7 @@
 
 import os
 import subprocess
+from typing import TYPE_CHECKING
 
 import click
 
@@ -14,7 +15,13 @@ from fairlead.cluster.preflight import command_problem
 from fairlead.control.admission import admit
 from fairlead.control.debugging import DebugSession, debug_session
 from fairlead.errors import Conflict
+from fairlead.runtime.paths import below
+from fairlead.runtime.secret_entries import variables
+from fairlead.specs.secret_reference import as_variables
 from fairlead.state.snapshot import Intent, is_workspace
+
+if TYPE_CHECKING:
+    from fairlead.cluster.local.home import Home
 
 
 @click.command()
@@ -40,7 +47,7 @@ def debug(target: Target, name: str, shell: bool) -> int:
     if shell or problem is not None:
         if problem is not None:
             message(f"A shell, as {problem}.")
-        return _shell(session)
+        return _shell(session, cluster.machine.home)
     wanted = session.workspace
     for other in cluster.unfinished(wanted.team):
         if other.spec.name == wanted.name:
@@ -68,8 +75,9 @@ def _tell(session: DebugSession, name: str) -> None:
         message(f"Its newest checkpoint is of step {step}, in {place}; `run.resume` of its program continues there.")
 
 
-def _shell(session: DebugSession) -> int:
-    """Run the user's shell, and return its exit code."""
-    env = {**os.environ, **session.variables}
+def _shell(session: DebugSession, home: "Home") -> int:
+    """Run the user's shell with the variables and the secrets of the run, and return its exit code."""
+    secrets = variables((name, below(home.secrets, name)) for name in as_variables(session.workspace.secrets))
+    env = {**os.environ, **session.variables, **secrets}
     ended = subprocess.run([os.environ.get("SHELL", "/bin/sh")], env=env, cwd=session.directory, check=False)
     return ended.returncode if ended.returncode >= 0 else 128 - ended.returncode

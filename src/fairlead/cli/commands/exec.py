@@ -58,8 +58,8 @@ def exec(name: str, command: tuple[str, ...], rank: int, stdin: bool, tty: bool,
 def _here(run: "Workload", command: tuple[str, ...], rank: int) -> int:
     """Run the command as a local process with the environment of the rank and our standard streams."""
     from fairlead.cluster.local.cluster import LocalCluster
-    from fairlead.runtime.podfiles import read_json
     from fairlead.runtime.ranks import environment_beside, start_failure
+    from fairlead.runtime.secret_entries import read_pod
     from fairlead.state.snapshot import PodPhase
 
     cluster = LocalCluster.open()
@@ -70,10 +70,12 @@ def _here(run: "Workload", command: tuple[str, ...], rank: int) -> int:
     live = [pod for pod in cluster.pods(run.uid) if pod.phase is PodPhase.RUNNING and pod.index == index]
     if not live:
         raise Conflict(f"Rank {rank} does not run; {name} is {run.status.phase.value}: {run.status.reason.message}.")
-    pod_fields = read_json(cluster.home.pod(run.uid, live[-1].uid) / "pod.json")
+    pod_fields = read_pod(cluster.home.pod(run.uid, live[-1].uid))
     environ = None if pod_fields is None else environment_beside(pod_fields, rank)
     if pod_fields is None or environ is None:
         raise Conflict(f"Rank {rank} of {name} has just ended.")
+    if pod_fields.get("problem"):
+        raise Conflict(f"{name}: secrets: {pod_fields['problem']}.")
     try:
         ended = subprocess.run(command, env=environ, cwd=pod_fields["workdir"], check=False)
     except OSError as error:

@@ -132,7 +132,7 @@ def run(
         if target.is_kubernetes:
             raise click.UsageError(
                 "--env-file is for runs on this machine; on Kubernetes put the values into a Secret and name it in "
-                "`kubernetes:`, see docs/kubernetes.md."
+                "`secrets`, see docs/secrets.md."
             )
         os.environ.update(read_env_files(env_files))  # which the run gets, as it gets those of the shell
     try:

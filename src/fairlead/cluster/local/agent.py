@@ -36,6 +36,7 @@ from fairlead.cluster.local.pod_files import (
 from fairlead.cluster.local.pod_spec import PodEnvironment, render
 from fairlead.cluster.local.ports import port_for
 from fairlead.cluster.local.probes import Probes
+from fairlead.cluster.local.secret_store import secret_problem
 from fairlead.cluster.local.store import Observation, Store
 from fairlead.cluster.local.tables import PodRow, UnreadableWorkload
 from fairlead.errors import ClusterError, NotFound
@@ -289,6 +290,9 @@ class Agent:
                 gone = f"its environment was removed before it started; `fairlead resume {workload.spec.name}` makes it"
                 self._cancel(row, path, now, gone)
                 return
+        if (problem := secret_problem(self._home.secrets, workload.spec)) is not None:
+            self._cancel(row, path, now, f"{problem}; then `fairlead resume {workload.spec.name}`")
+            return
         if workload.spec.has_rendezvous:
             run_key.create(self._home.run_key(workload.uid))
         spec = self._prepare(workload, pod, environ, packages, now)

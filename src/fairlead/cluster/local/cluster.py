@@ -458,6 +458,11 @@ class LocalCluster:
         # Imported here because only submissions need it.
         from fairlead.cluster.preflight import command_problem, place_problem, workdir_problem
 
+        if spec.secrets or any(source.credentials for source in spec.data.values()):
+            from fairlead.cluster.local.secret_store import secret_problem  # here as few runs have some
+
+            if (problem := secret_problem(self.home.secrets, spec)) is not None:
+                raise InvalidSpec((f"{spec.name}: {problem}.",))
         base = Path.home() if directory is None else directory.absolute()
         if spec.kind == Kind.WORKSPACE:
             workspace = self._with_home(cast("Workspace", spec), base)

@@ -130,6 +130,11 @@ class Home:
         return self.path / "data"
 
     @property
+    def secrets(self) -> Path:
+        """Return the directory of the secrets of this machine; nothing else may hold their values."""
+        return self.path / "secrets"
+
+    @property
     def workspaces(self) -> Path:
         """Return the directory of the homes of workspaces, by team and name; they outlive their workspaces."""
         return self.path / "workspaces"

@@ -204,7 +204,7 @@ class Launchers:
 def _program(spec: Mapping[str, Any]) -> tuple[object, ...]:
     """Return what pods must have in common to be forked from one process."""
     env = tuple(sorted((name, value) for name, value in spec["env"].items() if not is_of_pod(name)))
-    return spec["command"], spec["workdir"], env
+    return spec["command"], spec["workdir"], env, tuple(spec["secrets"])
 
 
 def _ask(process: subprocess.Popen[bytes], request: Mapping[str, str | None]) -> bool:

@@ -19,9 +19,12 @@ from fairlead.cluster.local.home import Home
 from fairlead.cluster.origins import is_run_name
 from fairlead.frozen import dataclass
 from fairlead.runtime import shell_limits
+from fairlead.runtime.paths import below
 from fairlead.runtime.ranks import rank_environment
+from fairlead.runtime.secret_entries import without_secrets
 from fairlead.specs.data import DataMode
 from fairlead.specs.overlay import SET_BY_FAIRLEAD
+from fairlead.specs.secret_reference import as_variables
 from fairlead.specs.training import SET_BY_FRAMEWORK, Elastic
 from fairlead.state.plan import child_uid
 from fairlead.state.snapshot import Pod, Workload
@@ -86,6 +89,8 @@ def render(home: Home, workload: Workload, pod: Pod, around: PodEnvironment) -> 
         "export": [str(PROGRAMS / "experiment_tracking" / "exporter.py")],
         "setup_stamp": str(home.run(workload.uid) / stamp),
         "env": env,
+        # Paths alone: the shim adds their entries to the environment of processes, in memory.
+        "secrets": {name: str(below(home.secrets, name)) for name in as_variables(spec.secrets)},
         "ranks": [
             {"rank": first + local, "local_rank": local, "env": rank_environment(first + local, local, env)}
             for local in range(ranks)
@@ -99,7 +104,7 @@ def render(home: Home, workload: Workload, pod: Pod, around: PodEnvironment) -> 
         "log_max_bytes": spec.logs.max_bytes // LOG_FILES,
         "log_files": LOG_FILES,
         "supervisor": [sys.executable, "-m", "fairlead.control.supervisor", str(home.path)],
-        "supervisor_env": dict(around.own_environ),
+        "supervisor_env": without_secrets(around.own_environ),
         "supervisor_lock": str(home.lock),
         "poke": str(home.socket),
     }
@@ -184,4 +189,5 @@ def _contract(home: Home, workload: Workload, pod: Pod, port: int) -> dict[str, 
         hosts=contract.LOOPBACK,
         key_file=str(home.run_key(workload.uid)),
         data_dir=str(home.data),
+        secrets_dir=str(home.secrets),
     )

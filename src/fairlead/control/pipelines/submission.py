@@ -83,6 +83,7 @@ def as_training(pipeline: Pipeline, home: Home) -> Training:
         setup=pipeline.setup,
         environment=pipeline.environment,
         env=pipeline.env,
+        secrets=pipeline.secrets,
         resources=pipeline.resources,
         checkpoint=pipeline.checkpoint,
         kubernetes=pipeline.kubernetes,

@@ -27,9 +27,11 @@ def child_spec(pipeline: Pipeline, step: Step, variables: Mapping[str, str]) -> 
     if step.sweep is None:
         assert step.training is not None, "a command is no child"
         run = as_run(step.training, step.training.name)
-        return replace(run, env=ours(run), labels={**pipeline.labels, **run.labels})
+        secrets = pipeline.secrets_of(run)
+        return replace(run, env=ours(run), secrets=secrets, labels={**pipeline.labels, **run.labels})
     values = {spec_field.name: getattr(step.sweep, spec_field.name) for spec_field in fields(Sweep)}
-    trial: Trial = replace(step.sweep.trial, env=ours(step.sweep.trial))
+    secrets = pipeline.secrets_of(step.sweep.trial)
+    trial: Trial = replace(step.sweep.trial, env=ours(step.sweep.trial), secrets=secrets)
     return Sweep(**{**values, "trial": trial, "labels": {**pipeline.labels, **step.sweep.labels}})
 
 

@@ -42,7 +42,8 @@ class Source:
         mode: ``mount`` reads files in place, ``copy`` copies them first, ``cache`` keeps bundles, ``stream`` none.
         version: The version that it has to be; None for that of today.
         include: Shell pattern for names of objects; None for all.
-        credentials: Profile of the store's own tools; None for the defaults of the environment.
+        credentials: Directory of a secret with the keys of the store; None for a profile or the environment.
+        profile: Profile of the AWS tools; None for the defaults of the environment.
         directory: Directory of manifests and bundles of this machine.
         limit: Most bytes of bundles in it; None for half of the free disk.
     """
@@ -52,6 +53,7 @@ class Source:
     version: str | None = None
     include: str | None = None
     credentials: str | None = None
+    profile: str | None = None
     directory: Path
     limit: int | None = None
 
@@ -379,7 +381,7 @@ class Data:
         if self._manifest is not None:
             return self._manifest
         source = self._source
-        self._store = open_data(source.url, credentials=source.credentials)
+        self._store = open_data(source.url, credentials=source.credentials, profile=source.profile)
         manifests, wanted = below(source.directory, "manifests"), source.version
         manifest = None if wanted is None else load(below(manifests, f"{wanted}.json"))
         if manifest is None or _is_of_one_object(manifest, source.url):
@@ -418,7 +420,8 @@ class Data:
         """Return the same data and position for a process that was just forked, without this one's threads."""
         copy = Data(self._source, rank=self._rank, world_size=self._world_size)
         copy._manifest = self._manifest
-        copy._store = open_data(self._source.url, credentials=self._source.credentials)
+        own = self._source
+        copy._store = open_data(own.url, credentials=own.credentials, profile=own.profile)
         if isinstance(copy._store, FolderStore) and isinstance(self._store, FolderStore):
             copy._store.root = self._store.root
         copy._seed, copy._epoch, copy._index = self._seed, self._epoch, self._index

@@ -18,6 +18,7 @@ from html import unescape
 from typing import Any, NamedTuple
 from urllib.parse import quote, unquote
 
+from fairlead.runtime.data.credentials import StoreKeys
 from fairlead.runtime.data.http_client import HttpConnection, Response, parts_of_url
 from fairlead.runtime.data.manifest import MOST_ENTRIES, Entry
 from fairlead.runtime.errors import DataChanged, Misuse, StoreUnavailable
@@ -57,25 +58,21 @@ class _Signing(NamedTuple):
 class S3Store:
     """Objects below a prefix of a bucket; methods are for any thread."""
 
-    def __init__(self, url: str, profile: str | None = None) -> None:
+    def __init__(self, url: str, profile: str | None = None, keys: StoreKeys | None = None) -> None:
         self.url = url
         bucket, _, prefix = url.removeprefix("s3://").partition("/")
         if re.fullmatch(r"[a-z0-9][-.a-z0-9]{1,61}[a-z0-9]", bucket) is None:
             raise Misuse(f"data: {url} names no bucket; give s3://BUCKET/PREFIX, where a bucket has lower-case letters")
         self._bucket, self._prefix = bucket, prefix
         self._profile = profile
-        self._region = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION") or _setting(
-            profile, "region"
+        self._region = _variable(keys, "AWS_REGION", "AWS_DEFAULT_REGION") or _setting(profile, "region")
+        self._endpoint = _variable(keys, "AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL") or _setting(
+            profile, "endpoint_url"
         )  # fmt: skip
-        self._endpoint = (
-            os.environ.get("AWS_ENDPOINT_URL_S3")
-            or os.environ.get("AWS_ENDPOINT_URL")
-            or _setting(profile, "endpoint_url")
-        )
         self._local = threading.local()
         self._connections: list[HttpConnection] = []
         self._signing: _Signing | None = None
-        self._source = _credentials(profile)
+        self._source = _credentials(profile) if keys is None else _of_secret(keys)
         self._place()
 
     def entries(self) -> list[Entry]:
@@ -233,11 +230,11 @@ class S3Store:
             if self._source() is None:
                 return StoreUnavailable(
                     f"data: the bucket {self._bucket} does not let everybody {action}, and there are no credentials "
-                    f"({code}); sign in, or name a profile by `credentials`"
+                    f"({code}); sign in, or name a secret with keys by `credentials`"
                 )
             return StoreUnavailable(
                 f"data: these credentials have no right to {action} in the bucket {self._bucket} ({code}); ask its "
-                "owner, or name another profile by `credentials`"
+                "owner, or name a secret with other keys by `credentials`"
             )
         if response.status == 301:
             return StoreUnavailable(f"data: the bucket {self._bucket} is in another region; set AWS_REGION to it")
@@ -315,6 +312,28 @@ def _credentials(profile: str | None) -> Any:
         return S3Credentials(frozen.access_key, frozen.secret_key, frozen.token)
 
     return current
+
+
+def _of_secret(keys: StoreKeys) -> Any:
+    """Return a function for the current credentials of a secret, which are never others of this machine.
+
+    Raises:
+        Misuse: It has none.
+    """
+    names = "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"
+    keys.need(*names)
+
+    def current() -> S3Credentials:
+        key, secret = keys.need(*names)
+        return S3Credentials(key, secret, keys.get("AWS_SESSION_TOKEN"))
+
+    return current
+
+
+def _variable(keys: StoreKeys | None, *names: str) -> str | None:
+    """Return the first of these variables that a secret has, or else this process."""
+    of_secret = (None if keys is None else keys.get(name) for name in names)
+    return next(filter(None, of_secret), None) or next(filter(None, map(os.environ.get, names)), None)
 
 
 def _setting(profile: str | None, name: str) -> str | None:

@@ -59,6 +59,7 @@ def data_of(
         version=fields.get("version"),
         include=fields.get("include"),
         credentials=fields.get("credentials"),
+        profile=fields.get("profile"),
         directory=directory(environ),
         limit=_limit(environ),
     )

@@ -7,12 +7,13 @@ import os
 import re
 import stat
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import islice, product
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 from urllib.parse import unquote, urlsplit
 
+from fairlead.runtime.data.credentials import StoreKeys
 from fairlead.runtime.data.http_client import HttpConnection, Response, parts_of_url
 from fairlead.runtime.data.manifest import MOST_ENTRIES, Entry
 from fairlead.runtime.data.s3 import S3Store
@@ -20,6 +21,7 @@ from fairlead.runtime.errors import DataChanged, Misuse, StoreUnavailable
 from fairlead.runtime.paths import below
 from fairlead.runtime.places import open_place, translated
 
+T = TypeVar("T")
 MOST_FILES = 100_000
 MOST_REDIRECTS = 5
 
@@ -56,23 +58,25 @@ class DataStore(Protocol):
         ...
 
 
-def open_data(url: str, *, credentials: str | None = None) -> DataStore:
+def open_data(url: str, *, credentials: str | None = None, profile: str | None = None) -> DataStore:
     """Return the store of a URL or a path.
 
     Args:
-        credentials: Name of a profile of the store's own tools; None for the defaults of the environment.
+        credentials: Directory of a secret with the keys of the store; None for a profile or the environment.
+        profile: Profile of the AWS tools; None for the defaults of the environment.
 
     Raises:
         MissingExtra: A package for this scheme is not installed.
-        Misuse: The scheme is not known, or the URL is not complete.
+        Misuse: The scheme is not known, the URL is not complete, or the secret has no keys of such a store.
     """
     if "://" not in url or url.startswith("file://"):
         return FolderStore(url)
+    keys = None if credentials is None else StoreKeys(credentials)
     if url.startswith(("s3://", "s3a://")):
-        return S3Store(f"s3://{url.partition('://')[2]}", credentials)
+        return S3Store(f"s3://{url.partition('://')[2]}", profile, keys)
     if url.startswith(("http://", "https://")):
         return HttpStore(url)
-    return LibraryStore(url)
+    return LibraryStore(url, keys)
 
 
 class FolderStore:
@@ -279,16 +283,18 @@ class LibraryStore:
     Its reads take no condition, so the object's metadata is compared after each read.
     """
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, keys: StoreKeys | None = None) -> None:
         self.url = url
+        self._keys = keys
         scheme = urlsplit(url).scheme
         if scheme not in PACKAGES:
             known = ", ".join(f"{name}://" for name in ("s3", "http", "https", "file", *PACKAGES))
             raise Misuse(f"data: {url} has an unknown scheme; give a path, or one of {known}")
-        self._system, self._root = open_place(url, what="data")
+        options = {} if keys is None else keys.options(scheme)
+        self._system, self._root = open_place(url, what="data", options=options)
 
     def entries(self) -> list[Entry]:
-        listed = translated(lambda: self._system.find(self._root, detail=True), f"data: {self.url}")
+        listed = self._asked(lambda: self._system.find(self._root, detail=True))
         if len(listed) > MOST_ENTRIES:
             raise Misuse(f"data: {self.url} has more than {MOST_ENTRIES} objects; join small files into tar files")
         if set(listed) == {self._root}:
@@ -301,9 +307,9 @@ class LibraryStore:
     def get(self, entry: Entry, start: int, stop: int) -> bytes:
         path = f"{self._root}/{entry.key}"
         try:
-            data: bytes = translated(lambda: self._system.cat_file(path, start, stop), f"data: {self.url}")
+            data: bytes = self._asked(lambda: self._system.cat_file(path, start, stop))
             self._system.invalidate_cache()
-            info = translated(lambda: self._system.info(path), f"data: {self.url}")
+            info = self._asked(lambda: self._system.info(path))
         except FileNotFoundError as error:
             raise DataChanged(self.url, entry.key, "was removed") from error
         if _tag(info) != entry.etag or len(data) != stop - start:
@@ -312,6 +318,16 @@ class LibraryStore:
 
     def close(self) -> None:
         """Do nothing, since the library shares its connections."""
+
+    def _asked(self, call: Callable[[], T]) -> T:
+        """Return the store's answer to a call; an error of the library has no value of the secret."""
+        if self._keys is None:
+            return translated(call, f"data: {self.url}")
+        try:
+            return translated(call, f"data: {self.url}")
+        except StoreUnavailable as error:
+            # Without its cause, which a traceback would print.
+            raise StoreUnavailable(self._keys.scrub(str(error))) from None
 
 
 PACKAGES = {"gs": "gcsfs", "az": "adlfs", "abfs": "adlfs", "hf": "huggingface_hub", "memory": "fsspec"}

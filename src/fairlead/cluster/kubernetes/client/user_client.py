@@ -141,6 +141,11 @@ class UserClient:
 
         if (problem := pod_place_problem(spec)) is not None:
             raise InvalidSpec((f"{spec.name}: checkpoint.to: {problem}.",))
+        if spec.secrets or any(source.credentials for source in spec.data.values()):
+            from fairlead.cluster.kubernetes.client.secret_checks import secret_problem  # here, as few runs have any
+
+            if (problem := secret_problem(self.client, spec.team, spec)) is not None:
+                raise InvalidSpec((f"{spec.name}: {problem}.",))
         if isinstance(spec, Replica):
             spec = self._with_model(spec)
             if (problem := pod_model_problem(spec)) is not None:

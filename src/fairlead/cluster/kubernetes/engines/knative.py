@@ -6,6 +6,7 @@ See decision 83.
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from fairlead.cluster.contract import secret_paths
 from fairlead.cluster.kubernetes import names
 from fairlead.cluster.kubernetes.engines.endpoint_port import (
     Handover,
@@ -17,9 +18,11 @@ from fairlead.cluster.kubernetes.engines.endpoint_port import (
     metadata,
 )
 from fairlead.cluster.kubernetes.engines.port import Object, condition
-from fairlead.cluster.kubernetes.engines.server_pod import PORT, shell_command
+from fairlead.cluster.kubernetes.engines.server_pod import PORT, secret_fields, shell_command
 from fairlead.cluster.kubernetes.manifests.endpoints import endpoint_name
+from fairlead.cluster.kubernetes.manifests.pod_environment import SECRETS_DIR
 from fairlead.cluster.kubernetes.manifests.pods import SERVER_SECURITY, literal, server_resources
+from fairlead.cluster.kubernetes.manifests.secret_volumes import OF_ALL, secret_volumes
 from fairlead.specs.endpoint_engines import EndpointEngine
 from fairlead.state.engine_endpoints import EngineEndpoint
 
@@ -76,7 +79,7 @@ def _template(handover: Handover, version: Version) -> Object:
         f"{SCALING}/scale-to-zero-pod-retention-period": f"{spec.scale.idle_s:g}s",
         "serving.knative.dev/progress-deadline": f"{spec.ready_within_s:g}s",
     }
-    env = environment(version, model=spec.model or "")
+    env = {**environment(version, model=spec.model or ""), **secret_paths(spec.secrets, SECRETS_DIR)}
     container: Object = {
         "name": "user-container",
         "image": spec.image,
@@ -86,11 +89,13 @@ def _template(handover: Handover, version: Version) -> Object:
         "readinessProbe": {"httpGet": {"path": spec.probe_path}, "successThreshold": 1},
         "resources": server_resources(spec.replica(), handover.device),
         "securityContext": SERVER_SECURITY,
+        **secret_fields(spec.secrets),
     }
     pod: Object = {
         "timeoutSeconds": max(1, round(spec.timeout_s)),
         "containerConcurrency": spec.max_concurrency or 0,
         "containers": [container],
+        **({"volumes": volumes} if (volumes := secret_volumes(spec.secrets, {}, OF_ALL)) else {}),
     }
     template: Object = {
         "metadata": {"labels": labels(handover.workload, version, EndpointEngine.KNATIVE), "annotations": annotations},

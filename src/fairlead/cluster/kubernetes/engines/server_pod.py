@@ -1,18 +1,22 @@
 """The server pod of engines that create a Deployment from it, KServe and Seldon, and its roll-out's progress."""
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from fairlead.cluster.contract import secret_paths
 from fairlead.cluster.kubernetes import names
 from fairlead.cluster.kubernetes.engines.endpoint_port import Handover, falsity
 from fairlead.cluster.kubernetes.engines.port import Object
 from fairlead.cluster.kubernetes.manifests.affinities import among
 from fairlead.cluster.kubernetes.manifests.overlays import lay_over
+from fairlead.cluster.kubernetes.manifests.pod_environment import SECRETS_DIR
 from fairlead.cluster.kubernetes.manifests.pods import SERVER_SECURITY, contain, literal, server_resources
+from fairlead.cluster.kubernetes.manifests.secret_volumes import OF_ALL, env_from, secret_mounts, secret_volumes
 from fairlead.policy.placement.node_eligibility import tolerations
 from fairlead.specs.overlay import RANKS
+from fairlead.specs.secret_reference import SecretReference
 from fairlead.specs.serving import Serving
 
 PORT = 8080
@@ -27,21 +31,24 @@ def server_pod(handover: Handover, env: Mapping[str, str], *, container: str, po
         port: The name of the server's port.
     """
     spec = handover.target.spec
+    variables = {**env, **secret_paths(spec.secrets, SECRETS_DIR)}
     server: Object = {
         "name": RANKS,
         "image": spec.image,
         "command": shell_command(spec),
-        "env": [{"name": name, "value": literal(value)} for name, value in env.items()],
+        "env": [{"name": name, "value": literal(value)} for name, value in variables.items()],
         "ports": [{"name": port, "containerPort": PORT, "protocol": "TCP"}],
         "readinessProbe": {"httpGet": {"path": spec.probe_path, "port": PORT}},
         "resources": server_resources(spec.replica(), handover.device),
         "securityContext": SERVER_SECURITY,
+        **secret_fields(spec.secrets),
     }
     pod: Object = {
         "terminationGracePeriodSeconds": math.ceil(spec.grace_s),
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
         "containers": [server],
+        **({"volumes": volumes} if (volumes := secret_volumes(spec.secrets, {}, OF_ALL)) else {}),
     }
     if tolerated := tolerations(spec.replica()):
         pod["tolerations"] = tolerated
@@ -55,6 +62,12 @@ def server_pod(handover: Handover, env: Mapping[str, str], *, container: str, po
         if container_["name"] == RANKS:
             container_["name"] = container
     return overlaid
+
+
+def secret_fields(secrets: Sequence[SecretReference]) -> Object:
+    """Return the fields of a server's container by which it gets its Secrets; empty without any."""
+    fields = {"envFrom": env_from(secrets), "volumeMounts": secret_mounts(secrets, {})}
+    return {name: items for name, items in fields.items() if items}
 
 
 def shell_command(spec: Serving) -> list[str]:

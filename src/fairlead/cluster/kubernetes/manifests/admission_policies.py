@@ -21,10 +21,12 @@ from fairlead.cluster.kubernetes.manifests.roles import (
     TEAM_RULES,
 )
 from fairlead.cluster.kubernetes.names import DOMAIN, GATEWAY_NAMESPACE, MANAGED_BY, MANAGER, TEAM
+from fairlead.specs.data import CREDENTIALS, DataSource
 from fairlead.specs.field_types import OverlayField, Section, SectionMap
 from fairlead.specs.keys import OBJECTS
 from fairlead.specs.overlay import MORE_THAN_A_POD, SIDE_MOST
 from fairlead.specs.overlay_allowance import ASK, CAPABILITIES, CAPABILITY, PRIORITY_CLASSES, ROOT, OverlayAllowance
+from fairlead.specs.secret_reference import SECRETS
 
 OVERLAYS = "fairlead-overlays"
 Object = dict[str, Any]
@@ -184,6 +186,35 @@ def _overlays(section: Section, at: str, depth: int) -> Iterator[str]:
                 )
 
 
+def secret_expression() -> str:
+    """Return the CEL expression for the names of Secrets that keys of a spec name, of any kind, joined by commas."""
+    names: dict[str, None] = {}
+    for kind in workload_kinds():
+        names |= dict.fromkeys(_secret_names(OBJECTS[kind], "object.spec", 0))
+    return f'[{", ".join(names)}].filter(n, n != "").join(",")'
+
+
+def _secret_names(section: Section, at: str, depth: int) -> Iterator[str]:
+    """Yield expressions for texts of names joined by commas, empty without any."""
+    for key in section.keys:
+        place = f"{at}.{key.name}"
+        if key.kind == SECRETS:  # NAME, VARIABLE=NAME or VARIABLE=NAME/ENTRY
+            name = 'r.substring(r.indexOf("=") + 1).split("/")[0]'
+            yield f'(has({place}) ? {place}.map(r, {name}).join(",") : "")'
+        elif section.type is DataSource and key.name == CREDENTIALS:
+            yield f'(has({place}) ? {place} : "")'
+        elif isinstance(key.kind, Section):
+            for inner in _secret_names(key.kind, place, depth):
+                yield f'(has({place}) ? {inner} : "")'
+        elif isinstance(key.kind, SectionMap):
+            item = f"s{depth}"
+            for inner in _secret_names(key.kind.item, item, depth + 1):
+                yield (
+                    f"(has({place}) ? {place}.map(k, {place}[k]).map({item}, {inner})"
+                    '.filter(n, n != "").join(",") : "")'
+                )
+
+
 _CONTAINERS = "((has(p.containers) ? p.containers : []) + (has(p.initContainers) ? p.initContainers : []))"
 
 
@@ -217,6 +248,7 @@ def _in_env_from(kind: str) -> str:
 def _variables() -> Iterator[Object]:
     """Yield the variables; each is evaluated when it is first used, with a cost limit of its own."""
     yield _variable("overlays", overlay_expression())
+    yield _variable("of_keys", secret_expression())
     yield _variable("pods", "variables.overlays.filter(o, has(o.spec)).map(o, o.spec)")
     yield _variable("may_create_pods", _may("", "pods", "create"))
     yield _variable("may_overlay", _may(GROUP, plural("Training"), OVERLAY))
@@ -238,7 +270,10 @@ def _variables() -> Iterator[Object]:
         ("config_maps", NAMED_CONFIG_MAPS, config_maps),
         ("accounts", NAMED_ACCOUNTS, (account,)),
     ):
-        yield _variable(f"{what}_text", _named(*texts))
+        text = _named(*texts)
+        if what == "secrets":
+            text = f'[variables.of_keys, {text}].filter(n, n != "").join(",")'
+        yield _variable(f"{what}_text", text)
         yield _variable(
             f"{what}0", f'variables.{what}_text == "" ? [] : variables.{what}_text.split(",")'
         )  # fmt: skip
@@ -260,6 +295,7 @@ def _of_requester() -> Iterator[Object]:
                 test,
                 f'"the pod would use {kind} \\"" + {name} + "\\", for which you need `{verb}` on {resource} "',
                 *_REMEDY,
+                key="" if kind == "Secret" else "kubernetes: ",  # which other keys name too
             )
         yield _validation(
             f"variables.{what}{most}.size() == 0 || variables.may_all",
@@ -355,8 +391,8 @@ def _variable(name: str, expression: str) -> Object:
     return {"name": name, "expression": expression}
 
 
-def _validation(expression: str, *message: str) -> Object:
-    return {"expression": expression, "messageExpression": '"kubernetes: " + ' + " + ".join(message)}
+def _validation(expression: str, *message: str, key: str = "kubernetes: ") -> Object:
+    return {"expression": expression, "messageExpression": " + ".join((dumps(key), *message))}
 
 
 def _rule(groups: tuple[str, ...], resources: tuple[str, ...], operations: tuple[str, ...]) -> Object:

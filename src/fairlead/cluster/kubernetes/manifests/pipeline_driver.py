@@ -185,6 +185,7 @@ def _run_of(pipeline: Pipeline, what: str, *, env: Mapping[str, str], resources:
         workdir=pipeline.workdir,
         setup=pipeline.setup,
         env={**pipeline.env, **env},
+        secrets=pipeline.secrets,
         resources=resources,
         kubernetes=pipeline.kubernetes,
         grace_s=grace_s,

@@ -20,6 +20,7 @@ MEMBERS_DIR = f"{LOCAL}/members"
 WORK_DIR = f"{LOCAL}/work"
 KEY_FILE = f"{LOCAL}/key"
 DATA_DIR = f"{LOCAL}/data"
+SECRETS_DIR = f"{HOME}/secrets"
 USER_HOME = f"{LOCAL}/home"
 RUNTIME_DIR = f"{HOME}/runtime"
 RUNTIME = f"{RUNTIME_DIR}/runtime.pyz"
@@ -53,6 +54,7 @@ def environment(workload: Workload, create: CreatePod, *, checkpoint_to: str | N
         listen="0.0.0.0",
         key_file=KEY_FILE,
         data_dir=DATA_DIR,
+        secrets_dir=SECRETS_DIR,
     )
     if workload.gang.elastic is Elastic.IN_PLACE:
         env["FAIRLEAD_MEMBERS_DIR"] = MEMBERS_DIR

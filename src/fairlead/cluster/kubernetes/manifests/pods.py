@@ -13,6 +13,7 @@ from fairlead.cluster.kubernetes.manifests import pod_environment as contract
 from fairlead.cluster.kubernetes.manifests.affinities import REQUIRED
 from fairlead.cluster.kubernetes.manifests.overlays import lay_over
 from fairlead.cluster.kubernetes.manifests.run_keys import KEY
+from fairlead.cluster.kubernetes.manifests.secret_volumes import env_from, secret_mounts, secret_volumes
 from fairlead.cluster.kubernetes.manifests.workdir import parts_digest
 from fairlead.cluster.kubernetes.system_namespaces import SystemNamespaces
 from fairlead.frozen import dataclass
@@ -144,7 +145,9 @@ def render_pod(
         )
     if _is_told(workload):
         ranks["volumeMounts"].append({"name": "fairlead-family", "mountPath": FAMILY_DIR, "readOnly": True})
-    ranks["volumeMounts"] += _claim_mounts(spec)
+    ranks["volumeMounts"] += [*_claim_mounts(spec), *secret_mounts(spec.secrets, spec.data)]
+    if sources := env_from(spec.secrets):
+        ranks["envFrom"] = sources
     if isinstance(spec, Replica):
         ranks |= _served(spec)
     pod: dict[str, Any] = {
@@ -331,6 +334,7 @@ def _volumes(workload: Workload, settings: PodSettings, memory: str | int) -> li
         volumes.append({"name": "fairlead-workdir", "projected": {"sources": parts}})
     claims = sorted({source.claim: None for source in spec.data.values() if source.claim is not None})
     volumes += [{"name": _claim_volume(claim), "persistentVolumeClaim": {"claimName": claim}} for claim in claims]
+    volumes += secret_volumes(spec.secrets, spec.data)
     if _is_told(workload):
         file, field = FAMILY_FILE.rpartition("/")[2], f"metadata.annotations['{names.FAMILY}']"
         items = [{"path": file, "fieldRef": {"fieldPath": field}}]
