@@ -19,7 +19,6 @@ WITHOUT_JSON = {
     "prices",
     "keys",
     "secrets",
-    "secrets",
     "image",
     "metrics",
     "model",

@@ -51,7 +51,10 @@ class Container:
     def program(self, *lines: str) -> None:
         (self.path / "image" / "program.py").write_text("\n".join(lines))
 
-    def start(self, command: str, *, ranks: int = 1, setup: str | None = None, **told: Any) -> subprocess.Popen[str]:
+    def start(
+        self, command: str, *, ranks: int = 1, setup: str | None = None, of_secrets: dict[str, str] | None = None,
+        **told: Any,
+    ) -> subprocess.Popen[str]:  # fmt: skip
         instructions = {
             "uid": f"uid-{os.getpid()}-{self.path.name}", "workdir": None, "parts": None, "ranks": list(range(ranks)),
             "threads": 1, "launch": "auto", "grace_s": 5.0, "log_max_bytes": 1 << 20, "log_files": 1,
@@ -69,6 +72,7 @@ class Container:
             "FAIRLEAD_INSTRUCTIONS": json.dumps(instructions),
             "FAIRLEAD_COMMAND": command,
             **({} if setup is None else {"FAIRLEAD_SETUP": setup}),
+            **(of_secrets or {}),
         }
         argv = [self.python, "-I", "-S", str(self.runtime), "run"]
         return subprocess.Popen(argv, env=env, cwd=self.path / "image", stdout=subprocess.PIPE, text=True)
@@ -171,6 +175,17 @@ def test_a_command_that_enters_the_pod_has_what_the_rank_was_given(container: Co
     assert (none.returncode, none.stderr) == (125, "rank 2 does not run here now\n")
     process.terminate()
     process.communicate(timeout=TIMEOUT_S)
+
+
+def test_variables_of_a_secret_reach_ranks_and_are_in_no_file_of_the_pod(container: Container) -> None:
+    own = {"API_KEY": "m4rk3d-value"}
+    command = "test ${#API_KEY} = 12; echo $?; ls $FAIRLEAD_POD_DIR"
+    code, out = container.run(command, of_secrets=own, setup='test -n "$API_KEY"')
+    assert code == 0
+    assert out.startswith("0| 0\n")
+    assert "0| pod.json\n" in out
+    files = [path for path in container.path.rglob("*") if path.is_file()]
+    assert [path for path in files if b"m4rk3d" in path.read_bytes()] == []
 
 
 def test_a_failed_setup_is_told_and_no_rank_is_started(container: Container) -> None:
