@@ -20,10 +20,11 @@ FORMS = {
 PROGRAM = """
 import os, sys
 import fairlead
-assert os.environ["API_KEY"] == "m4rk3d/+key=1"
-assert open(os.environ["KEY_FILE"]).read() == "m4rk3d file\\n"
+assert len(os.environ["API_KEY"]) == 13
+assert len(open(os.environ["KEY_FILE"]).read()) == 12
 assert os.path.exists(os.environ["CERTS"] + "/key.pem")
 with fairlead.run() as run:
+    run.resume(seen={})
     for step in range(3):
         run.progress(step, loss=1.0 / (step + 1))
         run.checkpoint(step)
@@ -50,9 +51,9 @@ SWEEP = """
 kind: Sweep
 name: tries
 objective: loss
-parameters: {x: [1, 2]}
+parameters: {x: 1 | 2}
 trials: 2
-trial: {run: python train.py, secrets: [api, KEY_FILE=certs/key.pem, CERTS=certs]}
+trial: {run: "python train.py {{x}}", secrets: [api, KEY_FILE=certs/key.pem, CERTS=certs]}
 """
 
 

@@ -94,7 +94,7 @@ OF_EACH_KIND: list[tuple[str, dict[str, Any]]] = [
     ("Training", {"run": "x", "secrets": ["KEY=HERE"]}),
     ("Training", {"run": "x", "data": {"a": {"from": "s3://b/c", "credentials": "HERE"}}}),
     ("Serving", {"run": "x", "secrets": ["HERE"]}),
-    ("Sweep", {"parameters": {"x": [1, 2]}, "trial": {"run": "x", "secrets": ["HERE"]}}),
+    ("Sweep", {"parameters": {"x": "1 | 2"}, "trial": {"run": "x", "secrets": ["HERE"]}}),
     ("Pipeline", {"secrets": ["HERE"], "steps": {"a": {"run": "x"}}}),
     ("Pipeline", {"steps": {"a": {"training": {"run": "x", "secrets": ["HERE"]}}}}),
     ("Pipeline", {"steps": {"a": {"training": {"run": "x", "data": {
