@@ -45,7 +45,7 @@ def secrets() -> None:
 
 @secrets.command("set")
 @click.argument("name", type=SecretName())
-@click.argument("variables", metavar="[VARIABLE]...", nargs=-1)
+@click.argument("variable", metavar="[VARIABLE]...", nargs=-1)
 @click.option(
     "--from-file", "files", metavar="[KEY=]PATH", multiple=True, help="An entry with the content of a file; repeatable."
 )
@@ -57,7 +57,7 @@ def secrets() -> None:
     help="An entry with the value of a variable; repeatable.",
 )
 @json_option
-def set_(name: str, variables: tuple[str, ...], files: tuple[str, ...], environ: tuple[str, ...], json_: bool) -> None:
+def set_(name: str, variable: tuple[str, ...], files: tuple[str, ...], environ: tuple[str, ...], json_: bool) -> None:
     """Set the secret NAME to these entries, in place of any that it had.
 
     The value of each VARIABLE is typed without being shown, or is standard input where that is no terminal. Values are
@@ -65,22 +65,22 @@ def set_(name: str, variables: tuple[str, ...], files: tuple[str, ...], environ:
     """
     store, entries = _store(), {}
     store.path(name)  # refuses the name before values are typed
-    for variable in variables:
-        if "=" in variable:
-            variable = variable.partition("=")[0]
+    for word in variable:
+        if "=" in word:
+            own = word.partition("=")[0]
             raise InvalidArgument(
                 f"Values are never arguments: this one is in the shell's history and was visible to every user of the "
-                f"machine, so have it replaced. Give `fairlead secrets set {name} {variable}`, and type it."
+                f"machine, so have it replaced. Give `fairlead secrets set {name} {own}`, and type it."
             )
     for option in files:
         key, equals, path = option.partition("=")
         path = path if equals else key
         _add(entries, key if equals else Path(path).name, _content(path))
-    for variable in environ:
-        if variable not in os.environ:
-            raise InvalidArgument(f"--from-env {variable}: the variable is not set in this shell.")
-        _add(entries, variable, os.environb[os.fsencode(variable)])
-    typed = [*variables]
+    for exported in environ:
+        if exported not in os.environ:
+            raise InvalidArgument(f"--from-env {exported}: the variable is not set in this shell.")
+        _add(entries, exported, os.environb[os.fsencode(exported)])
+    typed = [*variable]
     if not typed and not entries:
         raise InvalidArgument(
             f"Name a variable, such as `fairlead secrets set {name} API_KEY`, or give `--from-file KEY=PATH` or "
@@ -88,8 +88,8 @@ def set_(name: str, variables: tuple[str, ...], files: tuple[str, ...], environ:
         )
     if len(typed) > 1 and not sys.stdin.isatty():
         raise InvalidArgument("Standard input is the value of one VARIABLE; give others by `--from-file`.")
-    for variable in typed:
-        _add(entries, variable, _typed(variable))
+    for key in typed:
+        _add(entries, key, _typed(key))
     store.write(name, entries)
     if json_:
         print(as_json({"name": name, "entries": sorted(entries)}))
@@ -112,17 +112,17 @@ def list_(json_: bool) -> None:
 
 
 @secrets.command("rm")
-@click.argument("names", metavar="NAME...", nargs=-1, required=True, type=SecretName())
+@click.argument("name", metavar="NAME...", nargs=-1, required=True, type=SecretName())
 @json_option
-def rm(names: tuple[str, ...], json_: bool) -> None:
-    """Remove secrets. Runs that have started keep their variables; runs that wait for one fail when they start."""
+def rm(name: tuple[str, ...], json_: bool) -> None:
+    """Remove the secrets NAME. Started runs keep their variables; runs that wait for one fail when they start."""
     store = _store()
-    for name in names:
-        store.remove(name)
+    for secret in name:
+        store.remove(secret)
     if json_:
-        print(as_json({"removed": list(names)}))
+        print(as_json({"removed": list(name)}))
         return
-    message(f"{plural(len(names), 'secret')} removed.")
+    message(f"{plural(len(name), 'secret')} removed.")
 
 
 def _store() -> "SecretStore":

@@ -1,7 +1,7 @@
 """Renders the Secrets of a run into its pods: as variables of the container, or as files. Pure.
 
 A pod refers to a Secret of its own namespace; kubelet reads it, and neither Fairlead's objects nor its operator has a
-value. A Secret that is missing keeps the container from starting, with its name in the pod's status. See decision 251.
+value. A Secret that is missing keeps the container from starting, with its name in the pod's status. See decision 253.
 """
 
 import hashlib
