@@ -146,6 +146,10 @@ def test_operators_that_lead_beside_each_other_are_named(
     plane.request("POST", f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases", other)
     with operating(access, HOME) as operator:
         until(lambda: operator.election.is_leader)
+        assert "leaders" not in findings(kubeconfig, "here", 0), "tenants may write Leases in their namespaces"
+        space = f"/api/v1/namespaces/{namespace}"
+        labelled = {"metadata": {"labels": {"fairlead.dev/operator": "enabled"}}}
+        plane.request("PATCH", space, labelled, kind="merge-patch+json")
         found = findings(kubeconfig, "here", 1)["leaders"]
         assert operator.election.identity in found["says"]
         assert f"another in {namespace}" in found["says"]

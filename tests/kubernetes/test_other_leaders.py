@@ -32,6 +32,7 @@ class Cluster:
 
     def __init__(self, *leases: dict[str, Any]) -> None:
         self.leases = leases
+        self.labelled = {"away", "old"}
         self.told: list[EventRecord] = []
         self.refusal: ApiError | None = None
         self.leads = True
@@ -39,6 +40,9 @@ class Cluster:
         self.found = OtherLeaders(client, recorder, "home", may_act=lambda: self.leads)
 
     def items(self, path: str, query: dict[str, str]) -> list[dict[str, Any]]:
+        if path.endswith("/namespaces"):
+            assert query == {"labelSelector": "fairlead.dev/operator=enabled"}
+            return [{"metadata": {"name": name}} for name in sorted(self.labelled)]
         assert query == {"fieldSelector": "metadata.name=fairlead-operator"}
         if self.refusal is not None:
             raise self.refusal
@@ -64,7 +68,7 @@ def test_another_leader_is_named_in_the_log_and_by_an_event_of_the_lease(caplog:
         (note,) = cluster.look()
     assert "there in namespace away" in note
     assert "all with `--namespace home` take turns" in note
-    assert [each.getMessage() for each in caplog.records] == [note]
+    assert [each.getMessage() for each in caplog.records if "label" not in each.getMessage()] == [note]
     (record,) = cluster.told
     assert record.is_warning
     assert record.regarding == {
@@ -97,6 +101,26 @@ def test_operators_of_separate_namespaces_are_none_of_each_others_business(
 
 def test_a_lease_that_ran_out_or_was_released_is_no_leader() -> None:
     assert Cluster(lease("home", "here"), lease("away", "there", age_s=600.0), lease("old", "")).look() == []
+
+
+def test_a_lease_that_a_tenant_wrote_in_a_namespace_of_his_own_is_no_leader() -> None:
+    cluster = Cluster(lease("home", "here"), lease("tenant", "forged"))
+    assert cluster.look() == []
+    cluster.labelled.add("tenant")
+    assert len(cluster.look()) == 1, "an administrator labelled it"
+
+
+def test_an_operator_that_others_do_not_see_says_once_how_they_would(caplog: pytest.LogCaptureFixture) -> None:
+    cluster = Cluster(lease("home", "here"))
+    with caplog.at_level(logging.WARNING, "fairlead.operator"):
+        cluster.look()
+        cluster.look()
+    (record,) = caplog.records
+    assert record.getMessage().endswith("kubectl label namespace home fairlead.dev/operator=enabled")
+    caplog.clear()
+    cluster.labelled.add("home")
+    cluster.look()
+    assert not caplog.records
 
 
 def test_nothing_is_said_by_one_that_does_not_lead() -> None:

@@ -2,6 +2,8 @@
 
 Operators with the same Lease take turns. Those with Leases in separate namespaces do not know of each other: both lead,
 and decide on the same runs, by policies that may differ.
+
+A Lease counts in namespaces of operators alone, since tenants write Leases in theirs.
 """
 
 import logging
@@ -10,8 +12,8 @@ from collections.abc import Callable
 from functools import partial
 
 from fairlead.cluster.kubernetes.api.client import ApiError, Client
-from fairlead.cluster.kubernetes.client.operator_lease import API, in_conflict, leaders
-from fairlead.cluster.kubernetes.names import LEASE
+from fairlead.cluster.kubernetes.client.operator_lease import API, in_conflict, labelled_namespaces, leaders
+from fairlead.cluster.kubernetes.names import LEASE, OPERATORS
 from fairlead.cluster.kubernetes.operator.controller import Controller, Turn
 from fairlead.cluster.kubernetes.operator.events.event_recorder import EventRecord, EventRecorder
 from fairlead.cluster.kubernetes.operator.pods.pod_agent import Agent
@@ -40,6 +42,7 @@ class OtherLeaders(Controller):
         self._may_act = may_act
         self._next_at = float("-inf")
         self._warned: tuple[str, float] = ("", 0.0)
+        self._is_unlabelled = False
 
     def act(self, turn: Turn) -> None:
         """Queue the next look, if it is time."""
@@ -50,7 +53,8 @@ class OtherLeaders(Controller):
 
     def _look(self, agent: Agent, now: float) -> None:
         try:
-            known = leaders(self._client)
+            counted = labelled_namespaces(self._client)
+            known = leaders(self._client, counted | {self._namespace})
         except ApiError as error:
             if error.status != 403:
                 raise
@@ -60,6 +64,12 @@ class OtherLeaders(Controller):
         own = next((leader for leader in known if leader.namespace == self._namespace), None)
         if own is None or not self._may_act():
             return
+        if self._namespace not in counted and not self._is_unlabelled:
+            log.warning(
+                "other operators do not see this one, since its namespace is not labelled as one of operators: "
+                "kubectl label namespace %s %s=enabled", self._namespace, OPERATORS,
+            )  # fmt: skip
+        self._is_unlabelled = self._namespace not in counted
         others = [leader for leader in known if leader is not own and in_conflict(own, leader)]
         if not others:
             self._warned = "", now

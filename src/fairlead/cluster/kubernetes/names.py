@@ -72,6 +72,8 @@ SIZES = f"{DOMAIN}/sizes"
 COSTS = f"{DOMAIN}/costs"
 PLACEHOLDER_CLASS = "fairlead-placeholder"
 SYSTEM_NAMESPACE, LEASE = "fairlead-system", "fairlead-operator"
+# Label of a namespace, which administrators alone write: "enabled" where operators have their Leases.
+OPERATORS = f"{DOMAIN}/operator"
 # The gateways of endpoints, in a separate namespace, and the object that has their routes.
 GATEWAY = GATEWAY_NAMESPACE = "fairlead-gateway"
 ROUTES, DEMAND = "fairlead-routes", "demand"

@@ -9,7 +9,7 @@ from fairlead.cluster.kubernetes.api.client import ApiError, Client, Object
 from fairlead.cluster.kubernetes.api.resource_slices import are_offered, list_slices
 from fairlead.cluster.kubernetes.client.cluster_inventory import Found, by_name, look_around
 from fairlead.cluster.kubernetes.client.discovery import Operator, operator_of
-from fairlead.cluster.kubernetes.client.operator_lease import in_conflict, leaders
+from fairlead.cluster.kubernetes.client.operator_lease import in_conflict, leaders, operator_namespaces
 from fairlead.cluster.kubernetes.client.permissions import Right, missing, say, who_am_i
 from fairlead.cluster.kubernetes.manifests.crds import GROUP, definitions, with_fewer_rules
 from fairlead.cluster.kubernetes.manifests.install import VERSION
@@ -186,7 +186,7 @@ def _operator(operator: Operator, context: str, version: str) -> Finding:
 def _leaders(client: Client) -> list[Finding]:
     """Return a finding if several operators lead, each by a Lease of a namespace of its own."""
     try:
-        holders = leaders(client)
+        holders = leaders(client, operator_namespaces(client))
     except ApiError as error:
         if error.status != 403:
             raise

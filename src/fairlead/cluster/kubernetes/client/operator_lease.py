@@ -1,13 +1,21 @@
-"""Reads from the Lease which operator currently manages a cluster's runs."""
+"""Reads from the Lease which operator currently manages a cluster's runs.
+
+Whoever may edit a namespace can write such a Lease there. So one counts only in a namespace of operators, by what
+administrators alone write: the usual one, that of the installation, and those labelled ``fairlead.dev/operator=enabled``.
+
+See decision 245.
+"""
 
 import time
+from collections.abc import Collection
 from typing import Any
 
 from fairlead.cluster.kubernetes.api.client import ApiError, Client
 from fairlead.cluster.kubernetes.api.objects import seconds
+from fairlead.cluster.kubernetes.client.installation import installed_in
 from fairlead.cluster.kubernetes.client.karmada import is_karmada, undispatched
 from fairlead.cluster.kubernetes.lease_contents import DURATION_S, debts_on
-from fairlead.cluster.kubernetes.names import LEASE, POLICY, SYSTEM_NAMESPACE, TROUBLE, WATCHES
+from fairlead.cluster.kubernetes.names import LEASE, OPERATORS, POLICY, SYSTEM_NAMESPACE, TROUBLE, WATCHES
 from fairlead.errors import ClusterError
 from fairlead.frozen import dataclass
 from fairlead.policy.queue.team_debts import DebtRecord
@@ -60,14 +68,41 @@ def holder_of(client: Client, namespace: str, *, patience_s: float | None = None
     return holder if holder is not None and holder.leads else None
 
 
-def leaders(client: Client) -> list[LeaseHolder]:
-    """Return the operators that hold a valid Lease in any namespace.
+def labelled_namespaces(client: Client) -> frozenset[str]:
+    """Return the usual namespace of operators, and those that an administrator labelled as such.
+
+    Raises:
+        ApiError: The namespaces may not be listed.
+    """
+    labelled = client.items("/api/v1/namespaces", {"labelSelector": f"{OPERATORS}=enabled"})
+    return frozenset({SYSTEM_NAMESPACE, *(str(space["metadata"]["name"]) for space in labelled)})
+
+
+def operator_namespaces(client: Client) -> frozenset[str]:
+    """Return the namespaces in which the Lease of an operator counts, as far as the user may see them.
+
+    Raises:
+        ClusterError: The API server does not answer.
+    """
+    installed = installed_in(client)
+    try:
+        labelled = labelled_namespaces(client)
+    except ApiError as error:
+        if error.status != 403:
+            raise
+        labelled = frozenset({SYSTEM_NAMESPACE})
+    return labelled | {installed} if installed else labelled
+
+
+def leaders(client: Client, namespaces: Collection[str]) -> list[LeaseHolder]:
+    """Return the operators that hold a valid Lease in these namespaces.
 
     Raises:
         ApiError: The Leases of the cluster may not be listed.
     """
     leases = client.items(f"{API}/leases", {"fieldSelector": f"metadata.name={LEASE}"})
-    holders = [holder for lease in leases if (holder := _holder(lease)) is not None and holder.leads]
+    counted = [lease for lease in leases if lease["metadata"].get("namespace") in namespaces]
+    holders = [holder for lease in counted if (holder := _holder(lease)) is not None and holder.leads]
     return sorted(holders, key=lambda holder: holder.namespace)
 
 
@@ -129,10 +164,12 @@ def rules_of(leader: LeaseHolder | None) -> SchedulingPolicy:
 
 
 def _leases(client: Client) -> list[dict[str, Any]]:
-    """Return the Lease of the usual namespace, or otherwise those of all namespaces."""
+    """Return the Lease of the usual namespace, or otherwise those of the other namespaces of operators."""
     usual = _lease(client, SYSTEM_NAMESPACE, 5.0)
-    anywhere = {"fieldSelector": f"metadata.name={LEASE}"}
-    return [usual] if usual is not None else list(client.items(f"{API}/leases", anywhere))
+    if usual is not None:
+        return [usual]
+    others = sorted(operator_namespaces(client) - {SYSTEM_NAMESPACE})
+    return [lease for namespace in others if (lease := _lease(client, namespace, 5.0)) is not None]
 
 
 def _lease(client: Client, namespace: str, patience_s: float | None) -> dict[str, Any] | None:

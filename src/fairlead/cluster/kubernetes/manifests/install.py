@@ -25,7 +25,7 @@ from fairlead.cluster.kubernetes.manifests.roles import (
     render_operator_bindings,
     render_roles,
 )
-from fairlead.cluster.kubernetes.names import MANAGED_BY, MANAGER
+from fairlead.cluster.kubernetes.names import MANAGED_BY, MANAGER, OPERATORS
 from fairlead.cluster.kubernetes.system_namespaces import DEFAULT, SystemNamespaces
 from fairlead.frozen import dataclass
 from fairlead.gateway.proxying.programs import PYTHON
@@ -151,7 +151,7 @@ def _versioned(content: dict[str, Any], settings: InstallSettings) -> dict[str, 
 
 def _namespace(settings: InstallSettings) -> dict[str, Any]:
     levels = {f"pod-security.kubernetes.io/{mode}": "restricted" for mode in ("enforce", "audit", "warn")}
-    metadata = {"name": settings.namespace, "labels": {MANAGED_BY: MANAGER, **levels}}
+    metadata = {"name": settings.namespace, "labels": {MANAGED_BY: MANAGER, OPERATORS: "enabled", **levels}}
     return {"apiVersion": "v1", "kind": "Namespace", "metadata": metadata}
 
 
