@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 
+from fairlead.cluster.kubernetes.names import segment
 from fairlead.policy.kinds.table import KINDS
 from fairlead.specs.keys import API_VERSION
 
@@ -53,5 +54,5 @@ def objects_path(kind: str, namespace: str | None = None, name: str | None = Non
     """Return the path of all objects of a kind, of those in a namespace, or of one object."""
     if namespace is None:
         return f"/apis/{API_VERSION}/{plural(kind)}"
-    path = f"/apis/{API_VERSION}/namespaces/{namespace}/{plural(kind)}"
-    return path if name is None else f"{path}/{name}"
+    path = f"/apis/{API_VERSION}/namespaces/{segment(namespace)}/{plural(kind)}"
+    return path if name is None else f"{path}/{segment(name)}"

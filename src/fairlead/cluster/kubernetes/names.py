@@ -3,6 +3,7 @@
 import re
 from collections.abc import Mapping
 from typing import Any
+from urllib.parse import quote
 
 from fairlead.specs.engines import Engine
 from fairlead.specs.gang import GangSpec
@@ -100,6 +101,15 @@ AUTOSCALER_STATUS = "cluster-autoscaler-status"
 def is_object_name(text: str) -> bool:
     """Return whether an object can have this name, so that it may be used in the path of a request."""
     return re.fullmatch(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?", text) is not None
+
+
+def segment(name: str) -> str:
+    """Return a name as one part of the path of a request; a client refuses a path with one that no object can have.
+
+    Names come from users, owner references and labels too, none of which the API server checks as it does names. It
+    decodes a path before it divides it, so that ``a%2Fstatus`` would lead to the status of ``a`` as ``a/status`` does.
+    """
+    return quote(name, safe=":", errors="replace")
 
 
 def host_name(spec: GangSpec, attempt: int, index: int) -> str:

@@ -6,6 +6,7 @@ from enum import StrEnum
 from typing import Any
 
 from fairlead.cluster.kubernetes.api.client import APPLY, MANAGER, ApiError, Client, Object
+from fairlead.cluster.kubernetes.names import segment
 from fairlead.errors import ClusterError
 from fairlead.frozen import dataclass
 
@@ -54,7 +55,7 @@ class Place:
     def path(self) -> str:
         """Path of the object."""
         root = f"/apis/{self.group}/{self.version}" if self.group else f"/api/{self.version}"
-        where = "" if self.namespace is None else f"/namespaces/{self.namespace}"
+        where = "" if self.namespace is None else f"/namespaces/{segment(self.namespace)}"
         return f"{root}{where}/{self.resource}/{self.name}"
 
     def __str__(self) -> str:

@@ -3,7 +3,7 @@
 import json
 
 from fairlead.cluster.kubernetes.api.client import ApiError, Client, Object
-from fairlead.cluster.kubernetes.names import ACCESS_KEYS, MANAGED_BY, MANAGER
+from fairlead.cluster.kubernetes.names import ACCESS_KEYS, MANAGED_BY, MANAGER, segment
 from fairlead.cluster.kubernetes.workloads.team_keys import read_keys
 from fairlead.errors import Conflict, NotFound
 from fairlead.state.access_keys import AccessKey, too_many
@@ -88,4 +88,4 @@ def _configmap(client: Client, team: str) -> Object | None:
 
 
 def _place(team: str) -> str:
-    return f"/api/v1/namespaces/{team}/configmaps"
+    return f"/api/v1/namespaces/{segment(team)}/configmaps"

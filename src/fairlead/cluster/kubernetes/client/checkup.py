@@ -14,6 +14,7 @@ from fairlead.cluster.kubernetes.client.permissions import Right, missing, say, 
 from fairlead.cluster.kubernetes.manifests.crds import GROUP, definitions, with_fewer_rules
 from fairlead.cluster.kubernetes.manifests.install import VERSION
 from fairlead.cluster.kubernetes.manifests.roles import OPERATOR
+from fairlead.cluster.kubernetes.names import segment
 from fairlead.errors import ClusterError
 
 OLDEST = (1, 31)
@@ -104,7 +105,7 @@ def _rights(client: Client, user: str, namespace: str) -> Finding:
 
 def _namespace(client: Client, namespace: str) -> Finding:
     try:
-        space = client.get(f"/api/v1/namespaces/{namespace}")
+        space = client.get(f"/api/v1/namespaces/{segment(namespace)}")
     except ApiError as error:
         if error.status == 404:
             says, remedy = f"there is no namespace {namespace}", f"kubectl create namespace {namespace}"

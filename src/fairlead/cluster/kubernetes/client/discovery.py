@@ -14,7 +14,7 @@ from fairlead.cluster.kubernetes.client.operator_lease import LeaseHolder, holde
 from fairlead.cluster.kubernetes.devices import DRA
 from fairlead.cluster.kubernetes.manifests.install import VERSION
 from fairlead.cluster.kubernetes.manifests.roles import OPERATOR
-from fairlead.cluster.kubernetes.names import SYSTEM_NAMESPACE
+from fairlead.cluster.kubernetes.names import SYSTEM_NAMESPACE, segment
 from fairlead.errors import ClusterError
 from fairlead.frozen import dataclass
 
@@ -157,7 +157,7 @@ def _nodes(client: Client) -> list[Object] | None:
 
 def _deployment(client: Client, namespace: str) -> Object | None:
     try:
-        return client.get(f"/apis/apps/v1/namespaces/{namespace}/deployments/{OPERATOR}")
+        return client.get(f"/apis/apps/v1/namespaces/{segment(namespace)}/deployments/{OPERATOR}")
     except ApiError as error:
         if error.status != 404:
             raise

@@ -20,7 +20,7 @@ from fairlead.cluster.kubernetes.manifests.crds import with_fewer_rules
 from fairlead.cluster.kubernetes.manifests.install import VERSION, InstallSettings, render_install
 from fairlead.cluster.kubernetes.manifests.karmada import render_karmada
 from fairlead.cluster.kubernetes.manifests.roles import OPERATOR
-from fairlead.cluster.kubernetes.names import MANAGED_BY, MANAGER
+from fairlead.cluster.kubernetes.names import MANAGED_BY, MANAGER, segment
 from fairlead.errors import ClusterError, Conflict, NotAllowed
 
 ESTABLISHED_S = 30.0
@@ -242,7 +242,7 @@ def _is_rolled_out(deployment: Object) -> bool:
 def _why_not_ready(client: Client, place: Place) -> str:
     """Return the reason given by the pods or the Deployment."""
     query = {"labelSelector": f"app.kubernetes.io/name={OPERATOR}"}
-    for pod in client.items(f"/api/v1/namespaces/{place.namespace}/pods", query):
+    for pod in client.items(f"/api/v1/namespaces/{segment(place.namespace)}/pods", query):
         status = pod.get("status") or {}
         for container in status.get("containerStatuses") or ():
             waiting: dict[str, Any] = (container.get("state") or {}).get("waiting") or {}

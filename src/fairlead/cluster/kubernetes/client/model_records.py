@@ -10,7 +10,7 @@ from dataclasses import asdict, replace
 from typing import TypeVar
 
 from fairlead.cluster.kubernetes.api.client import ApiError, Client, Object
-from fairlead.cluster.kubernetes.names import MANAGED_BY, MANAGER, MODELS
+from fairlead.cluster.kubernetes.names import MANAGED_BY, MANAGER, MODELS, segment
 from fairlead.cluster.model_versions import is_same, updated
 from fairlead.errors import ClusterError, Conflict, NotFound
 from fairlead.specs.goal import Goal
@@ -128,7 +128,7 @@ def _configmap(client: Client, namespace: str) -> Object | None:
 
 
 def _place(namespace: str) -> str:
-    return f"/api/v1/namespaces/{namespace}/configmaps"
+    return f"/api/v1/namespaces/{segment(namespace)}/configmaps"
 
 
 def _key(version: ModelVersion) -> str:

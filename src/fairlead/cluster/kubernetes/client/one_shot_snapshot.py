@@ -13,7 +13,7 @@ from fairlead.cluster.kubernetes.informers.node_history import histories_there
 from fairlead.cluster.kubernetes.informers.pod_status import stray
 from fairlead.cluster.kubernetes.informers.snapshot_cache import SnapshotCache
 from fairlead.cluster.kubernetes.informers.vertical_recommendations import read_recommendations
-from fairlead.cluster.kubernetes.names import RUN_UID
+from fairlead.cluster.kubernetes.names import RUN_UID, segment
 from fairlead.cluster.kubernetes.workloads.run_record import TrainingObject
 from fairlead.cluster.kubernetes.workloads.workload_api import items_of
 from fairlead.policy.health.node_faults import with_health
@@ -65,7 +65,7 @@ class OneShotSnapshot:
         """Return the pods of a run: its latest gang, and remaining pods of earlier ones; none of another cluster."""
         if training.cluster:
             return ()
-        path = f"/api/v1/namespaces/{training.namespace}/pods"
+        path = f"/api/v1/namespaces/{segment(training.namespace)}/pods"
         for content in self._client.items(path, {"labelSelector": f"{RUN_UID}={training.uid}"}):
             self._view.pods.put(content)
         objects = self._view.pods_of_object(training).values()

@@ -1,7 +1,8 @@
 """Reads from the Lease which operator currently manages a cluster's runs.
 
 Whoever may edit a namespace can write such a Lease there. So one counts only in a namespace of operators, by what
-administrators alone write: the usual one, that of the installation, and those labelled ``fairlead.dev/operator=enabled``.
+administrators alone write: the usual one, that of the installation, and those with the label
+``fairlead.dev/operator=enabled``.
 
 See decision 245.
 """
@@ -15,7 +16,7 @@ from fairlead.cluster.kubernetes.api.objects import seconds
 from fairlead.cluster.kubernetes.client.installation import installed_in
 from fairlead.cluster.kubernetes.client.karmada import is_karmada, undispatched
 from fairlead.cluster.kubernetes.lease_contents import DURATION_S, debts_on
-from fairlead.cluster.kubernetes.names import LEASE, OPERATORS, POLICY, SYSTEM_NAMESPACE, TROUBLE, WATCHES
+from fairlead.cluster.kubernetes.names import LEASE, OPERATORS, POLICY, SYSTEM_NAMESPACE, TROUBLE, WATCHES, segment
 from fairlead.errors import ClusterError
 from fairlead.frozen import dataclass
 from fairlead.policy.queue.team_debts import DebtRecord
@@ -174,7 +175,7 @@ def _leases(client: Client) -> list[dict[str, Any]]:
 
 def _lease(client: Client, namespace: str, patience_s: float | None) -> dict[str, Any] | None:
     try:
-        return client.get(f"{API}/namespaces/{namespace}/leases/{LEASE}", patience_s=patience_s)
+        return client.get(f"{API}/namespaces/{segment(namespace)}/leases/{LEASE}", patience_s=patience_s)
     except ApiError as error:
         if error.status != 404:
             raise

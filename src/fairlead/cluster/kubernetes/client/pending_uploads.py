@@ -17,6 +17,7 @@ from fairlead.cluster.kubernetes.api.client import ApiError, Client, Object
 from fairlead.cluster.kubernetes.kinds import leaf_kinds, parent_kinds
 from fairlead.cluster.kubernetes.manifests.revision_files import read_files
 from fairlead.cluster.kubernetes.manifests.workdir import WORKDIR, part_names, stored_digest
+from fairlead.cluster.kubernetes.names import segment
 from fairlead.cluster.kubernetes.workloads.workload_api import items_of
 from fairlead.specs.keys import API_VERSION
 
@@ -31,7 +32,7 @@ class Uploads:
     def __init__(self, client: Client, namespace: str) -> None:
         self._client = client
         self._namespace = namespace
-        self._maps = f"/api/v1/namespaces/{namespace}/configmaps"
+        self._maps = f"/api/v1/namespaces/{segment(namespace)}/configmaps"
 
     def begin(self, annotation: str, now: float) -> str:
         """Record the start of an upload, with a separate field manager, so that it overwrites no other entry.
@@ -65,7 +66,7 @@ class Uploads:
         owners = self._owners()
         for annotation in stale:
             for name in part_names(annotation):
-                self._give(f"{self._maps}/{name}", owners.get(annotation) or nobody())
+                self._give(f"{self._maps}/{segment(name)}", owners.get(annotation) or nobody())
             self.end(annotation)
 
     def stored(self) -> frozenset[str]:

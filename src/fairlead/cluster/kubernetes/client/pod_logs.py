@@ -19,6 +19,7 @@ from fairlead.cluster.kubernetes import names
 from fairlead.cluster.kubernetes.api.client import ApiError, Client, Object, Unreachable
 from fairlead.cluster.kubernetes.api.pod_owner import is_pod_of
 from fairlead.cluster.kubernetes.client.kept_output import KeptOutput
+from fairlead.cluster.kubernetes.names import segment
 from fairlead.cluster.kubernetes.workloads.kept_logs import Place, kept_lines, kept_why
 from fairlead.cluster.kubernetes.workloads.log_lines import parse
 from fairlead.cluster.output import COUNTS, NOTE, Dropped, Gaps, LogQuery, Watermark
@@ -109,7 +110,7 @@ class PodLogs:
         since: float = 0.0,
     ) -> None:
         self._client = client
-        self._path = f"/api/v1/namespaces/{namespace}/pods"
+        self._path = f"/api/v1/namespaces/{segment(namespace)}/pods"
         self._namespace, self._uid = namespace, uid
         self._query = query
         self._store, self._since = store, since
@@ -234,7 +235,7 @@ class PodLogs:
                 query["sinceTime"] = since
             is_last = self._is_over(pod)
             try:
-                path = f"{self._path}/{pod.name}/log"
+                path = f"{self._path}/{segment(pod.name)}/log"
                 with self._client.stream(path, query, idle_s=SILENT_S, most_line_bytes=MOST_LINE_BYTES) as stream:
                     for raw in stream:
                         for line in self._new([raw.decode(errors="replace")], pod.attempt, mark):
@@ -257,7 +258,7 @@ class PodLogs:
     def _is_over(self, pod: LoggedPod) -> bool:
         """Return whether its ranks have ended, so that the log is complete."""
         try:
-            return _logged(self._client.get(f"{self._path}/{pod.name}", patience_s=5.0)).is_over
+            return _logged(self._client.get(f"{self._path}/{segment(pod.name)}", patience_s=5.0)).is_over
         except ApiError as error:
             return error.status == 404
         except ClusterError:
@@ -342,7 +343,7 @@ class PodLogs:
         """Return a pod's log or its end; a line with the reason if it cannot be read."""
         query = self._common(pod) if tail is None else {**self._common(pod), "tailLines": str(tail)}
         try:
-            text = self._client.text(f"{self._path}/{pod.name}/log", query)
+            text = self._client.text(f"{self._path}/{segment(pod.name)}/log", query)
         except ApiError as error:
             if error.status == 403:
                 raise
@@ -355,7 +356,7 @@ class PodLogs:
     def _beginning(self, pod: LoggedPod) -> str:
         try:
             return self._client.text(
-                f"{self._path}/{pod.name}/log", {**_query(pod), "limitBytes": str(BEGINNING_BYTES)}
+                f"{self._path}/{segment(pod.name)}/log", {**_query(pod), "limitBytes": str(BEGINNING_BYTES)}
             )
         except ClusterError:  # its node is gone, or the right is missing: nothing is known
             return ""

@@ -17,6 +17,7 @@ from fairlead.cluster.kubernetes.dcgm import (
     samples,
     usage_of,
 )
+from fairlead.cluster.kubernetes.names import segment
 from fairlead.cluster.usages import GpuUsage, PodUsage, Usages
 from fairlead.errors import ClusterError
 from fairlead.state.snapshot import PodPhase
@@ -34,7 +35,7 @@ def usages(client: Client, namespace: str, run: str | None = None) -> Usages:
     query = {"labelSelector": selector}
     pods = [
         pod
-        for pod in client.items(f"/api/v1/namespaces/{namespace}/pods", query)
+        for pod in client.items(f"/api/v1/namespaces/{segment(namespace)}/pods", query)
         if (pod.get("status") or {}).get("phase") in PHASES and _is_of_its_run(pod["metadata"])
     ]
     used, missing = _used(client, namespace, query)
@@ -94,7 +95,7 @@ def _usage(pod: Object, used: Mapping[str, Object], gpus: Mapping[str, tuple[Gpu
 
 
 def _used(client: Client, namespace: str, query: dict[str, str]) -> tuple[dict[str, Object], list[str]]:
-    path = f"/apis/metrics.k8s.io/v1beta1/namespaces/{namespace}/pods"
+    path = f"/apis/metrics.k8s.io/v1beta1/namespaces/{segment(namespace)}/pods"
     try:
         return {str(metrics["metadata"]["name"]): metrics for metrics in client.items(path, query)}, []
     except ApiError as error:
@@ -136,7 +137,8 @@ def _is_exporter(pod: Object, namespace: str) -> bool:
 def _ask(client: Client, pod: Object) -> tuple[str, str]:
     """Query an exporter; return its text, or the reason why there is none."""
     metadata = pod["metadata"]
-    path = f"/api/v1/namespaces/{metadata['namespace']}/pods/{metadata['name']}:{EXPORTER_PORT}/proxy/metrics"
+    place = f"/api/v1/namespaces/{segment(metadata['namespace'])}/pods"
+    path = f"{place}/{segment(metadata['name'])}:{EXPORTER_PORT}/proxy/metrics"
     try:
         return client.text(path), ""
     except ClusterError as error:

@@ -6,7 +6,7 @@ from typing import Any
 from fairlead.cluster.kubernetes.api.client import ApiError, Client
 from fairlead.cluster.kubernetes.api.pod_owner import is_pod_of
 from fairlead.cluster.kubernetes.manifests.pods import REPORTER
-from fairlead.cluster.kubernetes.names import ATTEMPT, INDEX, RUN_UID
+from fairlead.cluster.kubernetes.names import ATTEMPT, INDEX, RUN_UID, segment
 from fairlead.runtime.reporting import FORM
 from fairlead.state.series import Point
 from fairlead.untrusted_json import items, parse_object
@@ -19,7 +19,7 @@ UNREADABLE = frozenset({400, 403, 404, 500, 502, 503})
 
 def read_series(client: Client, namespace: str, uid: str) -> dict[str, tuple[Point, ...]]:
     """Return the points of each metric, by attempt and time; those of deleted pods are missing."""
-    pods = f"/api/v1/namespaces/{namespace}/pods"
+    pods = f"/api/v1/namespaces/{segment(namespace)}/pods"
     try:
         members = [
             (int(pod["metadata"]["labels"][ATTEMPT]), str(pod["metadata"]["name"]))
@@ -33,7 +33,7 @@ def read_series(client: Client, namespace: str, uid: str) -> dict[str, tuple[Poi
     series: dict[str, list[Point]] = {}
     for attempt, name in sorted(members):
         try:
-            text = client.text(f"{pods}/{name}/log", {"container": REPORTER, "limitBytes": str(MOST_BYTES)})
+            text = client.text(f"{pods}/{segment(name)}/log", {"container": REPORTER, "limitBytes": str(MOST_BYTES)})
         except ApiError as error:
             if error.status not in UNREADABLE:
                 raise

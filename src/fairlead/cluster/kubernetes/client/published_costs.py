@@ -11,7 +11,7 @@ from itertools import zip_longest
 
 from fairlead.cluster.kubernetes.api.client import ApiError, Client
 from fairlead.cluster.kubernetes.manifests.cost_objects import TEAM, WHOLE, DayCosts, date_of, name_of, read_costs
-from fairlead.cluster.kubernetes.names import COSTS, MANAGED_BY, MANAGER
+from fairlead.cluster.kubernetes.names import COSTS, MANAGED_BY, MANAGER, segment
 from fairlead.cluster.ledger_tables import Grouping, Payer
 from fairlead.errors import ClusterError, NotAllowed, NotFound
 from fairlead.frozen import dataclass
@@ -157,7 +157,7 @@ def days_before(client: Client, namespace: str | None, before: float) -> list[tu
     Raises:
         NotAllowed: The user may not list them.
     """
-    where = "" if namespace is None else f"/namespaces/{namespace}"
+    where = "" if namespace is None else f"/namespaces/{segment(namespace)}"
     dated = []
     try:
         for configmap in client.items(
@@ -184,7 +184,7 @@ def remove_days(client: Client, days: Iterable[tuple[str, str]]) -> int:
     num = 0
     for namespace, name in days:
         try:
-            client.delete(f"/api/v1/namespaces/{namespace}/configmaps/{name}")
+            client.delete(f"/api/v1/namespaces/{segment(namespace)}/configmaps/{segment(name)}")
         except ApiError as error:
             if error.status == 403:
                 raise NotAllowed(f"Your account may not remove {name} in {namespace}: {error.said}.") from error
@@ -204,7 +204,7 @@ def _days(client: Client, kind: str, namespace: str, first_day: int, last_day: i
 
 def _day(client: Client, kind: str, namespace: str, day: int) -> DayCosts | None:
     try:
-        content = client.get(f"/api/v1/namespaces/{namespace}/configmaps/{name_of(kind, day)}")
+        content = client.get(f"/api/v1/namespaces/{segment(namespace)}/configmaps/{segment(name_of(kind, day))}")
     except ApiError as error:
         if error.status == 404:
             return None

@@ -6,6 +6,7 @@ from fairlead.cluster.kubernetes import names
 from fairlead.cluster.kubernetes.api.client import ApiError, Client, Object
 from fairlead.cluster.kubernetes.api.pod_owner import is_pod_of
 from fairlead.cluster.kubernetes.manifests.pod_environment import POD_DIR, RUNTIME
+from fairlead.cluster.kubernetes.names import segment
 from fairlead.errors import Conflict
 from fairlead.frozen import dataclass
 from fairlead.specs.overlay import RANKS
@@ -58,17 +59,17 @@ def member_of(client: Client, run: Workload, rank: int) -> Member:
     spec, container = content["spec"], names.container_of(run.spec.engine)
     ranks: Object = next((candidate for candidate in spec["containers"] if candidate["name"] == container), {})
     python = next(iter(ranks.get("command") or ()), "python3")
-    path = f"/api/v1/namespaces/{run.spec.team}/pods/{name}"
+    path = f"/api/v1/namespaces/{segment(run.spec.team)}/pods/{segment(name)}"
     return Member(name=name, path=path, node=spec.get("nodeName") or "", python=python, container=container)
 
 
 def _pod_of(client: Client, run: Workload, index: int) -> Object | None:
     """Return the pod of an index in the gang; engines choose their own pod names."""
-    place = f"/api/v1/namespaces/{run.spec.team}/pods"
+    place = f"/api/v1/namespaces/{segment(run.spec.team)}/pods"
     if run.spec.engine is None:
         try:
             name = names.pod_name(run.spec, run.status.attempt, index, run.status.replacement(index))
-            return client.get(f"{place}/{name}")
+            return client.get(f"{place}/{segment(name)}")
         except ApiError as error:
             if error.status != 404:
                 raise

@@ -22,6 +22,7 @@ from fairlead.cluster.kubernetes.manifests.workdir import (
     files,
     part_names,
 )
+from fairlead.cluster.kubernetes.names import segment
 from fairlead.cluster.revisions import MOST_DIFF_BYTES, read_revision
 from fairlead.errors import NotFound
 from fairlead.runtime.extraction import InvalidArchive, read_files
@@ -101,7 +102,7 @@ def _contents(client: Client, namespace: str, annotation: str) -> dict[str, tupl
     packed = b""
     for part in part_names(annotation):
         try:
-            configmap = client.get(f"/api/v1/namespaces/{namespace}/configmaps/{part}")
+            configmap = client.get(f"/api/v1/namespaces/{segment(namespace)}/configmaps/{segment(part)}")
         except ApiError as error:
             if error.status == 404:
                 raise _Unreadable(f"its files are not in the ConfigMap {part} any more") from error

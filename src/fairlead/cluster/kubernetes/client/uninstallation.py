@@ -24,6 +24,7 @@ from fairlead.cluster.kubernetes.names import (
     ROOM_FOR,
     RUN,
     RUN_UID,
+    segment,
 )
 from fairlead.cluster.kubernetes.workloads.run_record import FINALIZER
 from fairlead.errors import ClusterError
@@ -219,8 +220,9 @@ def _leave_namespace(client: Client, namespace: str, did: Callable[..., None], t
     others = [
         f"{path.rpartition('/')[2]}/{content['metadata']['name']}"
         for path in (
-            f"/api/v1/namespaces/{namespace}/pods",
-            f"/api/v1/namespaces/{namespace}/persistentvolumeclaims",  # a ledger, which is never deleted implicitly
+            f"/api/v1/namespaces/{segment(namespace)}/pods",
+            # a ledger, which is never deleted implicitly
+            f"/api/v1/namespaces/{segment(namespace)}/persistentvolumeclaims",
             *(objects_path(kind, namespace) for kind in workload_kinds()),
         )
         for content in _listed(client, path)

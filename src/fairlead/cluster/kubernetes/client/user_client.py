@@ -39,7 +39,7 @@ from fairlead.cluster.kubernetes.manifests.endpoints import endpoint_url
 from fairlead.cluster.kubernetes.manifests.pod_environment import checkpoint_place
 from fairlead.cluster.kubernetes.manifests.pods import MEMORY_BYTES_PER_RANK
 from fairlead.cluster.kubernetes.manifests.revision_files import code_name, without_unneeded
-from fairlead.cluster.kubernetes.names import GATEWAY, GATEWAY_NAMESPACE, SYSTEM_NAMESPACE, is_object_name
+from fairlead.cluster.kubernetes.names import GATEWAY, GATEWAY_NAMESPACE, SYSTEM_NAMESPACE, is_object_name, segment
 from fairlead.cluster.kubernetes.workloads.plain_objects import read_kind
 from fairlead.cluster.kubernetes.workloads.run_record import AnyObject, filled, read_workload, submitted
 from fairlead.cluster.kubernetes.workloads.workload_api import WorkloadApi, is_unknown_kind, items_of, name_taken
@@ -456,7 +456,7 @@ class UserClient:
         from fairlead.policy.queue.shared_view import seen_by
 
         try:
-            content = self.client.get(f"/api/v1/namespaces/{self.namespace}/configmaps/{NAME}")
+            content = self.client.get(f"/api/v1/namespaces/{segment(self.namespace)}/configmaps/{NAME}")
         except ApiError as error:
             if error.status not in (403, 404):
                 raise

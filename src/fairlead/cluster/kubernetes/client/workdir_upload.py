@@ -28,6 +28,7 @@ from fairlead.cluster.kubernetes.manifests.workdir import (
     render_parts,
     stored_digest,
 )
+from fairlead.cluster.kubernetes.names import segment
 from fairlead.cluster.kubernetes.workloads.run_record import AnyObject
 from fairlead.cluster.preflight import packed_problem
 from fairlead.cluster.project_files import Withheld, no_project, walk, withheld_sentence
@@ -159,8 +160,8 @@ def let_go(client: Client, endpoint: AnyObject, needed: RevisionFiles) -> bool:
     for name in (name for annotation in gone for name in part_names(annotation)):
         owned: dict[str, object] = {"name": name, "ownerReferences": [nobody()]}
         body = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": owned}
-        maps = f"/api/v1/namespaces/{endpoint.namespace}/configmaps"
-        client.apply(f"{maps}/{name}", body, manager=_manager(endpoint.workload))
+        maps = f"/api/v1/namespaces/{segment(endpoint.namespace)}/configmaps"
+        client.apply(f"{maps}/{segment(name)}", body, manager=_manager(endpoint.workload))
     return True
 
 
@@ -218,7 +219,7 @@ def _put(client: Client, namespace: str, archive: Archive, workload: AnyWorkload
     """Apply each part, each owner with a separate field manager, so that runs that share files keep their ownership."""
     manager = KEEPER if workload is None else _manager(workload)
     for name, body in zip(part_names(archive.annotation), render_parts(archive, namespace, workload), strict=True):
-        path = f"/api/v1/namespaces/{namespace}/configmaps/{name}"
+        path = f"/api/v1/namespaces/{segment(namespace)}/configmaps/{segment(name)}"
         client.apply(path, body, manager=manager)
 
 

@@ -8,6 +8,7 @@ from functools import cache
 from typing import TYPE_CHECKING, TypeAlias, cast, overload
 
 from fairlead.cluster.kubernetes.engines.port import Driver, EngineKind
+from fairlead.cluster.kubernetes.names import segment
 from fairlead.specs.endpoint_engines import EndpointEngine
 from fairlead.specs.engines import Engine
 from fairlead.specs.sweep_engines import SweepEngine
@@ -90,5 +91,5 @@ def path_of(driver: EngineKind, namespace: str | None = None, name: str | None =
     plural = driver.plural if kind in (None, driver.kind) else f"{str(kind).lower()}s"
     if namespace is None:
         return f"/apis/{driver.api}/{plural}"
-    place = f"/apis/{driver.api}/namespaces/{namespace}/{plural}"
-    return place if name is None else f"{place}/{name}"
+    place = f"/apis/{driver.api}/namespaces/{segment(namespace)}/{plural}"
+    return place if name is None else f"{place}/{segment(name)}"

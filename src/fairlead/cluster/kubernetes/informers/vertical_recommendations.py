@@ -14,7 +14,7 @@ from typing import Any
 from fairlead.cluster.isolation import describe
 from fairlead.cluster.kubernetes.api.client import ApiError, Client
 from fairlead.cluster.kubernetes.api.objects import quantity
-from fairlead.cluster.kubernetes.names import SIZES
+from fairlead.cluster.kubernetes.names import SIZES, segment
 from fairlead.policy.kinds.right_sizing import is_unsized
 from fairlead.state.snapshot import Recommendation, Workload
 
@@ -39,7 +39,7 @@ def read_recommendations(client: Client, namespace: str | None) -> tuple[Recomme
     Raises:
         ClusterError: The API server does not answer.
     """
-    path = f"{API}/{RESOURCE}" if namespace is None else f"{API}/namespaces/{namespace}/{RESOURCE}"
+    path = f"{API}/{RESOURCE}" if namespace is None else f"{API}/namespaces/{segment(namespace)}/{RESOURCE}"
     try:
         return tuple(_read(client.items(path, {"labelSelector": SIZES})))
     except ApiError as error:

@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 
 from fairlead.cluster.kubernetes.api.client import ApiError, Client, Object
 from fairlead.cluster.kubernetes.lease_contents import DURATION_S
+from fairlead.cluster.kubernetes.names import segment
 from fairlead.errors import ClusterError
 
 log = logging.getLogger(__name__)
@@ -44,8 +45,8 @@ class Election:
         beat_s: float = BEAT_S,
     ) -> None:
         self._client = client
-        self._list = f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases"
-        self._path = f"{self._list}/{name}"
+        self._list = f"/apis/coordination.k8s.io/v1/namespaces/{segment(namespace)}/leases"
+        self._path = f"{self._list}/{segment(name)}"
         self._namespace, self._name = namespace, name
         self.identity = identity
         self._annotate = annotate

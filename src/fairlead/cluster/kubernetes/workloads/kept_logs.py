@@ -1,6 +1,7 @@
 """Reads the last lines of pods' logs that the operator kept: one ConfigMap for each run."""
 
 from fairlead.cluster.kubernetes.api.client import ApiError, Client
+from fairlead.cluster.kubernetes.names import segment
 from fairlead.text.quantities import describe_memory
 
 Place = tuple[int, int]  # attempt, index
@@ -14,7 +15,7 @@ def kept_why(text: str) -> str:
 def kept_lines(client: Client, namespace: str, uid: str) -> dict[Place, str]:
     """Read the kept logs of a run's pods, by attempt and index; none if the user may not read them."""
     try:
-        content = client.get(f"/api/v1/namespaces/{namespace}/configmaps/{map_name(uid)}")
+        content = client.get(f"/api/v1/namespaces/{segment(namespace)}/configmaps/{segment(map_name(uid))}")
     except ApiError as error:
         if error.status in (403, 404):
             return {}

@@ -20,7 +20,7 @@ from fairlead.cluster.kubernetes.manifests.network_policies import render_run_po
 from fairlead.cluster.kubernetes.manifests.run_keys import render_key
 from fairlead.cluster.kubernetes.manifests.runtime_bundle import bundle_name, render_bundle
 from fairlead.cluster.kubernetes.manifests.services import render_service, render_slice
-from fairlead.cluster.kubernetes.names import RUN, host_name
+from fairlead.cluster.kubernetes.names import RUN, host_name, segment
 from fairlead.cluster.kubernetes.operator.controller import Controller, PassStage, Turn
 from fairlead.cluster.kubernetes.operator.pods.pod_agent import Agent
 from fairlead.frozen import dataclass
@@ -127,7 +127,7 @@ class DispatchedRuns(Controller):
         addresses = _addresses(pods)
         if self._written[claim] != addresses:
             names = {host_name(guest.run.spec, guest.attempt, index): place for index, place in addresses.items()}
-            place = f"/apis/discovery.k8s.io/v1/namespaces/{guest.run.spec.team}/endpointslices"
+            place = f"/apis/discovery.k8s.io/v1/namespaces/{segment(guest.run.spec.team)}/endpointslices"
             self._apply(place, guest, render_slice(guest.run, 0, names))
             self._written[claim] = addresses
 
@@ -135,13 +135,13 @@ class DispatchedRuns(Controller):
         """Return the start that a pod is of, by its Job; None where MultiKueue did not bring it."""
         namespace, _, name = pod.key.partition("/")
         try:
-            content = self._client.get(f"/api/v1/namespaces/{namespace}/pods/{name}")
+            content = self._client.get(f"/api/v1/namespaces/{segment(namespace)}/pods/{segment(name)}")
             owner = next(
                 owner_reference
                 for owner_reference in content["metadata"].get("ownerReferences") or ()
                 if owner_reference.get("controller")
             )
-            job = self._client.get(f"/apis/batch/v1/namespaces/{namespace}/jobs/{owner['name']}")
+            job = self._client.get(f"/apis/batch/v1/namespaces/{segment(namespace)}/jobs/{segment(owner['name'])}")
         except (ApiError, StopIteration) as error:
             if isinstance(error, ApiError) and error.status != 404:
                 raise
@@ -172,7 +172,7 @@ class DispatchedRuns(Controller):
         )
 
     def _provide(self, guest: _Guest) -> None:
-        place = f"namespaces/{guest.run.spec.team}"
+        place = f"namespaces/{segment(guest.run.spec.team)}"
         try:
             self._client.create(f"/api/v1/{place}/configmaps", render_bundle(guest.run.spec.team))
         except ApiError as error:
@@ -192,7 +192,7 @@ class DispatchedRuns(Controller):
     def _apply(self, place: str, guest: _Guest, content: dict[str, Any]) -> None:
         """Write an object as the Job's; one that an earlier start had becomes this one's."""
         content["metadata"]["ownerReferences"] = [guest.owner]
-        self._client.apply(f"{place}/{content['metadata']['name']}", content)
+        self._client.apply(f"{place}/{segment(content['metadata']['name'])}", content)
 
 
 def _addresses(pods: list[PodObject]) -> dict[int, str]:

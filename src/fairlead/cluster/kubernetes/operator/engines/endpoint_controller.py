@@ -18,6 +18,7 @@ from fairlead.cluster.kubernetes.engines.port import Object
 from fairlead.cluster.kubernetes.engines.table import AnyEngine, driver_of, path_of
 from fairlead.cluster.kubernetes.informers.informers import Informers
 from fairlead.cluster.kubernetes.manifests.endpoints import endpoint_name
+from fairlead.cluster.kubernetes.names import segment
 from fairlead.cluster.kubernetes.operator.controller import Turn
 from fairlead.cluster.kubernetes.operator.engines.engine_controller import device_of, models_of
 from fairlead.cluster.kubernetes.operator.engines.parent_engine_controller import EngineWatch, ParentEngineController
@@ -226,7 +227,7 @@ class EndpointController(ParentEngineController[Serving, EndpointDriver, EngineE
     def _ask(self, endpoint: Workload[Serving]) -> None:
         """Record the problem of the target's newest pod that is not ready, which says more than engines do."""
         query, target = {"labelSelector": f"{names.ENDPOINT_UID}={endpoint.uid}"}, _target(endpoint)
-        pods = self._client.items(f"/api/v1/namespaces/{endpoint.spec.team}/pods", query)
+        pods = self._client.items(f"/api/v1/namespaces/{segment(endpoint.spec.team)}/pods", query)
         pods_of_target = [pod for pod in pods if pod["metadata"]["labels"].get(names.REVISION, target) == target]
         trouble = ""
         for pod in sorted(pods_of_target, key=lambda pod: str(pod["metadata"].get("creationTimestamp"))):

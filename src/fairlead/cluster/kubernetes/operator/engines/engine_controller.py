@@ -18,7 +18,7 @@ from fairlead.cluster.kubernetes.engines.table import driver_of, path_of
 from fairlead.cluster.kubernetes.informers.engine_objects import EngineObject
 from fairlead.cluster.kubernetes.manifests.pods import PodSettings
 from fairlead.cluster.kubernetes.manifests.workdir import archive_place, part_names
-from fairlead.cluster.kubernetes.names import controller_of
+from fairlead.cluster.kubernetes.names import controller_of, segment
 from fairlead.cluster.kubernetes.operator.cluster import KubernetesCluster
 from fairlead.cluster.kubernetes.operator.controller import Controller, PassStage, Turn
 from fairlead.cluster.kubernetes.operator.pods import pod_rejections as refusals
@@ -145,7 +145,7 @@ class EngineController(Controller):
     def _ask(self, engine_object: EngineObject) -> None:
         """Record the newest warning of an engine's object, or of what it has created so far."""
         namespace, _, name = engine_object.key.partition("/")
-        path = f"/api/v1/namespaces/{namespace}/events"
+        path = f"/api/v1/namespaces/{segment(namespace)}/events"
         warnings: list[tuple[str, str]] = []
         for event in self._client.items(path, {"fieldSelector": "type=Warning"}):
             of = str(event["involvedObject"].get("name") or "")
@@ -217,7 +217,7 @@ class EngineController(Controller):
                         raise
                     self._bury(item, gang, phase, message)
                     return
-                answer = self._client.get(f"{path}/{content['metadata']['name']}")
+                answer = self._client.get(f"{path}/{segment(content['metadata']['name'])}")
                 if controller_of(answer["metadata"]).get("uid") != item.uid:
                     self._bury(item, gang, PodPhase.FAILED, _taken(content))
                     return

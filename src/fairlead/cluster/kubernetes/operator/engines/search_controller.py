@@ -15,6 +15,7 @@ from fairlead.cluster.kubernetes.api.client import ApiError
 from fairlead.cluster.kubernetes.api.watching import Cache
 from fairlead.cluster.kubernetes.engines.search_port import ProposedTrial, SearchDriver
 from fairlead.cluster.kubernetes.engines.table import AnyEngine, driver_of, path_of
+from fairlead.cluster.kubernetes.names import segment
 from fairlead.cluster.kubernetes.operator.controller import Turn
 from fairlead.cluster.kubernetes.operator.engines.parent_engine_controller import EngineWatch, ParentEngineController
 from fairlead.cluster.kubernetes.operator.pods import pod_rejections as refusals
@@ -280,11 +281,11 @@ class SearchController(ParentEngineController[Sweep, SearchDriver, EngineSearch]
         """Take what the Deployment of the engine's algorithm says of itself; else the newest warning of the engine."""
         query = {"labelSelector": f"{names.SWEEP_UID}={sweep.uid}"}
         problem = ""
-        for deployment in self._client.items(f"/apis/apps/v1/namespaces/{sweep.spec.team}/deployments", query):
+        for deployment in self._client.items(f"/apis/apps/v1/namespaces/{segment(sweep.spec.team)}/deployments", query):
             problem = trouble_of(deployment) or problem
         if not problem:
             query = {"fieldSelector": f"type=Warning,involvedObject.name={experiment}"}
-            events = self._client.items(f"/api/v1/namespaces/{sweep.spec.team}/events", query)
+            events = self._client.items(f"/api/v1/namespaces/{segment(sweep.spec.team)}/events", query)
             problem = self.watch_of(sweep).driver.warning_of(events, since)
         if self._problems.find(sweep.uid, problem):
             self._view.wake()
@@ -360,7 +361,7 @@ def _end_of(sweep: Workload[Sweep]) -> tuple[Phase, Reason] | None:
 
 
 def _path(driver: SearchDriver, plural: str, namespace: str, name: str) -> str:
-    return f"/apis/{driver.api}/namespaces/{namespace}/{plural}/{name}"
+    return f"/apis/{driver.api}/namespaces/{segment(namespace)}/{plural}/{segment(name)}"
 
 
 def _read_experiment(driver: SearchDriver, content: dict[str, Any]) -> _Experiment | None:

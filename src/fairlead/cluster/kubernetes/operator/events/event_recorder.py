@@ -14,6 +14,7 @@ from typing import Any
 from fairlead.cluster.kubernetes.api.client import ApiError, Client
 from fairlead.cluster.kubernetes.informers.informers import Informers
 from fairlead.cluster.kubernetes.manifests.conditions import moment
+from fairlead.cluster.kubernetes.names import segment
 from fairlead.cluster.kubernetes.operator.cluster import Refusal
 from fairlead.cluster.kubernetes.operator.controller import Controller, PassStage, Turn
 from fairlead.cluster.kubernetes.operator.pods.pod_agent import Agent
@@ -215,7 +216,7 @@ class EventRecorder(Controller):
             return
         event = render_event(telling)
         try:
-            self._client.create(f"/api/v1/namespaces/{event['metadata']['namespace']}/events", event)
+            self._client.create(f"/api/v1/namespaces/{segment(event['metadata']['namespace'])}/events", event)
         except ApiError as error:
             # Recorded before, or its namespace is being deleted.
             if error.reason != "AlreadyExists" and error.status not in (403, 404):
@@ -225,7 +226,7 @@ class EventRecorder(Controller):
         if not self._may_act():
             return
         namespace = telling.regarding.get("namespace") or "default"
-        path = f"/api/v1/namespaces/{namespace}/events/{name}"
+        path = f"/api/v1/namespaces/{segment(namespace)}/events/{segment(name)}"
         try:
             self._client.merge(path, {"count": count, "lastTimestamp": moment(time.time())})
         except ApiError as error:

@@ -19,6 +19,7 @@ from fairlead.cluster.kubernetes.manifests.cost_objects import (
     of_team,
     render_costs,
 )
+from fairlead.cluster.kubernetes.names import segment
 from fairlead.cluster.kubernetes.operator.controller import Controller, Turn
 from fairlead.cluster.kubernetes.operator.ledger.ledger_keeper import DayBills, LedgerKeeper
 from fairlead.cluster.kubernetes.operator.pods.pod_agent import Agent
@@ -107,7 +108,7 @@ class CostPublisher(Controller):
             return
         namespace, name = key
         try:
-            self._client.apply(f"/api/v1/namespaces/{namespace}/configmaps/{name}", content)
+            self._client.apply(f"/api/v1/namespaces/{segment(namespace)}/configmaps/{segment(name)}", content)
         except ApiError as error:
             if error.status not in REFUSED:
                 raise

@@ -15,6 +15,7 @@ from fairlead.cluster.kubernetes.api.client import ApiError
 from fairlead.cluster.kubernetes.api.objects import NodeObject
 from fairlead.cluster.kubernetes.informers.informers import Informers
 from fairlead.cluster.kubernetes.informers.node_cache import NODES
+from fairlead.cluster.kubernetes.names import segment
 from fairlead.cluster.kubernetes.operator.controller import Controller, Turn
 from fairlead.cluster.kubernetes.operator.events.event_recorder import EventRecord, render_event
 from fairlead.cluster.kubernetes.operator.partitions.node_layouts import partitioned_node, render_step
@@ -123,7 +124,7 @@ class PartitionController(Controller):
         at = time.time()
         self._tell(step, seen, at)
         try:
-            content = self._view.client.merge(f"{NODES}/{step.node}", render_step(step, node, seen, at))
+            content = self._view.client.merge(f"{NODES}/{segment(step.node)}", render_step(step, node, seen, at))
         except ApiError as error:
             self._is_refused = error.status == 403
             if error.status not in (403, 404, 409):

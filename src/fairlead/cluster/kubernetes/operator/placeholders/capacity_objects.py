@@ -16,7 +16,7 @@ from fairlead.cluster.kubernetes.api.client import ApiError, Client, Object
 from fairlead.cluster.kubernetes.api.objects import seconds
 from fairlead.cluster.kubernetes.informers.autoscalers import serves
 from fairlead.cluster.kubernetes.manifests.capacity_objects import GROUP
-from fairlead.cluster.kubernetes.names import MANAGED_BY, MANAGER
+from fairlead.cluster.kubernetes.names import MANAGED_BY, MANAGER, segment
 from fairlead.cluster.kubernetes.operator.pods.pod_agent import Agent
 from fairlead.frozen import dataclass
 
@@ -160,8 +160,8 @@ class CapacityObjects:
             return
         namespace, name = body["metadata"]["namespace"], body["metadata"]["name"]
         try:
-            self._client.apply(f"/api/v1/namespaces/{namespace}/podtemplates/{name}", template)
-            self._client.apply(f"{self._base}/namespaces/{namespace}/{self._resource}/{name}", body)
+            self._client.apply(f"/api/v1/namespaces/{segment(namespace)}/podtemplates/{segment(name)}", template)
+            self._client.apply(f"{self._base}/namespaces/{segment(namespace)}/{self._resource}/{segment(name)}", body)
         except ApiError as error:
             if error.status == 422:  # what cannot be changed has changed: it is asked for anew
                 self._remove(namespace, name, {})
@@ -173,7 +173,7 @@ class CapacityObjects:
         self._list()
 
     def _list(self) -> None:
-        where = "" if self._namespace is None else f"/namespaces/{self._namespace}"
+        where = "" if self._namespace is None else f"/namespaces/{segment(self._namespace)}"
         query = {"labelSelector": f"{MANAGED_BY}={MANAGER}"}
         try:
             items = list(self._client.items(f"{self._base}{where}/{self._resource}", query))
@@ -200,8 +200,8 @@ class CapacityObjects:
 
     def _remove(self, namespace: str, name: str, body: Object) -> None:
         for path, options in (
-            (f"{self._base}/namespaces/{namespace}/{self._resource}/{name}", body),
-            (f"/api/v1/namespaces/{namespace}/podtemplates/{name}", {}),
+            (f"{self._base}/namespaces/{segment(namespace)}/{self._resource}/{segment(name)}", body),
+            (f"/api/v1/namespaces/{segment(namespace)}/podtemplates/{segment(name)}", {}),
         ):
             try:
                 self._client.delete(path, options)

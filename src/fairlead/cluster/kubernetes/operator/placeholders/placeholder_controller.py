@@ -33,7 +33,7 @@ from fairlead.cluster.kubernetes.manifests.capacity_objects import (
 )
 from fairlead.cluster.kubernetes.manifests.placeholders import render_placeholder
 from fairlead.cluster.kubernetes.manifests.pods import PodSettings
-from fairlead.cluster.kubernetes.names import ROOM_FOR
+from fairlead.cluster.kubernetes.names import ROOM_FOR, segment
 from fairlead.cluster.kubernetes.operator.controller import Controller, PassStage, Turn
 from fairlead.cluster.kubernetes.operator.placeholders.capacity_objects import (
     SILENT_S,
@@ -253,7 +253,7 @@ class PlaceholderController(Controller):
             return
         pod = self._placeholder(run_object.workload, index)
         try:
-            self._view.pods.put(self._client.create(f"/api/v1/namespaces/{run_object.namespace}/pods", pod))
+            self._view.pods.put(self._client.create(f"/api/v1/namespaces/{segment(run_object.namespace)}/pods", pod))
         except ApiError as error:
             if error.reason == "AlreadyExists":
                 return  # being deleted, or of a previous run of that name: the next pass finds it gone
@@ -262,7 +262,7 @@ class PlaceholderController(Controller):
     def _is_accepted(self, run: Workload, pod: dict[str, Any]) -> bool:
         """Return whether the API server would create a member of the gang."""
         try:
-            self._client.create(f"/api/v1/namespaces/{run.spec.team}/pods", pod, {"dryRun": "All"})
+            self._client.create(f"/api/v1/namespaces/{segment(run.spec.team)}/pods", pod, {"dryRun": "All"})
         except ApiError as error:
             if error.reason == "AlreadyExists":
                 return True

@@ -3,6 +3,7 @@
 from fairlead.cluster.kubernetes.api.client import ApiError
 from fairlead.cluster.kubernetes.api.objects import PodObject
 from fairlead.cluster.kubernetes.informers.informers import Informers
+from fairlead.cluster.kubernetes.names import segment
 
 
 def delete_placeholder(view: Informers, pod: PodObject) -> None:
@@ -10,7 +11,7 @@ def delete_placeholder(view: Informers, pod: PodObject) -> None:
     namespace, _, name = pod.key.partition("/")
     options = {"gracePeriodSeconds": 0, "preconditions": {"uid": pod.uid}}
     try:
-        view.client.delete(f"/api/v1/namespaces/{namespace}/pods/{name}", options)
+        view.client.delete(f"/api/v1/namespaces/{segment(namespace)}/pods/{segment(name)}", options)
     except ApiError as error:
         if error.status not in (404, 409):
             raise

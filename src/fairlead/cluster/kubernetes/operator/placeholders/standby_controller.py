@@ -29,7 +29,7 @@ from fairlead.cluster.kubernetes.manifests.capacity_objects import (
 )
 from fairlead.cluster.kubernetes.manifests.pods import PodSettings
 from fairlead.cluster.kubernetes.manifests.standby import render_standby
-from fairlead.cluster.kubernetes.names import POOL, controller_of
+from fairlead.cluster.kubernetes.names import POOL, controller_of, segment
 from fairlead.cluster.kubernetes.operator.controller import Controller, Turn
 from fairlead.cluster.kubernetes.operator.placeholders.capacity_objects import SILENT_S, CapacityObjects
 from fairlead.cluster.kubernetes.operator.placeholders.placeholder_pods import delete_placeholder
@@ -233,7 +233,7 @@ class StandbyController(Controller):
             return
         pod = self._placeholder(pool, spec, index)
         try:
-            self._view.pods.put(self._view.client.create(f"/api/v1/namespaces/{self._namespace}/pods", pod))
+            self._view.pods.put(self._view.client.create(f"/api/v1/namespaces/{segment(self._namespace)}/pods", pod))
         except ApiError as error:
             if error.reason != "AlreadyExists":
                 raise

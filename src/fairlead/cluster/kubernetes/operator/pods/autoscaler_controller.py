@@ -15,6 +15,7 @@ from fairlead.cluster.kubernetes.api.client import ApiError, Client
 from fairlead.cluster.kubernetes.informers.informers import Informers
 from fairlead.cluster.kubernetes.kinds import objects_path
 from fairlead.cluster.kubernetes.manifests.autoscalers import APIS, Object, complaint, render_autoscaler
+from fairlead.cluster.kubernetes.names import segment
 from fairlead.cluster.kubernetes.operator.controller import Controller, PassStage, Turn
 from fairlead.frozen import dataclass
 from fairlead.policy.serving.routes import endpoints
@@ -126,7 +127,7 @@ class AutoscalerController(Controller):
         for by, (api, plural) in APIS.items():
             place = f"/apis/{api}/{plural}"
             if self._namespace is not None:
-                place = f"/apis/{api}/namespaces/{self._namespace}/{plural}"
+                place = f"/apis/{api}/namespaces/{segment(self._namespace)}/{plural}"
             try:
                 items = list(self._client.items(place, {"labelSelector": names.ENDPOINT_UID}))
             except ApiError as error:
@@ -137,7 +138,7 @@ class AutoscalerController(Controller):
             for content in items:
                 about, uid = content["metadata"], content["metadata"]["labels"][names.ENDPOINT_UID]
                 if self._view.owns(uid, about):
-                    path = f"/apis/{api}/namespaces/{about['namespace']}/{plural}/{about['name']}"
+                    path = f"/apis/{api}/namespaces/{segment(about['namespace'])}/{plural}/{segment(about['name'])}"
                     written[uid] = _Written(by=by, path=path, content={}, at=0.0)
         with self._lock:
             self._there = written
@@ -162,7 +163,7 @@ class AutoscalerController(Controller):
             return
         content = render_autoscaler(endpoint)
         api, plural = APIS[by]
-        path = f"/apis/{api}/namespaces/{spec.team}/{plural}/{content['metadata']['name']}"
+        path = f"/apis/{api}/namespaces/{segment(spec.team)}/{plural}/{segment(content['metadata']['name'])}"
         problem: str | None
         try:
             problem = complaint(self._client.apply(path, content))

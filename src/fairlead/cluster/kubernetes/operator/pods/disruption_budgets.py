@@ -14,6 +14,7 @@ from fairlead.cluster.kubernetes import names
 from fairlead.cluster.kubernetes.api.client import ApiError, Client
 from fairlead.cluster.kubernetes.informers.informers import Informers
 from fairlead.cluster.kubernetes.manifests.endpoints import endpoint_name, render_disruption_budget
+from fairlead.cluster.kubernetes.names import segment
 from fairlead.cluster.kubernetes.operator.controller import Controller, PassStage, Turn
 from fairlead.frozen import dataclass
 from fairlead.policy.serving.routes import endpoints
@@ -102,13 +103,15 @@ class DisruptionBudgets(Controller):
 
     def _survey(self) -> None:
         """Read the existing budgets of Fairlead."""
-        place = f"{API}/{PLURAL}" if self._namespace is None else f"{API}/namespaces/{self._namespace}/{PLURAL}"
+        place = (
+            f"{API}/{PLURAL}" if self._namespace is None else f"{API}/namespaces/{segment(self._namespace)}/{PLURAL}"
+        )
         budgets: dict[str, _Written] = {}
         try:
             for budget in self._client.items(place, {"labelSelector": f"{names.ENDPOINT_UID},{names.MANAGED_BY}"}):
                 about, uid = budget["metadata"], budget["metadata"]["labels"][names.ENDPOINT_UID]
                 if self._view.owns(uid, about):
-                    path = f"{API}/namespaces/{about['namespace']}/{PLURAL}/{about['name']}"
+                    path = f"{API}/namespaces/{segment(about['namespace'])}/{PLURAL}/{segment(about['name'])}"
                     budgets[uid] = _Written(path=path, num_pods=None, at=0.0)
         except ApiError as error:
             # An operator with roles of an older version has created none.
@@ -125,8 +128,8 @@ class DisruptionBudgets(Controller):
             return
         num_pods = num_protected(endpoint)
         content = render_disruption_budget(endpoint, num_pods)
-        place = f"{API}/namespaces/{endpoint.spec.team}/{PLURAL}"
-        path = f"{place}/{endpoint_name(endpoint.spec)}"
+        place = f"{API}/namespaces/{segment(endpoint.spec.team)}/{PLURAL}"
+        path = f"{place}/{segment(endpoint_name(endpoint.spec))}"
         try:
             if written is None:
                 self._client.create(place, content)

@@ -18,6 +18,7 @@ from fairlead.cluster.kubernetes.manifests.endpoints import (
 )
 from fairlead.cluster.kubernetes.manifests.gateway import GATEWAY_PORT
 from fairlead.cluster.kubernetes.manifests.pod_environment import MASTER_PORT
+from fairlead.cluster.kubernetes.names import segment
 from fairlead.cluster.kubernetes.operator.cluster import KubernetesCluster
 from fairlead.cluster.kubernetes.operator.controller import Controller, PassStage, Turn
 from fairlead.cluster.kubernetes.operator.pods.gateways import Gateways
@@ -190,7 +191,7 @@ class EndpointPublisher(Controller):
                 return
         if not self._may_act():
             return
-        path, problem = f"{CONFIGMAPS}/{routes_name(team)}", ""
+        path, problem = f"{CONFIGMAPS}/{segment(routes_name(team))}", ""
         try:
             if share is None:
                 self._remove(path)
@@ -226,7 +227,7 @@ class EndpointPublisher(Controller):
                 name = str(configmap["metadata"]["name"])
                 if name not in wanted:
                     with self._view.isolation.of(f"leftover routes {name}"):
-                        self._remove(f"{CONFIGMAPS}/{name}")
+                        self._remove(f"{CONFIGMAPS}/{segment(name)}")
         self._client.apply(f"{CONFIGMAPS}/{names.ROUTES}", render_routes(teams))
         with self._lock:
             self._listed = teams
@@ -288,8 +289,8 @@ class EndpointPublisher(Controller):
         """Create its Service, or adopt that of a previous endpoint; return False if another object has the name."""
         content = render_endpoint(endpoint)
         metadata = content["metadata"]
-        place = f"/api/v1/namespaces/{endpoint.spec.team}/services"
-        path = f"{place}/{metadata['name']}"
+        place = f"/api/v1/namespaces/{segment(endpoint.spec.team)}/services"
+        path = f"{place}/{segment(metadata['name'])}"
         try:
             self._client.create(place, content)
         except ApiError as error:
@@ -326,5 +327,5 @@ class EndpointPublisher(Controller):
             )
         else:
             content = render_backends(endpoint, backends.addresses, family)
-        place = f"/apis/discovery.k8s.io/v1/namespaces/{endpoint.spec.team}/endpointslices"
-        self._client.apply(f"{place}/{content['metadata']['name']}", content)
+        place = f"/apis/discovery.k8s.io/v1/namespaces/{segment(endpoint.spec.team)}/endpointslices"
+        self._client.apply(f"{place}/{segment(content['metadata']['name'])}", content)

@@ -12,7 +12,7 @@ from typing import Any, cast
 from fairlead.cluster.kubernetes.api.client import ApiError
 from fairlead.cluster.kubernetes.api.objects import PodObject, digest
 from fairlead.cluster.kubernetes.manifests.pod_environment import checkpoint_place
-from fairlead.cluster.kubernetes.names import FAMILY
+from fairlead.cluster.kubernetes.names import FAMILY, segment
 from fairlead.cluster.kubernetes.operator.cluster import KubernetesCluster
 from fairlead.cluster.kubernetes.operator.controller import Controller, PassStage, Turn
 from fairlead.cluster.kubernetes.operator.pods.pod_agent import Agent
@@ -147,7 +147,9 @@ class FamilyNotices(Controller):
         namespace, _, name = pod.key.partition("/")
         metadata = {"uid": pod.uid, "annotations": {FAMILY: text}}
         try:
-            content = self._cluster.client.merge(f"/api/v1/namespaces/{namespace}/pods/{name}", {"metadata": metadata})
+            content = self._cluster.client.merge(
+                f"/api/v1/namespaces/{segment(namespace)}/pods/{segment(name)}", {"metadata": metadata}
+            )
         except ApiError as error:
             if error.status not in (404, 409):
                 raise

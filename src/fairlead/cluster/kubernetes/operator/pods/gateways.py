@@ -16,6 +16,7 @@ from fairlead.cluster.kubernetes.api.client import ApiError, Client, Object
 from fairlead.cluster.kubernetes.api.objects import PodObject
 from fairlead.cluster.kubernetes.api.watching import IDLE_S, Cache
 from fairlead.cluster.kubernetes.informers.informers import Informers
+from fairlead.cluster.kubernetes.names import segment
 from fairlead.cluster.kubernetes.operator.controller import Controller, Turn
 from fairlead.cluster.kubernetes.workloads.team_keys import TeamKeys, read_keys
 from fairlead.frozen import dataclass
@@ -148,7 +149,7 @@ class Gateways(Controller):
         annotation = json.dumps({digest: round(epoch) for digest, epoch in uses.items() if epoch})
         body = {"metadata": {"uid": team.uid, "annotations": {names.KEY_USES: annotation}}}
         try:
-            self._client.merge(f"/api/v1/namespaces/{namespace}/configmaps/{name}", body)
+            self._client.merge(f"/api/v1/namespaces/{segment(namespace)}/configmaps/{segment(name)}", body)
         except ApiError as error:
             if error.status not in (404, 409):  # the keys were removed
                 raise

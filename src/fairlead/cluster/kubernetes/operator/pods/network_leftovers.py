@@ -11,6 +11,7 @@ from fairlead.cluster.kubernetes import names
 from fairlead.cluster.kubernetes.api.client import ApiError
 from fairlead.cluster.kubernetes.api.objects import PodObject
 from fairlead.cluster.kubernetes.manifests.services import MOST_ENDPOINTS, slice_name
+from fairlead.cluster.kubernetes.names import segment
 from fairlead.cluster.kubernetes.operator.cluster import KubernetesCluster
 from fairlead.cluster.kubernetes.workloads.run_record import TrainingObject
 from fairlead.state.snapshot import Phase
@@ -63,7 +64,8 @@ class NetworkLeftovers:
     def _survey(self) -> None:
         uids = set[str]()
         for api, plural in LISTS:
-            place = f"{api}/{plural}" if self._namespace is None else f"{api}/namespaces/{self._namespace}/{plural}"
+            where = "" if self._namespace is None else f"/namespaces/{segment(self._namespace)}"
+            place = f"{api}{where}/{plural}"
             try:
                 for content in self._client.items(place, {"labelSelector": f"{names.RUN_UID},{names.MANAGED_BY}"}):
                     uids.add(content["metadata"]["labels"][names.RUN_UID])
@@ -79,10 +81,10 @@ class NetworkLeftovers:
         run = run_object.workload
         if run is None:
             return
-        place, name = f"namespaces/{run_object.namespace}", names.service_name(run)
-        paths = [f"{api}/{place}/{plural}/{name}" for api, plural in LISTS]
+        place, name = f"namespaces/{segment(run_object.namespace)}", names.service_name(run)
+        paths = [f"{api}/{place}/{plural}/{segment(name)}" for api, plural in LISTS]
         num_slices = -(-(run.spec.most_nodes or run.spec.nodes) // MOST_ENDPOINTS)
-        paths += [f"{SLICES}/{place}/endpointslices/{slice_name(run, number)}" for number in range(num_slices)]
+        paths += [f"{SLICES}/{place}/endpointslices/{segment(slice_name(run, number))}" for number in range(num_slices)]
         for path in paths:
             try:
                 self._client.delete(path)

@@ -23,7 +23,7 @@ from fairlead.cluster.kubernetes.manifests.run_keys import render_key
 from fairlead.cluster.kubernetes.manifests.runtime_bundle import render_bundle
 from fairlead.cluster.kubernetes.manifests.services import render_service
 from fairlead.cluster.kubernetes.manifests.workdir import archive_place, part_names
-from fairlead.cluster.kubernetes.names import is_alone, pod_name
+from fairlead.cluster.kubernetes.names import is_alone, pod_name, segment
 from fairlead.cluster.kubernetes.operator.cluster import KubernetesCluster, Refusal
 from fairlead.cluster.kubernetes.operator.leader_election import DEADLINE_S
 from fairlead.cluster.kubernetes.operator.pods import pod_rejections as refusals
@@ -260,7 +260,7 @@ class Agent:
         """
         if self._equipped.get(run_object.uid) == attempt or run_object.workload is None:
             return
-        place = f"namespaces/{run_object.namespace}"
+        place = f"namespaces/{segment(run_object.namespace)}"
         with self._equipping.setdefault(run_object.uid, threading.Lock()):
             if self._equipped.get(run_object.uid) == attempt:
                 return
@@ -304,7 +304,7 @@ class Agent:
         with self._providing.setdefault(namespace, threading.Lock()):
             now = time.monotonic()
             if anew or now - self._provided.get(namespace, -PROVIDE_S) >= PROVIDE_S:
-                self._ensure(f"/api/v1/namespaces/{namespace}/configmaps", render_bundle(namespace))
+                self._ensure(f"/api/v1/namespaces/{segment(namespace)}/configmaps", render_bundle(namespace))
                 self._provided[namespace] = now
 
     def _ensure(self, path: str, content: dict[str, Any]) -> None:
@@ -338,12 +338,12 @@ class Agent:
             return
         taints = node.taints if node is not None else ()
         pod = render_pod(run, member, settings, device=device, taints=taints, connection=connection)
-        path = f"/api/v1/namespaces/{run_object.namespace}/pods"
+        path = f"/api/v1/namespaces/{segment(run_object.namespace)}/pods"
         try:
             content = self._client.create(path, pod, patience_s=self._create_s)
         except ApiError as error:
             if error.reason == "AlreadyExists":
-                self._meet(run_object, member, f"{path}/{pod['metadata']['name']}")
+                self._meet(run_object, member, f"{path}/{segment(pod['metadata']['name'])}")
                 return
             phase, message = refusals.explain(error, run_object.namespace, num_pods=len(gang.nodes))
             if phase is None or (phase is PodPhase.REFUSED and self._is_making_way(run_object.uid)):
@@ -396,7 +396,7 @@ class Agent:
         namespace, _, name = order.key.partition("/")
         options = {"gracePeriodSeconds": order.grace_s, "preconditions": {"uid": order.uid}}
         try:
-            content = self._client.delete(f"/api/v1/namespaces/{namespace}/pods/{name}", options)
+            content = self._client.delete(f"/api/v1/namespaces/{segment(namespace)}/pods/{segment(name)}", options)
         except ApiError as error:
             if error.status not in (404, 409):
                 raise
@@ -408,7 +408,7 @@ class Agent:
     def _verify(self, run_object: TrainingObject, order: Verify) -> None:
         name = pod_uid(run_object.name, order.attempt, order.index, order.replacement)
         try:
-            content = self._client.get(f"/api/v1/namespaces/{run_object.namespace}/pods/{name}")
+            content = self._client.get(f"/api/v1/namespaces/{segment(run_object.namespace)}/pods/{segment(name)}")
         except ApiError as error:
             if error.status != 404:
                 raise

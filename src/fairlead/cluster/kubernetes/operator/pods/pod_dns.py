@@ -7,7 +7,7 @@ from functools import partial
 from fairlead.cluster.kubernetes.api.client import Client
 from fairlead.cluster.kubernetes.api.objects import PodObject
 from fairlead.cluster.kubernetes.manifests.services import MOST_ENDPOINTS, render_slice
-from fairlead.cluster.kubernetes.names import host_name, is_alone
+from fairlead.cluster.kubernetes.names import host_name, is_alone, segment
 from fairlead.cluster.kubernetes.workloads.run_record import TrainingObject
 from fairlead.state.snapshot import Phase, Workload
 
@@ -82,6 +82,6 @@ class Addressing:
 
     def _write(self, run: Workload, known: _Written, number: int, names: Addresses) -> None:
         content = render_slice(run, number, names)
-        place = f"/apis/discovery.k8s.io/v1/namespaces/{run.spec.team}/endpointslices"
-        self._client.apply(f"{place}/{content['metadata']['name']}", content)
+        place = f"/apis/discovery.k8s.io/v1/namespaces/{segment(run.spec.team)}/endpointslices"
+        self._client.apply(f"{place}/{segment(content['metadata']['name'])}", content)
         known.slices[number] = names

@@ -8,6 +8,7 @@ from typing import Any
 
 from fairlead.cluster.kubernetes.api.client import ApiError, Client
 from fairlead.cluster.kubernetes.api.objects import PodObject
+from fairlead.cluster.kubernetes.names import segment
 
 
 def newest(client: Client, pod: PodObject, *, by: Container[str] | None = None) -> dict[str, Any] | None:
@@ -25,7 +26,7 @@ def of_pod(client: Client, pod: PodObject) -> list[dict[str, Any]]:
     namespace, _, _ = pod.key.partition("/")
     query = {"fieldSelector": f"involvedObject.uid={pod.uid}"}
     try:
-        return list(client.items(f"/api/v1/namespaces/{namespace}/events", query))
+        return list(client.items(f"/api/v1/namespaces/{segment(namespace)}/events", query))
     except ApiError as error:
         if error.status in (403, 404):
             return []

@@ -17,6 +17,7 @@ from fairlead.cluster.kubernetes import names
 from fairlead.cluster.kubernetes.api.client import ApiError, Client
 from fairlead.cluster.kubernetes.api.objects import PodObject
 from fairlead.cluster.kubernetes.manifests.conditions import moment
+from fairlead.cluster.kubernetes.names import segment
 from fairlead.cluster.kubernetes.operator.cluster import KubernetesCluster
 from fairlead.cluster.kubernetes.operator.controller import Controller, Turn
 from fairlead.cluster.kubernetes.operator.request_dispatch import Dispatcher
@@ -147,7 +148,7 @@ def last_lines(client: Client, key: str, most_bytes: int, *, container: str = RA
     size = num_cut = 0
     gaps, is_counted, is_ended = Gaps(0, "", whole=False), False, True
     try:
-        path = f"/api/v1/namespaces/{namespace}/pods/{name}/log"
+        path = f"/api/v1/namespaces/{segment(namespace)}/pods/{segment(name)}/log"
         with client.stream(path, query, idle_s=SILENT_S, most_bytes=MOST_READ_BYTES) as stream:
             for raw in stream:
                 line = raw.decode(errors="replace")
@@ -192,14 +193,14 @@ def write(client: Client, run_object: TrainingObject, texts: Mapping[Place, str]
     """Write the lines beside those of the two previous attempts; older ones are removed."""
     if run_object.workload is None:
         return
-    place = f"/api/v1/namespaces/{run_object.namespace}/configmaps"
+    place = f"/api/v1/namespaces/{segment(run_object.namespace)}/configmaps"
     data: dict[str, Any] = {f"{attempt}-{index}": text for (attempt, index), text in texts.items()}
     newest = max(attempt for attempt, _ in texts)
     spec = run_object.workload.spec
     num_pods = min(MOST_PODS, spec.most_nodes or spec.nodes)
     dropped = {f"{newest - MOST_STARTS}-{index}": None for index in range(num_pods)}
     try:
-        client.merge(f"{place}/{map_name(run_object.uid)}", {"data": {**dropped, **data}})
+        client.merge(f"{place}/{segment(map_name(run_object.uid))}", {"data": {**dropped, **data}})
     except ApiError as error:
         if error.status != 404:
             raise

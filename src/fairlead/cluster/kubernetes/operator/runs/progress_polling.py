@@ -20,6 +20,7 @@ from fairlead.cluster.kubernetes.engines.table import driver_of
 from fairlead.cluster.kubernetes.informers.engine_members import awaits_ending
 from fairlead.cluster.kubernetes.manifests.driver_bundle import is_watch
 from fairlead.cluster.kubernetes.manifests.pods import REPORTER, is_followed
+from fairlead.cluster.kubernetes.names import segment
 from fairlead.cluster.kubernetes.operator.cluster import KubernetesCluster
 from fairlead.cluster.kubernetes.operator.controller import Controller, Turn
 from fairlead.cluster.kubernetes.workloads.pod_reports import Report, read_report
@@ -179,7 +180,7 @@ class Listener(Controller):
         namespace, _, name = turn.pod.key.partition("/")
         query = {"container": REPORTER, "tailLines": "1", "limitBytes": str(MOST_BYTES)}
         try:
-            text = self._cluster.client.text(f"/api/v1/namespaces/{namespace}/pods/{name}/log", query)
+            text = self._cluster.client.text(f"/api/v1/namespaces/{segment(namespace)}/pods/{segment(name)}/log", query)
         except ApiError as error:
             if error.status in (400, 404, 500, 502, 503):
                 turn.num_failed += 1

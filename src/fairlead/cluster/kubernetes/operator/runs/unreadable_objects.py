@@ -15,6 +15,7 @@ from fairlead.cluster.kubernetes.api.watching import Cache, Unreadable
 from fairlead.cluster.kubernetes.informers.informers import Informers
 from fairlead.cluster.kubernetes.kinds import objects_path, plural, workload_kinds
 from fairlead.cluster.kubernetes.manifests.conditions import STALLED, condition
+from fairlead.cluster.kubernetes.names import segment
 from fairlead.cluster.kubernetes.operator.controller import Controller, Turn
 from fairlead.cluster.kubernetes.operator.events.event_recorder import EventRecord, EventRecorder
 from fairlead.cluster.kubernetes.operator.pods.pod_agent import Agent
@@ -174,9 +175,9 @@ def _path_of(unreadable: Unreadable) -> str:
     """Return the path of an object, from that of the list of all namespaces."""
     place, _, plural = unreadable.path.rpartition("/")
     return (
-        f"{place}/namespaces/{unreadable.namespace}/{plural}/{unreadable.name}"
+        f"{place}/namespaces/{segment(unreadable.namespace)}/{plural}/{segment(unreadable.name)}"
         if unreadable.namespace
-        else f"{unreadable.path}/{unreadable.name}"
+        else f"{unreadable.path}/{segment(unreadable.name)}"
     )
 
 

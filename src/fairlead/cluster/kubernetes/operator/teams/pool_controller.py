@@ -13,6 +13,7 @@ from typing import Any
 from fairlead.cluster.kubernetes.api.client import ApiError, Client
 from fairlead.cluster.kubernetes.api.watching import IDLE_S, Cache
 from fairlead.cluster.kubernetes.manifests.conditions import INVALID, READY, condition, ready_conditions
+from fairlead.cluster.kubernetes.names import segment
 from fairlead.cluster.kubernetes.operator.controller import Controller, Turn
 from fairlead.cluster.kubernetes.workloads.plain_objects import KindObject, read_kind
 from fairlead.policy.kinds.readiness import Progress
@@ -149,7 +150,7 @@ class PoolKeeper(Controller):
         metadata = {"name": pool.name, "uid": pool.uid}
         body = {"apiVersion": API_VERSION, "kind": "Pool", "metadata": metadata, "status": status}
         try:
-            self.pools.put(self._client.apply(f"{POOLS}/{pool.name}/status", body))
+            self.pools.put(self._client.apply(f"{POOLS}/{segment(pool.name)}/status", body))
         except ApiError as error:
             if error.status not in (404, 409):
                 raise

@@ -15,6 +15,7 @@ from fairlead.cluster.kubernetes.api.watching import IDLE_S, Cache
 from fairlead.cluster.kubernetes.informers.informers import TEAMS, Informers, TeamObject
 from fairlead.cluster.kubernetes.manifests.conditions import condition, ready_conditions
 from fairlead.cluster.kubernetes.manifests.teams import OBJECT_COUNTS, TeamSettings, render_object_counts, render_team
+from fairlead.cluster.kubernetes.names import segment
 from fairlead.cluster.kubernetes.operator.controller import Controller, Turn
 from fairlead.cluster.kubernetes.operator.events.event_recorder import EventRecord, EventRecorder
 from fairlead.cluster.kubernetes.operator.pods.pod_agent import Agent
@@ -204,7 +205,7 @@ class TeamKeeper(Controller):
             TeamRefusal: It is not the team's, or is being deleted.
         """
         try:
-            content = self._client.get(f"/api/v1/namespaces/{name}")
+            content = self._client.get(f"/api/v1/namespaces/{segment(name)}")
         except ApiError as error:
             if error.status == 404:
                 return
@@ -221,7 +222,7 @@ class TeamKeeper(Controller):
             raise TeamRefusal("NamespaceTaken", message)
 
     def _remove(self, item: OwnedObject) -> None:
-        path = f"/api/v1/namespaces/{item.team}/resourcequotas/{item.name}"
+        path = f"/api/v1/namespaces/{segment(item.team)}/resourcequotas/{segment(item.name)}"
         try:
             self._client.delete(path, {"preconditions": {"uid": item.uid}})
         except ApiError as error:
@@ -255,7 +256,7 @@ class TeamKeeper(Controller):
         metadata = {"name": team.name, "uid": team.uid}
         body = {"apiVersion": API_VERSION, "kind": "Team", "metadata": metadata, "status": status}
         try:
-            self._view.teams.put(self._client.apply(f"{TEAMS}/{team.name}/status", body))
+            self._view.teams.put(self._client.apply(f"{TEAMS}/{segment(team.name)}/status", body))
         except ApiError as error:
             if error.status not in (404, 409):
                 raise
@@ -310,8 +311,8 @@ def _api_of(kind: str) -> str:
 def _path(item: Object) -> str:
     root, _, plural = LISTS[item["kind"]].rpartition("/")
     metadata = item["metadata"]
-    where = f"{root}/namespaces/{metadata['namespace']}" if "namespace" in metadata else root
-    return f"{where}/{plural}/{metadata['name']}"
+    where = f"{root}/namespaces/{segment(metadata['namespace'])}" if "namespace" in metadata else root
+    return f"{where}/{plural}/{segment(metadata['name'])}"
 
 
 def _putting_right(mended: tuple[str, ...]) -> str:

@@ -12,6 +12,7 @@ from typing import Any
 from fairlead.cluster.kubernetes.api.client import ApiError
 from fairlead.cluster.kubernetes.informers.informers import TEAMS, Informers, TeamObject
 from fairlead.cluster.kubernetes.manifests.statuses import team_holdings
+from fairlead.cluster.kubernetes.names import segment
 from fairlead.cluster.kubernetes.operator.controller import Controller, Turn
 from fairlead.state.snapshot import Snapshot
 
@@ -60,7 +61,7 @@ class TeamHoldings(Controller):
     def _write_one(self, team: TeamObject, held: Mapping[str, Any]) -> None:
         body = {"metadata": {"uid": team.uid}, "status": {"held": held}}
         try:
-            self._view.teams.put(self._view.client.merge(f"{TEAMS}/{team.name}/status", body))
+            self._view.teams.put(self._view.client.merge(f"{TEAMS}/{segment(team.name)}/status", body))
         except ApiError as error:
             if error.status not in (404, 409):
                 raise

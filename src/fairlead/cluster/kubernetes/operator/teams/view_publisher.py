@@ -14,6 +14,7 @@ from typing import Any
 from fairlead.cluster.isolation import Isolation
 from fairlead.cluster.kubernetes.api.client import BUSY, ApiError, Client
 from fairlead.cluster.kubernetes.manifests.team_views import NAME, pack_state, render_view
+from fairlead.cluster.kubernetes.names import segment
 from fairlead.cluster.kubernetes.operator.controller import Controller, Turn
 from fairlead.policy.queue.shared_view import OwnPart, share
 from fairlead.state.snapshot import Snapshot
@@ -78,7 +79,7 @@ class ViewPublisher(Controller):
         if self._written.get(namespace) == digest:
             return
         try:
-            self._client.apply(f"/api/v1/namespaces/{namespace}/configmaps/{NAME}", content, retried=BUSY)
+            self._client.apply(f"/api/v1/namespaces/{segment(namespace)}/configmaps/{NAME}", content, retried=BUSY)
         except ApiError as error:
             if error.status not in REFUSED:
                 raise
