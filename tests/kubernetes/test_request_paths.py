@@ -88,7 +88,9 @@ def filled(node: ast.JoinedStr, name: str) -> str:
 @pytest.mark.parametrize("place", [place for place, node in PATHS.items() if "segment(" in ast.unparse(node)])
 def test_a_name_that_no_object_can_have_leads_nowhere(place: str) -> None:
     has_port = any(isinstance(value, ast.Constant) and value.value.startswith(":") for value in PATHS[place].values)
-    for name in HOSTILE if not has_port else filter(None, HOSTILE):
+    for name in HOSTILE:
+        if has_port and not name.strip("."):
+            continue  # with a port behind it neither nothing nor dots lead elsewhere
         with pytest.raises(ApiError) as refusal:
             check_path("GET", filled(PATHS[place], name))
         assert refusal.value.status == 404, name
