@@ -3,7 +3,7 @@
 import logging
 
 from fairlead.cluster.kubernetes.api.client import ApiError, Client
-from fairlead.cluster.kubernetes.names import HISTORY, NODE_HISTORY
+from fairlead.cluster.kubernetes.names import HISTORY, NODE_HISTORY, segment
 from fairlead.cluster.node_records import NOTHING, NodeRecord, record_of
 from fairlead.state.node_health import Histories
 
@@ -12,7 +12,7 @@ log = logging.getLogger(__name__)
 
 def config_maps(namespace: str) -> str:
     """Return the path of the ConfigMaps of a namespace."""
-    return f"/api/v1/namespaces/{namespace}/configmaps"
+    return f"/api/v1/namespaces/{segment(namespace)}/configmaps"
 
 
 def read_history(client: Client, namespace: str) -> tuple[NodeRecord, str]:
