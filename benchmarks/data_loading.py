@@ -1,8 +1,9 @@
-"""Reading data from a slow store, with kills, and in random order: ``reader``, ``faults``, ``shuffle``.
+"""Reading data from a slow store: ``reader``, ``faults`` with kills, ``shuffle``, and ``cluster`` on many nodes.
 
     python -m benchmarks.data_loading reader [--objects 2000] [--latency-ms 5,50] [--ranks 1] [--readers NAME] [--tls]
     python -m benchmarks.data_loading faults [--kills 100] [--json]
     python -m benchmarks.data_loading shuffle [--json]
+    python -m benchmarks.data_loading cluster --simulate --data DIR [--nodes N --cache-gb GB --store-gb-s RATE] [--json]
 
 ``reader`` starts `benchmarks.slow_store` (100 MB/s for all clients) and lets each reader, in a process of its own and
 in turns, read two epochs while a step takes as long as 88 MB/s need: seconds to the first batch without imports, the
@@ -17,11 +18,18 @@ kills. ``left_over`` are unfinished files after that.
 
 ``shuffle`` counts classes in 50 batches of 64 of 100,000 samples in 1,000 classes, sorted by class: distinct classes
 beside those of a full shuffle, and the chi-squared of 20 groups of classes over its degrees of freedom.
+
+``cluster --simulate`` replays the jobs of DIR/data/*/jobs.csv (submit_s, gpus, duration_s, dataset, mb_s_per_gpu; sizes
+in datasets.csv) through ``fairlead simulate``'s own path on nodes of 8 GPUs whose caches are shared, in front of one
+store: TB that left the store, mean hours from submission to end, and the share of held GPU time that was not spent
+waiting for data. Without options, three regimes: 1 TB or 300 GB a node at 1 GB/s, and 200 GB at .5 GB/s.
 """
 
 import argparse
 import contextlib
+import csv
 import hashlib
+import io
 import json
 import os
 import random
@@ -41,12 +49,22 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.slow_store import BUCKET, content, sizes
+from fairlead.control.outcomes import summary
+from fairlead.control.simulation import World, simulate
 from fairlead.runtime.data.layout import FileLayout
 from fairlead.runtime.data.manifest import DataManifest, Entry
 from fairlead.runtime.data.order import epoch_order
 from fairlead.runtime.data.reader import Data, Source
+from fairlead.specs.pool import Hardware, Pool, PoolGpu
+from fairlead.specs.simulation import Simulation, Store
+from fairlead.traces.arrivals import Arrival
+from fairlead.traces.reading import read_trace
+
+GPUS = PoolGpu(model="A100", count=8)
 
 STEP_BYTES_PER_S = 88e6
+REGIMES = ((1_000.0, 1.0), (300.0, 1.0), (200.0, 0.5))
+"""GB of cache on each node, and GB/s of the store."""
 BATCH = 64
 READERS = ("fairlead", "s3fs")
 RANKS = (1, 3, 2, 4)
@@ -54,13 +72,18 @@ RANKS = (1, 3, 2, 4)
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("what", choices=("reader", "faults", "shuffle"))
+    parser.add_argument("what", choices=("reader", "faults", "shuffle", "cluster"))
     parser.add_argument("--objects", type=int, default=2_000)
     parser.add_argument("--latency-ms", default="5,50")
     parser.add_argument("--ranks", type=int, default=1)
     parser.add_argument("--readers", default=",".join(READERS))
     parser.add_argument("--tls", action="store_true")
     parser.add_argument("--kills", type=int, default=100)
+    parser.add_argument("--simulate", action="store_true")
+    parser.add_argument("--data", type=Path)
+    parser.add_argument("--nodes", type=int, default=12)
+    parser.add_argument("--cache-gb", type=float)
+    parser.add_argument("--store-gb-s", type=float)
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--as-reader", help=argparse.SUPPRESS)
     parser.add_argument("--rank", type=int, default=0, help=argparse.SUPPRESS)
@@ -68,9 +91,59 @@ def main() -> None:
     if args.as_reader:
         print(json.dumps(_read(args.as_reader, args.rank, args.ranks)))
         return
-    rows = {"reader": _readers, "faults": _faults, "shuffle": _shuffle}[args.what](args)
+    if args.what == "cluster" and not (args.simulate and args.data):
+        parser.error("cluster: give --simulate and --data DIR, which has data/*/jobs.csv and datasets.csv")
+    if (args.cache_gb is None) != (args.store_gb_s is None):
+        parser.error("--cache-gb and --store-gb-s describe one regime together; give both, or none for all three")
+    rows = {"reader": _readers, "faults": _faults, "shuffle": _shuffle, "cluster": _cluster}[args.what](args)
     for row in rows:
         print(json.dumps(row) if args.json else "  ".join(f"{name} {value}" for name, value in row.items()), flush=True)
+
+
+def _cluster(args: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    pool = Pool(name="gpu", nodes=args.nodes, hardware=Hardware(cpu_milli=96_000, memory_bytes=2**40, gpu=GPUS))
+    regimes = REGIMES if args.cache_gb is None else ((args.cache_gb, args.store_gb_s),)
+    for jobs in sorted(args.data.glob("data/*/jobs.csv")):
+        arrivals = _arrivals(jobs)
+        for cache_gb, store_gb_s in regimes:
+            store = Store(rate=round(store_gb_s * 1e9), cache=round(cache_gb * 1e9))
+            began = time.process_time()
+            outcome = simulate(arrivals, (pool,), World(simulations=(Simulation(name="store", store=store),)))
+            figures = summary(outcome).whole
+            assert outcome.store_gb is not None
+            yield {
+                "policy": "default",
+                "workload": jobs.parent.name,
+                "nodes": args.nodes,
+                "cache_gb": cache_gb,
+                "store_gb_s": store_gb_s,
+                "store_tb": round(outcome.store_gb / 1e3, 1),
+                "mean_completion_h": round((figures.average_completion_s or 0.0) / 3600, 2),
+                "busy": round(figures.goodput or 0.0, 4),
+                "unfinished": figures.unfinished,
+                "cpu_s": round(time.process_time() - began, 1),
+            }
+
+
+def _arrivals(jobs: Path) -> tuple[Arrival, ...]:
+    """Return the jobs of a table; those with more GPUs than a node are gangs of whole nodes."""
+    with jobs.with_name("datasets.csv").open(encoding="utf-8") as file:
+        sizes_gb = {row["dataset"]: float(row["gb"]) for row in csv.DictReader(file)}
+    text = io.StringIO()
+    writer = csv.writer(text)
+    writer.writerow(("submit_s", "duration_s", "name", "nodes", "gpu", "data", "data_gb", "data_mb_s"))
+    with jobs.open(encoding="utf-8") as file:
+        for job in csv.DictReader(file):
+            gpus, mb_s = int(job["gpus"]), float(job["mb_s_per_gpu"])
+            nodes = -(-gpus // GPUS.count)
+            if gpus % nodes:
+                raise SystemExit(f"{jobs}: job {job['job']}: {gpus} GPUs do not divide into {nodes} nodes")
+            columns = (job["submit_s"], job["duration_s"], f"job-{job['job']}", nodes, gpus // nodes)
+            writer.writerow((*columns, job["dataset"], sizes_gb[job["dataset"]], gpus * mb_s))
+    with tempfile.TemporaryDirectory() as directory:
+        trace = Path(directory, "trace.csv")
+        trace.write_text(text.getvalue(), encoding="utf-8")
+        return read_trace(trace)
 
 
 def _readers(args: argparse.Namespace) -> Iterator[dict[str, Any]]:

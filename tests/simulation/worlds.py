@@ -3,10 +3,11 @@
 from fairlead.cluster.simulated.accounts import PodTime
 from fairlead.control.outcomes import Outcome
 from fairlead.control.simulation import World
+from fairlead.policy.data.caching import ReadDemand
 from fairlead.policy.gpu.stage_interleaving import Profile
 from fairlead.specs.pool import CapacityType, Hardware, Pool, PoolGpu
 from fairlead.specs.resources import GpuRequest, Resources
-from fairlead.specs.simulation import Failures, Interference, Programs, Provisioning, Reclaims, Simulation
+from fairlead.specs.simulation import Failures, Interference, Programs, Provisioning, Reclaims, Simulation, Store
 from fairlead.specs.training import Checkpoint, Training
 from fairlead.traces.arrivals import Arrival
 
@@ -31,12 +32,13 @@ def run(
     team: str = "t",
     every_s: float | None = None,
     profile: Profile | None = None,
+    reads: ReadDemand | None = None,
 ) -> Arrival:
     resources = Resources(gpu=GpuRequest(milli=round(1000 * gpus)), cpu_milli=1000)
     spec = Training(
         name=name, team=team, run="x", nodes=nodes, resources=resources, checkpoint=Checkpoint(every_s=every_s)
     )
-    return Arrival(at_s=at_s, duration_s=duration_s, spec=spec, profile=profile)
+    return Arrival(at_s=at_s, duration_s=duration_s, spec=spec, profile=profile, reads=reads)
 
 
 def world(
@@ -46,6 +48,7 @@ def world(
     provisioning: Provisioning | None = None,
     programs: Programs | None = None,
     interference: Interference | None = None,
+    store: Store | None = None,
     seed: int = 0,
 ) -> World:
     assumed = Simulation(
@@ -55,6 +58,7 @@ def world(
         provisioning=provisioning,
         programs=programs,
         interference=interference,
+        store=store,
     )
     return World(simulations=(assumed,), seed=seed)
 

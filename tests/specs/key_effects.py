@@ -46,6 +46,7 @@ from fairlead.control.outcomes import summary
 from fairlead.control.pipelines import drift, journal, submission, triggers
 from fairlead.control.simulation import World, simulate
 from fairlead.errors import InvalidSpec
+from fairlead.policy.data.caching import ReadDemand
 from fairlead.policy.decide import decide
 from fairlead.policy.fleet.placement import decide_fleet
 from fairlead.policy.kinds import idleness, workspace_idle
@@ -575,12 +576,14 @@ class Replayed:
     pools: tuple[Pool, ...] = ()
     duration_s: float = 4000.0
     apart_s: float = 10.0
+    reads: ReadDemand | None = None
 
     def __call__(self, spec: Pool | Simulation) -> object:
         pools = (*((spec,) if isinstance(spec, Pool) else ()), *self.pools)
         simulations = (*self.simulations, *((spec,) if isinstance(spec, Simulation) else ()))
         arrivals = [
-            Arrival(at_s=self.apart_s * n, duration_s=self.duration_s, spec=each) for n, each in enumerate(self.runs)
+            Arrival(at_s=self.apart_s * n, duration_s=self.duration_s, spec=training, reads=self.reads)
+            for n, training in enumerate(self.runs)
         ]
         try:
             outcome = simulate(arrivals, pools, World(simulations=simulations, seed=3))
@@ -692,6 +695,7 @@ TWO_POOLS = (
 THREE = tuple(training(f"r{n}", resources=Resources(gpu=gpus(2), cpu_milli=1000)) for n in range(6))
 PAIRED = tuple(training(f"r{n}", resources=Resources(gpu=GpuRequest(milli=250), cpu_milli=1000)) for n in range(4))
 ON_BOTH = Replayed(runs=THREE, pools=TWO_POOLS, duration_s=20_000.0)
+READING = replace(ON_BOTH, reads=ReadDemand(version="v", size_gb=100.0, gb_s=0.2))
 ON_DEMAND_NODES = Replayed(runs=THREE, pools=TWO_POOLS, apart_s=8000.0, duration_s=900.0)
 
 
@@ -736,6 +740,8 @@ EFFECTS["Simulation"] = [
     Effect("programs.checkpoint", "0s", "15s", ON_BOTH),
     Effect("programs.save", "0s", "60s", ON_BOTH, {"reclaims.every": "30m"}),
     Effect("programs.step", None, "30s", replace(ON_BOTH, runs=(*THREE, replace(THREE[0], name="late", priority=9)))),
+    Effect("store.rate", "1GB", "100MB", READING),
+    Effect("store.cache", "0", "1TB", READING, {"store.rate": "100MB"}),
     Effect("interference.two", 1, 2, beside(2)),
     Effect("interference.three", 1, 2, beside(3)),
     Effect("interference.four", 1, 2, beside(4)),

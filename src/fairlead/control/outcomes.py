@@ -75,6 +75,7 @@ class Outcome:
         pools: Pools of the nodes; a node is named after its pool.
         ended_s: Time at which the last run ended, or nothing changed any more.
         taken_out: Nodes that were taken out because they failed too often.
+        store_gb: Gigabytes that left the store; None where reading was not simulated.
     """
 
     runs: tuple[Simulated, ...]
@@ -84,6 +85,7 @@ class Outcome:
     ended_s: float
     num_decisions: int
     taken_out: tuple[TakenOut, ...] = ()
+    store_gb: float | None = None
 
     @property
     def num_nodes(self) -> int:

@@ -13,7 +13,7 @@ from fairlead.cluster.simulated.accounts import PodTime
 from fairlead.cluster.simulated.clock import Clock
 from fairlead.cluster.simulated.cluster import SimulatedCluster
 from fairlead.cluster.simulated.environment import SimulatedEnvironment, first_nodes
-from fairlead.cluster.simulated.groups import groups_of, interference_of, programs_of
+from fairlead.cluster.simulated.groups import groups_of, interference_of, programs_of, store_of
 from fairlead.cluster.simulated.programs import OnTerm, Program
 from fairlead.control.loop import run_pass
 from fairlead.control.outcomes import Outcome, Simulated
@@ -94,7 +94,13 @@ def simulate(
     clock = Clock()
     began = clock.now()
     cluster = SimulatedCluster(
-        first_nodes(groups), behave, clock, teams=teams, interference=interference_of(world.simulations), rules=rules
+        first_nodes(groups),
+        behave,
+        clock,
+        teams=teams,
+        interference=interference_of(world.simulations),
+        store=store_of(world.simulations),
+        rules=rules,
     )
     if any(pool.partitions is not None for pool in pools):
         cluster.partition(
@@ -192,6 +198,7 @@ def _program(arrival: Arrival, programs: Programs) -> Program:
         on_term=OnTerm.CHECKPOINT,
         save_s=programs.save_s if save_s is None else save_s,
         profile=arrival.profile,
+        reads=arrival.reads,
     )
 
 
@@ -253,6 +260,7 @@ def _outcome(
             replace(out, since=out.since - began, until=None if out.until is None else out.until - began)
             for out in surroundings.taken_out
         ),
+        store_gb=cluster.store_gb,
     )
 
 

@@ -60,6 +60,8 @@ def in_all(outcome: Outcome, summary: Summary) -> list[str]:
     shares = {name: hours / whole for name, hours in time_spent(summary).items() if hours >= 0.0005 * whole > 0}
     if set(shares) - {"useful", "idle"}:
         lines.append("GPU time: " + ", ".join(f"{share:.1%} {name}" for name, share in shares.items()))
+    if outcome.store_gb is not None:
+        lines.append(f"{outcome.store_gb / 1e3:,.2f} TB left the store")
     return lines
 
 
@@ -70,6 +72,7 @@ def as_data(result: Result, seed: int) -> Mapping[str, object]:
         "policy": policy,
         "seed": seed,
         "summary": asdict(summary),
+        "store_gb": outcome.store_gb,
         "over_time": {
             "gpus_up": gpus_there(outcome),
             "gpus_held": gpus_held(outcome),

@@ -5,7 +5,7 @@ from typing import Annotated, ClassVar
 
 from fairlead.frozen import dataclass
 from fairlead.specs.constraints import NAME, Limit, enforce, quote
-from fairlead.specs.field_types import DURATION, FACTOR, SHARE, TEXT, ListField
+from fairlead.specs.field_types import DURATION, FACTOR, SHARE, SIZE, TEXT, ListField
 from fairlead.specs.key import Key, broken
 from fairlead.specs.workload import Kind
 
@@ -216,6 +216,25 @@ class Interference:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Store:
+    """One store from which runs read, and caches of the nodes in front of it that all nodes share."""
+
+    rate: Annotated[
+        int,
+        Key("rate", SIZE, Limit(low=1_000, high=10**15, whole=True), example="1GB", also="bandwidth egress throughput"),
+        "Bytes a second that the store serves to all nodes together.",
+    ]
+    cache: Annotated[
+        int,
+        Key("cache", SIZE, Limit(low=0, high=10**15, whole=True), example="300GB", also="cache_size disk nvme"),
+        "Bytes of each node that keep what was read.",
+    ] = 0
+
+    def __post_init__(self) -> None:
+        enforce(broken(self))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Simulation:
     """The assumptions of a simulation."""
 
@@ -257,6 +276,12 @@ class Simulation:
         "How much sharing a device or a node slows runs down; not at all when left out.",
     ] = None
 
+    store: Annotated[
+        Store | None,
+        Key("store", example="{rate: 1GB, cache: 300GB}", also="data bucket storage object_store cache egress"),
+        "The store that runs of the trace with `data` read from; reading takes no time when left out.",
+    ] = None
+
     def __post_init__(self) -> None:
         enforce(self._problems())
 
@@ -271,6 +296,6 @@ class Simulation:
             elif pool in seen:
                 yield "pools", f"{quote(pool)} is listed twice; name each pool once"
             seen.add(pool)
-        for name in ("programs", "interference"):
+        for name in ("programs", "interference", "store"):
             if self.pools and getattr(self, name) is not None:
                 yield name, "it holds for the whole cluster; move it to a Simulation without pools"

@@ -1,6 +1,7 @@
 """A run as a trace describes it."""
 
 from fairlead.frozen import dataclass
+from fairlead.policy.data.caching import ReadDemand
 from fairlead.policy.gpu.stage_interleaving import Profile
 from fairlead.specs.training import Training
 
@@ -16,6 +17,7 @@ class Arrival:
         checkpoint_s: Seconds of stall for each regular checkpoint; None for the simulation's default.
         save_s: Seconds of the checkpoint at a stop notice; None for the simulation's default.
         profile: Stages of its iterations, where they were measured.
+        reads: What it reads from a store; None where the trace does not say.
     """
 
     at_s: float
@@ -25,6 +27,7 @@ class Arrival:
     checkpoint_s: float | None = None
     save_s: float | None = None
     profile: Profile | None = None
+    reads: ReadDemand | None = None
 
     @property
     def num_gpus(self) -> float:

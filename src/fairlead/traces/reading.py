@@ -3,7 +3,8 @@
 Our own table is CSV with a header. `submit_s` and `duration_s` are required, both in seconds; `name team nodes gpu cpu
 memory priority max_duration expected_duration deadline spot max_price checkpoint_every` are as in a spec, empty where
 the spec's default holds. The rest are seconds, empty where the simulation's defaults hold: the durations of the run's
-start and of its checkpoints, and the stages of its iterations. Lines that begin with # are comments.
+start and of its checkpoints, and the stages of its iterations; or say what the run reads: a version of data, its size
+in GB, and the MB/s of the whole gang at full speed. Lines that begin with # are comments.
 """
 
 import csv
@@ -17,7 +18,7 @@ from fairlead.specs.keys import Spec
 from fairlead.specs.training import Training
 from fairlead.traces import public
 from fairlead.traces.arrivals import Arrival
-from fairlead.traces.rows import Row, arrival_of, profile_of, seconds
+from fairlead.traces.rows import Row, arrival_of, profile_of, reads_of, refuse_unlike_sizes, seconds
 
 SPEC_COLUMNS = (
     "name", "team", "nodes", "gpu", "cpu", "memory", "colocate", "priority", "max_duration", "expected_duration",
@@ -25,7 +26,8 @@ SPEC_COLUMNS = (
 )  # fmt: skip
 COST_COLUMNS = ("start_up_s", "checkpoint_s", "save_s")
 PROFILE_COLUMNS = ("iteration_s", "load_s", "compute_s", "communicate_s")
-OWN_COLUMNS = ("submit_s", "duration_s", *SPEC_COLUMNS, *COST_COLUMNS, *PROFILE_COLUMNS)
+DATA_COLUMNS = ("data", "data_gb", "data_mb_s")
+OWN_COLUMNS = ("submit_s", "duration_s", *SPEC_COLUMNS, *COST_COLUMNS, *PROFILE_COLUMNS, *DATA_COLUMNS)
 
 
 def read_trace(path: Path) -> tuple[Arrival, ...]:
@@ -72,6 +74,7 @@ def read_trace(path: Path) -> tuple[Arrival, ...]:
         raise InvalidSpec(tuple(problems[:20]))
     if not arrivals:
         raise InvalidSpec((f"{path}: there is no run in it, only a header",))
+    refuse_unlike_sizes(arrivals, path)
     return tuple(sorted(with_own_names(arrivals), key=lambda arrival: arrival.at_s))
 
 
@@ -142,6 +145,7 @@ def _of_own(row: Row, index: int, where: str) -> Arrival:
         checkpoint_s=checkpoint_s,
         save_s=save_s,
         profile=profile_of(measured, where) if measured else None,
+        reads=reads_of(row, where) if any(row.get(column) for column in DATA_COLUMNS) else None,
     )
 
 

@@ -3,15 +3,18 @@
 import json
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 
 from fairlead.errors import InvalidSpec
+from fairlead.policy.data.caching import ReadDemand
 from fairlead.policy.gpu.stage_interleaving import Profile
 from fairlead.specs.formats.reading import parse
 from fairlead.specs.training import DECADE_S, Training
 from fairlead.traces.arrivals import Arrival
 
 Row = Mapping[str, str]
+MOST_VERSION = 200
 
 
 def arrival_of(
@@ -79,6 +82,42 @@ def profile_of(measured_s: Sequence[float], where: str) -> Profile:
         )
     iteration_s, load_s, compute_s, communicate_s = measured_s
     return Profile(iteration_s=iteration_s, stages_s=(load_s, compute_s, communicate_s))
+
+
+def reads_of(row: Row, where: str) -> ReadDemand:
+    """Return what a run reads: version, GB of the version, and MB/s of the gang at full speed.
+
+    Raises:
+        InvalidSpec: One of the three is missing, or a number is not above 0.
+    """
+    version = row.get("data", "")
+    size_gb, mb_s = (seconds(row, column, where) if row.get(column) else 0.0 for column in ("data_gb", "data_mb_s"))
+    if not version or len(version) > MOST_VERSION or size_gb <= 0.0 or mb_s <= 0.0:
+        raise InvalidSpec(
+            (
+                f"{where}: data, data_gb and data_mb_s: give all three, a name of at most {MOST_VERSION} characters "
+                "and two numbers above 0, or none",
+            )
+        )
+    return ReadDemand(version=version, size_gb=size_gb, gb_s=mb_s / 1e3)
+
+
+def refuse_unlike_sizes(arrivals: Iterable[Arrival], path: Path) -> None:
+    """Refuse a trace in which one version of data has two sizes.
+
+    Raises:
+        InvalidSpec: It has.
+    """
+    sizes: dict[str, float] = {}
+    for reads in (arrival.reads for arrival in arrivals if arrival.reads is not None):
+        size_gb = sizes.setdefault(reads.version, reads.size_gb)
+        if size_gb != reads.size_gb:
+            raise InvalidSpec(
+                (
+                    f"{path}: data_gb: {reads.version} has {size_gb:g} GB in one row and {reads.size_gb:g} in another; "
+                    "give the same size, or another name to another version",
+                )
+            )
 
 
 _GROUPED = re.compile(r"\d{1,3}(,\d{3})+(\.\d+)?")

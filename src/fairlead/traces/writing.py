@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 
 from fairlead.specs.formats.rendering import render_short
 from fairlead.traces.arrivals import Arrival
-from fairlead.traces.reading import COST_COLUMNS, OWN_COLUMNS, PROFILE_COLUMNS
+from fairlead.traces.reading import COST_COLUMNS, DATA_COLUMNS, OWN_COLUMNS, PROFILE_COLUMNS
 
 PLAIN_COLUMNS = ("name", "team", "nodes", "priority", "max_duration", "expected_duration", "deadline")
 
@@ -47,6 +47,9 @@ def _row(arrival: Arrival) -> Mapping[str, object]:
     if arrival.profile is not None:
         measured_s = (arrival.profile.iteration_s, *arrival.profile.stages_s)
         row |= {column: _number(value) for column, value in zip(PROFILE_COLUMNS, measured_s, strict=True)}
+    if (reads := arrival.reads) is not None:
+        values = (reads.version, _number(reads.size_gb), _number(reads.gb_s * 1e3))
+        row |= dict(zip(DATA_COLUMNS, values, strict=True))
     return row
 
 

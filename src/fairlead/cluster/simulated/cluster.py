@@ -13,6 +13,7 @@ from typing import Any, cast
 from fairlead.cluster.port import MOST_COMPLETED, EventRecord, Spec
 from fairlead.cluster.simulated.accounts import NodeTime, PodTime
 from fairlead.cluster.simulated.clock import Clock
+from fairlead.cluster.simulated.data_reads import DataReads
 from fairlead.cluster.simulated.faults import Fault
 from fairlead.cluster.simulated.listing import Listing
 from fairlead.cluster.simulated.mig_manager import carry_out_step, note_partitions
@@ -24,7 +25,7 @@ from fairlead.policy.health.node_risk import charged, taken_out
 from fairlead.policy.kinds.spec_updates import changed, changed_meanwhile, check_update, updated_status
 from fairlead.policy.queue.run_limits import limited
 from fairlead.specs.pool import Pool
-from fairlead.specs.simulation import Interference
+from fairlead.specs.simulation import Interference, Store
 from fairlead.specs.team import Team
 from fairlead.specs.training import Training
 from fairlead.state.capacity_requests import CapacityRequest, Growth
@@ -49,6 +50,8 @@ from fairlead.state.snapshot import (
 from fairlead.state.split_probing import in_force
 from fairlead.state.transitions import Child, LivePod, Notice, Transition, transition
 
+GB = 1e9
+
 
 class SimulatedCluster:
     """A ``Cluster`` of the given nodes, which is deterministic: the same calls always have the same outcome."""
@@ -61,11 +64,15 @@ class SimulatedCluster:
         *,
         teams: Iterable[Team] = (),
         interference: Interference | None = None,
+        store: Store | None = None,
         rules: SchedulingPolicy = DEFAULT,
     ) -> None:
         clock = Clock() if clock is None else clock
         here = {node.name: node for node in nodes}
         state = State(now=clock.now(), nodes=here, teams=tuple(teams), interference=interference, rules=rules)
+        if store is not None:
+            num_up = sum(node.ready for node in here.values())
+            state.reads = DataReads(store.rate / GB, store.cache / GB, num_up, at=state.now)
         for name in here:
             state.node_since[name] = state.now
             state.accounts.node_is(name, True, state.now)
@@ -105,6 +112,11 @@ class SimulatedCluster:
     def num_created(self) -> int:
         """Return the number of pods created so far."""
         return self._state.num_created
+
+    @property
+    def store_gb(self) -> float | None:
+        """Return what has left the store so far; None where reading is not simulated."""
+        return None if self._state.reads is None else self._state.reads.store_gb
 
     @property
     def taken_out(self) -> tuple[str, ...]:

@@ -6,7 +6,7 @@ from fairlead.errors import InvalidSpec
 from fairlead.frozen import dataclass
 from fairlead.policy.capacity.pool_nodes import node_of
 from fairlead.specs.pool import CapacityType, Pool
-from fairlead.specs.simulation import Failures, Interference, Programs, Provisioning, Reclaims, Simulation
+from fairlead.specs.simulation import Failures, Interference, Programs, Provisioning, Reclaims, Simulation, Store
 from fairlead.state.snapshot import Node
 
 
@@ -73,8 +73,13 @@ def interference_of(simulations: Iterable[Simulation]) -> Interference | None:
     return next((simulation.interference for simulation in simulations if simulation.interference is not None), None)
 
 
+def store_of(simulations: Iterable[Simulation]) -> Store | None:
+    """Return the store that runs read from; None if reading is not simulated."""
+    return next((simulation.store for simulation in simulations if simulation.store is not None), None)
+
+
 _OF_POOLS = ("failures", "reclaims", "provisioning")
-_OF_ALL = ("programs", "interference")
+_OF_ALL = ("programs", "interference", "store")
 
 
 def _setting(simulations: Sequence[Simulation], pool: Pool, what: str) -> object | None:
@@ -102,6 +107,11 @@ def _problems(pools: Sequence[Pool], simulations: Sequence[Simulation]) -> Itera
                         f"Simulation {simulation.name}: {what}: Simulation {other} has it for {where} too; "
                         "keep one of them"
                     )
+        if simulation.interference is not None and any(other.store is not None for other in simulations):
+            yield (
+                f"Simulation {simulation.name}: interference: it is not simulated together with `store`, as nothing "
+                "says how much of a slowdown is reading; leave one of them out"
+            )
         if simulation.reclaims is not None:
             named = [known[name] for name in simulation.pools if name in known] if simulation.pools else list(pools)
             spot = [pool for pool in named if pool.capacity_type is CapacityType.SPOT]

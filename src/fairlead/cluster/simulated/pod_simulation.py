@@ -55,6 +55,8 @@ class Course:
             run = self._state.runs.get(uid)
             if fault is not None:
                 self.suffer(fault, due_at)
+            elif due is Due.READ:
+                self._go_on_reading(due_at)
             elif run is not None:
                 self._happen(run, due, due_at)
         self._clock.advance_to(at)
@@ -138,6 +140,14 @@ class Course:
             carry_out_layout(state, fault)
         elif fault.node in state.nodes:
             self._suffer_node(fault, at)
+        self.note_nodes(at)
+
+    def note_nodes(self, at: float) -> None:
+        """Let the caches be those of the nodes that are up, after these may have changed."""
+        state, reads = self._state, self._state.reads
+        if reads is not None and (num_up := sum(node.ready for node in state.nodes.values())) != reads.num_nodes:
+            reads.nodes_are(num_up, at)
+            self._respeed_readers(at)
 
     def time_of(self, run: Run, at: float, *, saved: bool = False) -> PodTime:
         """Divide the time of a pod that ends at ``at`` by use."""
@@ -204,9 +214,49 @@ class Course:
         if not others:
             state.accounts.started_from(run.workload_uid, pod.attempt, run.held_s)
         self._share(run, at)
+        self._begin_reading(run, at)
         if run.ends_at is not None:
             state.push(run.ends_at, Due.END, run.pod_uid)
         self._respeed(pod.node, at)
+
+    def _begin_reading(self, run: Run, at: float) -> None:
+        """Let the gang of a pod whose ranks begin read, unless it does; one rank in each gang stands for all."""
+        reads, demand = self._state.reads, run.program.reads
+        if reads is None or demand is None:
+            return
+        if run.workload_uid not in reads.speeds():
+            reads.begin(run.workload_uid, demand, run.held_s, run.program.duration_s - run.held_s, at)
+        self._respeed_readers(at)
+
+    def _end_reading(self, run: Run, at: float) -> None:
+        """Let a gang read no more once none of its pods works."""
+        state, reads = self._state, self._state.reads
+        if reads is None or run.program.reads is None:
+            return
+        if all(state.runs[uid].started_at is None for uid in state.live[run.workload_uid]):
+            reads.end(run.workload_uid, at)
+            self._respeed_readers(at)
+
+    def _go_on_reading(self, at: float) -> None:
+        reads = self._state.reads
+        if reads is not None and reads.next_at <= at:
+            reads.proceed(at)
+            self._respeed_readers(at)
+
+    def _respeed_readers(self, at: float) -> None:
+        """Give all pods that read the speed that the store and the caches allow from now on."""
+        state, reads = self._state, self._state.reads
+        if reads is None:
+            return
+        for uid, speed in reads.speeds().items():
+            for run in [state.runs[member] for member in state.live[uid]]:
+                if run.started_at is not None and run.data_speed != speed:
+                    run.change_speed(at, run.speed / run.data_speed * speed)
+                    run.data_speed = speed
+                    if run.ends_at is not None:
+                        state.push(run.ends_at, Due.END, run.pod_uid)
+        if math.isfinite(reads.next_at):
+            state.push(reads.next_at, Due.READ, "")
 
     def _end(
         self,
@@ -240,6 +290,7 @@ class Course:
         if phase is not PodPhase.SUCCEEDED:
             self._share(run, at)
         self._divide(pod.node, pod.grant, at)
+        self._end_reading(run, at)
         self._respeed(pod.node, at)
 
     def _trained_with(self, run: Run) -> list[Run]:
@@ -259,8 +310,9 @@ class Course:
         gang = [member for member in live if member.in_place == run.in_place and member.started_at is not None]
         if not any(pod.replacement for pod in state.pods[run.workload_uid].values()) and run in gang:
             return  # the gang starts
-        speed = len(gang) / state.run_of(run.workload_uid).gang.nodes
+        share = len(gang) / state.run_of(run.workload_uid).gang.nodes
         for member in gang:
+            speed = share * member.data_speed
             if member.speed != speed:
                 member.change_speed(at, speed)
                 if member.ends_at is not None:

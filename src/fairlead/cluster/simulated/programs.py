@@ -6,6 +6,7 @@ from dataclasses import replace
 from enum import StrEnum
 
 from fairlead.frozen import dataclass
+from fairlead.policy.data.caching import ReadDemand
 from fairlead.policy.gpu.stage_interleaving import Profile
 from fairlead.specs.training import Training
 
@@ -37,6 +38,7 @@ class Program:
         on_term: Reaction to the stop notice.
         save_s: Seconds that the checkpoint at the stop notice takes.
         profile: Measured stages of its iterations; None where not measured.
+        reads: What the whole gang reads; None when it reads nothing from a store.
     """
 
     duration_s: float = 60.0
@@ -52,6 +54,7 @@ class Program:
     on_term: OnTerm = OnTerm.EXIT
     save_s: float = 0.0
     profile: Profile | None = None
+    reads: ReadDemand | None = None
 
     @property
     def hangs(self) -> bool:
@@ -72,7 +75,9 @@ def at_speed(program: Program, times: float) -> Program:
     """Return the same program, so many times as fast; checkpoints are as frequent as before."""
     step_s = None if program.step_s is None else program.step_s / times
     hangs_after_s = None if program.hangs_after_s is None else program.hangs_after_s / times
-    return replace(program, duration_s=program.duration_s / times, step_s=step_s, hangs_after_s=hangs_after_s)
+    reads = None if program.reads is None else replace(program.reads, gb_s=program.reads.gb_s * times)
+    duration_s = program.duration_s / times
+    return replace(program, duration_s=duration_s, step_s=step_s, hangs_after_s=hangs_after_s, reads=reads)
 
 
 Behaviour = Callable[[Training, int], Program]

@@ -23,6 +23,7 @@ class Run:
         held_s: Work that the checkpoint it started from holds.
         started_at: Time at which its ranks began.
         speed: Effort per second, from ``since`` on.
+        data_speed: The part of it that reading allows.
         effort_s: Effort up to ``since``.
         ends_at: Time at which its work is done; None before it starts and when it never ends by itself.
         kill_at: Time of SIGKILL.
@@ -40,6 +41,7 @@ class Run:
     held_s: float = 0.0
     started_at: float | None = None
     speed: float = 1.0
+    data_speed: float = 1.0
     since: float = 0.0
     effort_s: float = 0.0
     ends_at: float | None = None

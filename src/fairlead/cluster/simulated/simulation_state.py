@@ -6,6 +6,7 @@ from enum import StrEnum
 
 from fairlead.cluster.port import EventRecord
 from fairlead.cluster.simulated.accounts import Accounts
+from fairlead.cluster.simulated.data_reads import DataReads
 from fairlead.cluster.simulated.faults import Fault
 from fairlead.cluster.simulated.runs import Run
 from fairlead.specs.pool import Pool
@@ -28,6 +29,7 @@ class Due(StrEnum):
     LEAVE = "leave"
     KILL = "kill"
     FAULT = "fault"
+    READ = "read"
 
 
 @dataclass(slots=True)
@@ -51,6 +53,7 @@ class State:
         num_starts: How often each pod's ranks began, by pod.
         num_created: Number of pods so far.
         interference: Slowdown of pods beside others; None for none.
+        reads: The store, the caches and those that read; None where reading takes no time.
         rules, growth, asked, pools, standby: As in a snapshot.
         pool_of: Pools of nodes whose GPUs may be repartitioned, by name of the node.
         partitioned: Those nodes that exist, as in a snapshot, by name.
@@ -85,6 +88,7 @@ class State:
     num_starts: dict[str, int] = field(default_factory=dict)
     num_created: int = 0
     interference: Interference | None = None
+    reads: DataReads | None = None
     growth: Growth | None = None
     asked: tuple[CapacityRequest, ...] = ()
     pools: tuple[PoolDemand, ...] = ()
