@@ -6,7 +6,7 @@ Pods of 256 nodes have leaves of 32 nodes, with 4 uplinks each; pods have 32. Th
 slowest link that it uses, of parallel ones a random one, with 5 % of normal noise; 2 % of the measurements take 1.2 to
 2 times as long without a cause. `fault` is what is slow by the factor: a NIC, one uplink of a leaf, one quarter of the
 uplinks of a pod, nothing, or three of these at once. `named` counts cases in which all are named, `wrong` components
-that are named and well. No command of Fairlead measures links yet: the functions are in `benchmarks/candidates/`.
+that are named and well. The rounds and the verdict are those of `python -m fairlead.runtime.network`.
 """
 
 import argparse
@@ -14,7 +14,7 @@ import json
 import random
 from collections.abc import Iterator, Sequence
 
-from benchmarks.candidates.slow_links import Pair, Topology, plan_rounds, slow_links
+from fairlead.runtime.network.slow_links import Pair, Topology, plan_rounds, slow_links
 
 LEAF, POD = 32, 256
 LEAF_UPLINKS, POD_UPLINKS = 4, 32

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from benchmarks.candidates.slow_links import Pair, Topology, plan_rounds, slow_links
+from fairlead.runtime.network.slow_links import Pair, Topology, plan_rounds, slow_links
 
 TOPOLOGY = {f"n{i}": (f"pod-{i // 32}", f"leaf-{i // 8}") for i in range(64)}
 

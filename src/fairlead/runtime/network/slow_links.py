@@ -6,7 +6,7 @@ links. A pair is slow if it takes ``SLOW_FACTOR`` times as long as the fastest t
 explained greedily by the component for which the likelihood ratio against chance is largest: the NIC of a node makes
 all of its pairs slow, one of several parallel uplinks of a domain a part of those that leave it.
 
-Nothing is measured here, and no command of Fairlead measures links yet.
+``fairlead.runtime.network.measuring`` takes the times.
 """
 
 import math

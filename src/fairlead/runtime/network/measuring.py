@@ -1,0 +1,229 @@
+"""Measures how fast the nodes of a gang send to each other, in rounds in which all nodes are paired.
+
+The first rank of each node has a server, which admits those with the token of the attempt. In a round the first node of
+a pair sends to the second for some time, and then receives for as long. The receiver measures: bytes over the time from
+the first to the last of them, so that waiting for each other does not count.
+"""
+
+import json
+import math
+import os
+import random
+import selectors
+import socket
+import threading
+import time
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+from fairlead.frozen import dataclass
+from fairlead.runtime.admission import MOST_HELLO, Admission, greet
+from fairlead.runtime.channels import Channel, receive, send
+from fairlead.runtime.environment import Environment
+from fairlead.runtime.network.slow_links import Pair, SlowLink, plan_rounds, slow_links
+from fairlead.runtime.run_key import token
+from fairlead.untrusted_json import parse_json
+
+CHUNK = bytes(1 << 20)
+CONNECT_S = 10.0
+LATE_S = 30.0
+"""Beyond the time of a measurement, how long a silent peer is waited for."""
+MOST_S = 600.0
+MOST_GB_S = 1e6
+_SEND, _RECEIVE = "send", "receive"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NetworkReport:
+    """The rates between nodes, as measured.
+
+    Attributes:
+        num_nodes: Nodes that measured.
+        num_rounds: Rounds, in each of which a node has at most one partner.
+        median_gb_s: Median over the pairs of all rounds, of the slower direction, in 10^9 bytes a second.
+        slow: Slow NICs, the surest first.
+        unreachable: Pairs that could not measure, by the names of their nodes, each once.
+    """
+
+    num_nodes: int
+    num_rounds: int
+    median_gb_s: float
+    slow: tuple[SlowLink, ...]
+    unreachable: tuple[Pair, ...]
+
+    @property
+    def is_fine(self) -> bool:
+        """Return whether nothing is slow or unreachable."""
+        return not self.slow and not self.unreachable
+
+
+class _Server:
+    """Sends or receives for other nodes, on its own threads, until it is closed."""
+
+    def __init__(self, host: str, key: bytes, seconds: float) -> None:
+        self._key = key
+        self._seconds = seconds
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        self._listener = socket.create_server((host, 0), family=family, backlog=16)
+        self.port: int = self._listener.getsockname()[1]
+        self._closing, self._close = socket.socketpair()
+        self._thread = threading.Thread(target=self._listen, name="fairlead-network", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        self._close.send(b"c")
+        self._thread.join()
+
+    def _listen(self) -> None:
+        with self._listener, self._closing, self._close, selectors.DefaultSelector() as selector:
+            admission = Admission(self._listener, self._key, selector)
+            selector.register(self._closing, selectors.EVENT_READ)
+            while True:
+                for key, _ in selector.select(admission.timeout_s):
+                    if key.fileobj is self._closing:
+                        admission.close()
+                        return
+                    if (peer := admission.handle(key)) is not None:
+                        threading.Thread(target=partial(self._serve, *peer), daemon=True).start()
+                admission.expire()
+
+    def _serve(self, connection: socket.socket, hello: bytes) -> None:
+        with connection:
+            connection.settimeout(self._seconds + LATE_S)
+            try:
+                if parse_json(hello, max_bytes=MOST_HELLO) == _SEND:
+                    send(connection, _received(connection))
+                else:
+                    _send_for(connection, self._seconds)
+            except (OSError, ValueError):
+                return  # the other side says that it could not measure
+
+
+def measure(
+    channel: Channel, environment: Environment, environ: Mapping[str, str], *, num_rounds: int, seconds: float
+) -> NetworkReport:
+    """Measure and return the same report on all ranks. Collective.
+
+    Args:
+        num_rounds: Rounds, at least 1.
+        seconds: Seconds for each direction of a pair, above 0.
+
+    Raises:
+        AgreementFailed: A rank is gone.
+    """
+    key = token(environment.key_file, environment.run_uid, environment.attempt, "network")
+    host = own_address(environment, environ)
+    server = _Server(host, key, seconds) if environment.local_rank == 0 else None
+    try:
+        own = None if server is None else [_node_name(environment, environ), host, server.port]
+        peers = {str(peer[0]): (str(peer[1]), int(peer[2])) for peer in channel.gather(own) if peer is not None}
+        topology: dict[str, tuple[str, ...]] = dict.fromkeys(peers, ())
+        rounds: list[dict[Pair, float]] = []
+        unreachable: dict[Pair, None] = {}
+        rates: list[float] = []
+        for pairs in plan_rounds(topology, num_rounds, random.Random(environment.run_uid)):
+            channel.gather(None)  # all begin together
+            mine = [pair for pair in pairs if own is not None and pair[0] == own[0]]
+            result = [[*pair, _measure_pair(peers[pair[1]], key, seconds)] for pair in mine]
+            times: dict[Pair, float] = {}
+            for first, second, gb_s in (row for rows in channel.gather(result) for row in rows):
+                if gb_s is None:
+                    unreachable[first, second] = None
+                else:
+                    times[first, second] = 1.0 / gb_s
+                    rates.append(gb_s)
+            rounds.append(times)
+    finally:
+        if server is not None:
+            server.close()
+    rates.sort()
+    return NetworkReport(
+        num_nodes=len(peers),
+        num_rounds=num_rounds,
+        median_gb_s=rates[len(rates) // 2] if rates else math.nan,
+        slow=slow_links(topology, rounds),
+        unreachable=tuple(unreachable),
+    )
+
+
+def own_address(environment: Environment, environ: Mapping[str, str]) -> str:
+    """Return the address of this node at which the others reach it: that of its pod, or of its way to rank 0."""
+    if address := environ.get("FAIRLEAD_POD_IP"):
+        return address
+    family, _, _, _, place = socket.getaddrinfo(environment.master_addr, 9, type=socket.SOCK_DGRAM)[0]
+    with socket.socket(family, socket.SOCK_DGRAM) as probe:
+        probe.connect(place)  # sends nothing
+        return str(probe.getsockname()[0])
+
+
+def _node_name(environment: Environment, environ: Mapping[str, str]) -> str:
+    """Return a name of the node that no other pod of the gang has."""
+    node = environ.get("FAIRLEAD_NODE") or os.uname().nodename
+    return f"{node} (pod {environment.node})"
+
+
+def _measure_pair(peer: tuple[str, int], key: bytes, seconds: float) -> float | None:
+    """Return the rate of the slower direction in GB/s; None if the other node could not be reached."""
+    try:
+        return min(_sent_rate(peer, key, seconds), _received_rate(peer, key, seconds))
+    except (OSError, ValueError):
+        return None
+
+
+def _sent_rate(peer: tuple[str, int], key: bytes, seconds: float) -> float:
+    with _connected(peer, key, _SEND, seconds) as connection:
+        _send_for(connection, seconds)
+        return _checked(receive(connection, max_bytes=MOST_HELLO))
+
+
+def _received_rate(peer: tuple[str, int], key: bytes, seconds: float) -> float:
+    with _connected(peer, key, _RECEIVE, seconds) as connection:
+        return _checked(_received(connection))
+
+
+def _connected(peer: tuple[str, int], key: bytes, what: str, seconds: float) -> socket.socket:
+    connection = socket.create_connection(peer, timeout=CONNECT_S)
+    try:
+        connection.settimeout(seconds + LATE_S)
+        greet(connection, key, json.dumps(what).encode())
+    except OSError:
+        connection.close()
+        raise
+    return connection
+
+
+def _send_for(connection: socket.socket, seconds: float) -> None:
+    """Send for some time, then say that no more comes."""
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        connection.sendall(CHUNK)
+    connection.shutdown(socket.SHUT_WR)
+
+
+def _received(connection: socket.socket) -> float:
+    """Receive to the end, and return GB/s from the first to the last byte.
+
+    Raises:
+        ValueError: Too little came to measure a rate.
+    """
+    buffer = bytearray(len(CHUNK))
+    size = connection.recv_into(buffer)
+    began, num_bytes = time.monotonic(), 0
+    while size and (size := connection.recv_into(buffer)):
+        num_bytes += size
+    seconds = time.monotonic() - began
+    if not num_bytes or seconds <= 0.0:
+        raise ValueError("too little came to measure a rate")
+    return num_bytes / seconds / 1e9
+
+
+def _checked(rate: Any) -> float:
+    """Return a rate that a peer sent.
+
+    Raises:
+        ValueError: It is none.
+    """
+    if not isinstance(rate, float) or not 0.0 < rate < MOST_GB_S:
+        raise ValueError(f"{rate!r} is no rate in GB/s")
+    return rate

@@ -1,0 +1,225 @@
+"""The nodes of a run measure the network between them, and the slow or cut off one is named."""
+
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fairlead.runtime import run_key
+from fairlead.runtime.environment import Environment
+from fairlead.runtime.network import measuring
+from fairlead.runtime.network.__main__ import as_data, sentences
+from fairlead.runtime.network.measuring import NetworkReport, measure
+from tests.ports import free_port
+
+PROGRAM = [sys.executable, "-m", "fairlead.runtime.network"]
+NUM_NODES = 4
+SLOW = 2
+
+
+class InThreads:
+    """The channel of ranks that are threads of this process."""
+
+    def __init__(self, rank: int, barrier: threading.Barrier, values: list[Any]) -> None:
+        self.rank, self.world_size = rank, len(values)
+        self._barrier, self._values = barrier, values
+
+    def gather(self, value: Any) -> list[Any]:
+        self._values[self.rank] = json.loads(json.dumps(value))
+        self._barrier.wait(60)
+        values = list(self._values)
+        self._barrier.wait(60)
+        return values
+
+    def maximum(self, vector: Any) -> list[int]:
+        return [max(column) for column in zip(*self.gather(list(vector)), strict=True)]
+
+    def close(self) -> None:
+        """Has nothing open."""
+
+
+def measured(path: Path, *, num_rounds: int = 6, ranks_per_node: int = 1) -> NetworkReport:
+    """Return what nodes of this process measure, at addresses of their own."""
+    key = path / "key"
+    run_key.write(key, run_key.new_key())
+    size = NUM_NODES * ranks_per_node
+    barrier, values = threading.Barrier(size), [None] * size
+    reports: list[NetworkReport | None] = [None] * size
+
+    def rank(number: int) -> None:
+        environment = Environment(
+            rank=number, world_size=size, local_rank=number % ranks_per_node, local_size=ranks_per_node,
+            node=number // ranks_per_node, run_uid="u", run_dir=path, key_file=str(key),
+        )  # fmt: skip
+        address = {"FAIRLEAD_POD_IP": f"127.0.0.{environment.node + 1}", "FAIRLEAD_NODE": "n"}
+        channel = InThreads(number, barrier, values)
+        reports[number] = measure(channel, environment, address, num_rounds=num_rounds, seconds=0.05)
+
+    threads = [
+        threading.Thread(target=rank, args=(number,), name=f"node-{number // ranks_per_node}", daemon=True)
+        for number in range(size)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(120)
+    first = reports[0]
+    assert first is not None
+    assert all(report == first for report in reports)
+    return first
+
+
+def test_nodes_of_one_speed_are_all_measured(tmp_path: Path) -> None:
+    report = measured(tmp_path, num_rounds=2, ranks_per_node=2)
+    assert report.num_nodes == NUM_NODES
+    assert report.median_gb_s > 0.0
+    assert report.unreachable == ()
+
+
+def test_the_node_with_the_slow_network_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def rate(peer: tuple[str, int], *_: object) -> float:
+        is_slow = peer[0] == f"127.0.0.{SLOW + 1}" or threading.current_thread().name == f"node-{SLOW}"
+        return 0.2 if is_slow else 1.0
+
+    monkeypatch.setattr(measuring, "_sent_rate", rate)
+    monkeypatch.setattr(measuring, "_received_rate", lambda *_: 1.0)
+    report = measured(tmp_path)
+    assert [(link.node, link.factor) for link in report.slow] == [(f"n (pod {SLOW})", pytest.approx(5.0))]
+    assert sentences(report)[-1] == (
+        f"n (pod {SLOW}): its network is 5 times as slow as that of the others, in 6 of 6 pairs"
+    )
+
+
+def test_nodes_that_cannot_reach_each_other_are_told_and_the_others_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connect = socket.create_connection
+
+    def refused(address: tuple[str, int], **options: Any) -> socket.socket:
+        if address[0] == f"127.0.0.{SLOW + 1}":
+            raise ConnectionRefusedError
+        return connect(address, **options)
+
+    monkeypatch.setattr(socket, "create_connection", refused)
+    report = measured(tmp_path)
+    assert report.unreachable
+    assert {second for _, second in report.unreachable} == {f"n (pod {SLOW})"}
+    assert not report.is_fine
+    assert report.median_gb_s > 0.0
+    assert as_data(report)["unreachable"] == [list(pair) for pair in report.unreachable]
+
+
+def test_of_fewer_than_four_nodes_none_can_be_named() -> None:
+    report = NetworkReport(num_nodes=3, num_rounds=1, median_gb_s=1.0, slow=(), unreachable=())
+    assert sentences(report)[-1] == "Of 3 nodes nobody can say which is slow; measure 4 or more."
+
+
+@pytest.mark.parametrize("rate", [0, "1.0", -1.0, 0.0, float("inf"), float("nan"), None, [1.0], 1e9])
+def test_what_a_peer_sends_as_its_rate_is_one_or_refused(rate: Any) -> None:
+    with pytest.raises(ValueError, match="no rate"):
+        measuring._checked(rate)
+
+
+def test_a_stranger_is_not_served(tmp_path: Path) -> None:
+    server = measuring._Server("127.0.0.1", bytes(32), 0.1)
+    try:
+        with socket.create_connection(("127.0.0.1", server.port), timeout=10) as stranger:
+            stranger.sendall(b"x" * 32 + b"\x00\x06" + b'"send"')
+            stranger.settimeout(30)
+            try:
+                assert stranger.recv(1) == b""
+            except ConnectionResetError:
+                return
+    finally:
+        server.close()
+
+
+def test_a_run_of_one_node_is_refused_with_the_key_to_write() -> None:
+    ended = subprocess.run(PROGRAM, capture_output=True, text=True, check=False, env=_plain(), timeout=120)
+    assert ended.returncode == 2
+    assert "give the spec `nodes: 2` or more" in ended.stderr
+
+
+@pytest.mark.parametrize(
+    ("option", "problem"), [("--rounds=0", "--rounds 0: give 1 to"), ("--seconds=nan", "--seconds nan: give more")]
+)
+def test_options_out_of_range_are_refused(option: str, problem: str) -> None:
+    command = [*PROGRAM, option]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False, env=_plain(), timeout=120)
+    assert ended.returncode == 2
+    assert problem in ended.stderr
+
+
+def _plain() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if not name.startswith(("FAIRLEAD_", "RANK", "WORLD_"))}
+
+
+@contextmanager
+def namespaces() -> Iterator[list[str]]:
+    """Networks of four nodes behind one bridge, at 400 Mbit/s each, but one at 120."""
+    prefix = f"fl{os.getpid() % 100_000}"
+    names = [f"{prefix}-{number}" for number in range(NUM_NODES)]
+    with ExitStack() as stack:
+
+        def ip(command: str, *, undo: str) -> None:
+            subprocess.run(command.split(), check=True, timeout=60)
+            stack.callback(subprocess.run, undo.split(), check=False, timeout=60)
+
+        ip(f"ip netns add {prefix}", undo=f"ip netns del {prefix}")
+        inside = f"ip netns exec {prefix}"
+        for command in ("link add bridge type bridge", "link set bridge up"):
+            subprocess.run(f"{inside} ip {command}".split(), check=True, timeout=60)
+        for number, name in enumerate(names):
+            ip(f"ip netns add {name}", undo=f"ip netns del {name}")
+            rate = "120mbit" if number == SLOW else "400mbit"
+            shaped = f"root tbf rate {rate} burst 256kb latency 50ms"
+            for command in (
+                f"{inside} ip link add v{number} type veth peer name eth0 netns {name}",
+                f"{inside} ip link set v{number} master bridge up",
+                f"{inside} tc qdisc add dev v{number} {shaped}",
+                f"ip -n {name} addr add 10.99.0.{number + 1}/24 dev eth0",
+                f"ip -n {name} link set eth0 up",
+                f"ip -n {name} link set lo up",
+                f"ip netns exec {name} tc qdisc add dev eth0 {shaped}",
+            ):
+                subprocess.run(command.split(), check=True, timeout=60)
+        yield names
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(
+    os.geteuid() != 0 or not (shutil.which("ip") and shutil.which("tc")), reason="networks of its own need root and tc"
+)
+def test_a_slowed_link_between_real_networks_is_named(tmp_path: Path) -> None:
+    key = tmp_path / "key"
+    run_key.write(key, run_key.new_key())
+    port = free_port()
+    with namespaces() as names:
+        ranks = [
+            subprocess.Popen(
+                ["ip", "netns", "exec", name, *PROGRAM, "--seconds=0.4", "--json"],
+                stdout=subprocess.PIPE,
+                text=True,
+                env=_plain()
+                | {
+                    "RANK": str(number), "WORLD_SIZE": str(NUM_NODES), "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1",
+                    "GROUP_RANK": str(number), "MASTER_ADDR": "10.99.0.1", "FAIRLEAD_AGREE_PORT": str(port),
+                    "FAIRLEAD_KEY_FILE": str(key), "FAIRLEAD_RUN_UID": "u", "FAIRLEAD_NODE": f"node-{number}",
+                },
+            )
+            for number, name in enumerate(names)
+        ]  # fmt: skip
+        output = [rank.communicate(timeout=300)[0] for rank in ranks]
+    assert [rank.returncode for rank in ranks] == [1, 0, 0, 0]
+    report = json.loads(output[0])
+    assert [link["node"] for link in report["slow"]] == [f"node-{SLOW} (pod {SLOW})"]
+    assert report["slow"][0]["factor"] == pytest.approx(400 / 120, rel=0.4)
