@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from fairlead.cluster.kubernetes.api.shallow import loads, too_deep
+from fairlead.cluster.kubernetes.api.shallow import loads, problem_of
 from fairlead.cluster.kubernetes.workloads.pod_reports import read_ending, read_last_words, read_report
 from fairlead.errors import InvalidSpec
 from fairlead.gateway.messages import HttpError, Malformed, read_request, read_response
@@ -88,7 +88,7 @@ def objects(data: bytes) -> None:
         found = loads(data)
         for each in found.get("items") or () if isinstance(found, dict) else ():
             if isinstance(each, dict):
-                too_deep(each)
+                problem_of(each)
 
 
 def _archive(name: str, kind: bytes = tarfile.REGTYPE) -> bytes:

@@ -118,6 +118,16 @@ class Listing:
             self._log.append((self.version, kind, self.objects[name]))
             self._changed.notify_all()
 
+    def put_spec(self, name: str, spec: Object) -> None:
+        """Add an object of our first kind with a spec, or change it."""
+        with self._changed:
+            self.version += 1
+            kind = "MODIFIED" if name in self.objects else "ADDED"
+            metadata = {"name": name, "resourceVersion": str(self.version), "labels": {}}
+            self.objects[name] = {"apiVersion": "a/v1", "kind": "Thing", "metadata": metadata, "spec": spec}
+            self._log.append((self.version, kind, self.objects[name]))
+            self._changed.notify_all()
+
     def remove(self, name: str) -> None:
         with self._changed:
             self.version += 1
@@ -165,6 +175,8 @@ class Listing:
             size = int(query["limit"])
             names = sorted(self.objects)
             items = [self.objects[name] for name in names[offset : offset + size]]
+            if "as=PartialObjectMetadataList" in handler.headers["Accept"]:
+                items = [{"kind": "PartialObjectMetadata", "metadata": item["metadata"]} for item in items]
             metadata = {"resourceVersion": str(at)}
             if offset + size < len(names):
                 metadata["continue"] = f"{at}:{offset + size}"

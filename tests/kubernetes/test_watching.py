@@ -12,8 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairlead.cluster.kubernetes.api import watching
-from fairlead.cluster.kubernetes.api.client import PAGE, Object
-from fairlead.cluster.kubernetes.api.shallow import loads, too_deep
+from fairlead.cluster.kubernetes.api.client import Object
+from fairlead.cluster.kubernetes.api.paging import PAGE
+from fairlead.cluster.kubernetes.api.shallow import loads, problem_of
 from fairlead.cluster.kubernetes.api.watching import Cache
 from tests.kubernetes.loopback import NESTED, Answering, Listing, client_of, serving
 from tests.waiting import PATIENCE_S, until
@@ -425,7 +426,7 @@ def test_a_text_that_is_nested_too_deeply_is_cut_at_its_deepest_part_only(text: 
     good, bad = loads(deep.encode())["items"]
     assert good == {"metadata": {"name": "good"}}
     assert bad["metadata"] == {"name": "bad"}
-    assert (too_deep(bad) is not None) == ("x" not in bad)
+    assert (problem_of(bad) is not None) == ("x" not in bad)
 
 
 def test_a_line_without_an_end_is_cut_and_says_so() -> None:

@@ -7,6 +7,7 @@ See decision 8.
 """
 
 import json
+import logging
 import math
 import re
 import socket
@@ -21,15 +22,17 @@ import urllib3
 
 from fairlead.cluster.kubernetes.api.config import Access
 from fairlead.cluster.kubernetes.api.pacing import Pace, jittered
-from fairlead.cluster.kubernetes.api.shallow import loads
+from fairlead.cluster.kubernetes.api.paging import JSON, TooLong, read_pages, too_long
+from fairlead.cluster.kubernetes.api.shallow import loads, problem_of
 from fairlead.cluster.kubernetes.api.transport import identity_headers, proxy_of_environment, tls_context
 from fairlead.errors import ClusterError
 from fairlead.frozen import dataclass
 from fairlead.untrusted_json import parse_object, text
 
+log = logging.getLogger(__name__)
+
 Object = dict[str, Any]
 
-PAGE = 500  # the page size of kubectl and client-go
 APPLY = "application/apply-patch+yaml"
 MERGE = "application/merge-patch+json"
 MANAGER = "fairlead"
@@ -138,33 +141,37 @@ class Client:
         self._pace.wait()
         try:
             with self._in_flight:
-                answer = self._send("GET", path, query, None, "", deadline)
-                content = answer.data
+                answer, content = self._send("GET", path, query, None, "", deadline)
         except (urllib3.exceptions.HTTPError, OSError) as error:
             raise self._unreachable("GET", path, error) from error
         if answer.status >= 300:
             raise _refusal(f"GET {path}", answer.status, content)
         return content.decode(errors="replace")
 
-    def pages(self, path: str, query: Mapping[str, str] | None = None, *, size: int = PAGE) -> Iterator[Object]:
-        """Yield the pages of a list, each with its ``items`` and ``metadata``.
+    def pages(self, path: str, query: Mapping[str, str] | None = None) -> Iterator[Object]:
+        """Yield the pages of a list, each with its ``items`` and ``metadata``, as ``paging.read_pages`` does."""
+        return read_pages(self, path, query or {})
+
+    def page(self, path: str, query: Mapping[str, str], *, most_bytes: int, accept: str = JSON) -> tuple[Object, int]:
+        """Return a page of a list, and its length in bytes.
 
         Raises:
-            ApiError: For example 410 if the list took so long that its resource version has expired.
+            TooLong: It is longer than ``most_bytes``, and was not read to its end.
         """
-        onward: Mapping[str, str] = {"limit": str(size), **(query or {})}
-        while True:
-            page = self.get(path, onward)
-            yield page
-            token = (page.get("metadata") or {}).get("continue")
-            if not token:
-                return
-            onward = {"limit": str(size), **(query or {}), "continue": token}
+        content = self._request("GET", path, query=query, most_bytes=most_bytes, accept=accept)
+        return _decoded(content, "GET", path), len(content)
 
     def items(self, path: str, query: Mapping[str, str] | None = None) -> Iterator[Object]:
-        """Yield the objects of a list, fetched in pages."""
+        """Yield the objects of a list, fetched in pages, without those that are too long."""
         for page in self.pages(path, query):
-            yield from page.get("items") or ()
+            for content in page.pop("items", None) or ():
+                if problem_of(content) == too_long():
+                    about = content["metadata"]
+                    log.warning(
+                        "%s: %s/%s is left out: %s", path, about.get("namespace"), about.get("name"), too_long()
+                    )
+                    continue
+                yield content
 
     def create(
         self, path: str, body: Object, query: Mapping[str, str] | None = None, *, patience_s: float | None = None
@@ -214,6 +221,29 @@ class Client:
             ApiError: The server refused the request.
             Unreachable: No response arrived in time.
         """
+        content = self._request(
+            method, path, body, query=query, content_type=content_type, patience_s=patience_s, retried=retried
+        )
+        return _decoded(content, method, path)
+
+    def _request(
+        self,
+        method: str,
+        path: str,
+        body: Object | None = None,
+        *,
+        query: Mapping[str, str] | None = None,
+        content_type: str = JSON,
+        patience_s: float | None = None,
+        retried: Collection[int] = RETRIED,
+        most_bytes: int | None = None,
+        accept: str = JSON,
+    ) -> bytes:
+        """Send a request as ``request`` does, and return the body of the answer.
+
+        Args:
+            most_bytes: The longest body that is read; None for any.
+        """
         deadline = time.monotonic() + (self.limits.patience_s if patience_s is None else patience_s)
         data = None if body is None else json.dumps(body, separators=(",", ":")).encode()
         backoff_s, unsure, rejected = FIRST_BACKOFF_S, False, False
@@ -222,14 +252,15 @@ class Client:
             asked_to_wait_s: float | None = None
             try:
                 with self._in_flight:
-                    answer = self._send(method, path, query, data, content_type, deadline)
-                    content = answer.data
+                    answer, content = self._send(
+                        method, path, query, data, content_type, deadline, most_bytes=most_bytes, accept=accept
+                    )
             except (urllib3.exceptions.HTTPError, OSError) as error:
                 trouble: ClusterError = self._unreachable(method, path, error)
                 unsure = unsure or not _never_sent(error)
             else:
                 if answer.status < 300:
-                    return _decoded(content, method, path)
+                    return content
                 trouble = refusal = _refusal(f"{method} {path}", answer.status, content, unsure=unsure)
                 if answer.status == 401 and not rejected:
                     rejected = True
@@ -286,10 +317,22 @@ class Client:
         data: bytes | None,
         content_type: str,
         deadline: float,
-    ) -> urllib3.BaseHTTPResponse:
+        *,
+        most_bytes: int | None = None,
+        accept: str = JSON,
+    ) -> tuple[urllib3.BaseHTTPResponse, bytes]:
         left_s = max(0.1, deadline - time.monotonic())
         timeout = urllib3.Timeout(connect=min(self.limits.try_s, left_s), read=min(self.limits.try_s, left_s))
-        return self._open(method, path, query, data, content_type, timeout, preload=True)
+        if most_bytes is None:
+            answer = self._open(method, path, query, data, content_type, timeout, preload=True, accept=accept)
+            return answer, answer.data
+        answer = self._open(method, path, query, data, content_type, timeout, preload=False, accept=accept)
+        content = answer.read(most_bytes + 1)
+        if len(content) > most_bytes:
+            answer.close()
+            raise TooLong(f"the answer to {method} {path} has more than {most_bytes} bytes")
+        answer.release_conn()
+        return answer, content
 
     def _open(
         self,
@@ -301,10 +344,11 @@ class Client:
         timeout: urllib3.Timeout,
         *,
         preload: bool,
+        accept: str = JSON,
     ) -> urllib3.BaseHTTPResponse:
         check_path(method, path)
         self.num_requests += 1
-        headers = urllib3.HTTPHeaderDict({"Accept": "application/json", "User-Agent": "fairlead"})
+        headers = urllib3.HTTPHeaderDict({"Accept": accept, "User-Agent": "fairlead"})
         if data is not None:
             headers["Content-Type"] = content_type
         for name, value in identity_headers(self.access):

@@ -1,5 +1,7 @@
 """Reads JSON of an API server although somebody nested a part of one object too deeply: that object is marked.
 
+``marked`` does the same with one that cannot be read for another reason.
+
 An API server accepts 10,000 levels in fields without a schema, ten times as many as Python's reader. One such object
 must not keep a page of a list, or a watch, from being read.
 """
@@ -13,14 +15,14 @@ from fairlead.untrusted_json import fields
 
 MOST_DEPTH = 200
 """Levels that are kept of a text which is nested too deeply."""
-_MARK = "\x00fairlead: nested too deeply"
+_MARK = "\x00fairlead: not to be read"
 _TOKENS = re.compile(rb'"(?:[^"\\]|\\.)*"|[\[\]{}]', re.DOTALL)
 
 
 def loads(content: bytes) -> Any:
     """Return the value of a JSON text: an object, a list of objects, or an event of a watch.
 
-    Of an object that is nested too deeply only its identity is left, and ``too_deep`` tells its problem.
+    Of an object that is nested too deeply only its identity is left, and ``problem_of`` tells its problem.
 
     Raises:
         ValueError: It is not JSON.
@@ -36,11 +38,18 @@ def loads(content: bytes) -> Any:
     return _reduced(answer)
 
 
-def too_deep(content: Mapping[str, Any]) -> str | None:
-    """Return the problem of an object of which a part was nested too deeply; None for any other object."""
-    if _MARK not in content:
-        return None
-    return f"a field of it is nested more than {MOST_DEPTH} levels deep; write it without such a field"
+def problem_of(content: Mapping[str, Any]) -> str | None:
+    """Return why an object was left out but for its identity, as a clause; None for any other object."""
+    problem = content.get(_MARK)
+    return None if problem is None else str(problem)
+
+
+def marked(content: Mapping[str, Any], problem: str) -> dict[str, Any]:
+    """Return the identity of an object, of which ``problem_of`` tells the problem."""
+    identity = {name: content[name] for name in ("apiVersion", "kind") if isinstance(content.get(name), str)}
+    if identity.get("kind") == "PartialObjectMetadata":
+        identity = {}
+    return {**identity, "metadata": fields(content.get("metadata")), _MARK: problem}
 
 
 def _reduced(content: Any) -> Any:
@@ -48,8 +57,8 @@ def _reduced(content: Any) -> Any:
     if not isinstance(content, dict) or not _is_marked(content):
         return content
     metadata = {name: value for name, value in fields(content.get("metadata")).items() if not _is_marked(value)}
-    identity = {name: content[name] for name in ("apiVersion", "kind") if isinstance(content.get(name), str)}
-    return {**identity, "metadata": metadata, _MARK: True}
+    problem = f"a field of it is nested more than {MOST_DEPTH} levels deep; write it without such a field"
+    return marked({**content, "metadata": metadata}, problem)
 
 
 def _pruned(content: bytes) -> bytes:

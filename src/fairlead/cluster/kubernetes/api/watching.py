@@ -17,7 +17,8 @@ from typing import Any, Generic, Protocol, TypeVar
 from fairlead.cluster.isolation import describe
 from fairlead.cluster.kubernetes.api.client import ApiError, Client, Object, Stream
 from fairlead.cluster.kubernetes.api.pacing import between, jittered
-from fairlead.cluster.kubernetes.api.shallow import loads, too_deep
+from fairlead.cluster.kubernetes.api.paging import MOST_OBJECT_BYTES, cut_event
+from fairlead.cluster.kubernetes.api.shallow import loads, problem_of
 from fairlead.errors import ClusterError
 from fairlead.frozen import dataclass
 from fairlead.untrusted_json import fields, items, text
@@ -29,8 +30,9 @@ IDLE_S = 90.0
 # client-go uses 5 to 10 minutes, so that watches spread over the servers again after one restarted.
 WATCH_S = (300, 600)
 FIRST_BACKOFF_S, MOST_BACKOFF_S = 0.2, 15.0
-# An API server stores objects of 1.5 MiB, which escapes make six times as long.
-MOST_EVENT_BYTES = 64 << 20
+MOST_EVENT_BYTES = MOST_OBJECT_BYTES + 100
+MOST_LISTING = 2
+"""Lists of one client of which a page is in memory, so that a start with large objects in each list is bounded too."""
 # Number of remembered deletions, so that an older event of an object does not restore it.
 MOST_TOMBSTONES = 20_000
 
@@ -48,6 +50,7 @@ class Kept(Protocol):
 
 
 T = TypeVar("T", bound=Kept)
+_listing = threading.BoundedSemaphore(MOST_LISTING)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -206,7 +209,7 @@ class Cache(Generic[T]):
     def _understand(self, content: Object) -> T | None:
         """Return the value of an object; None if it is left out, or cannot be read and is therefore set apart."""
         try:
-            if (problem := too_deep(content)) is not None:
+            if (problem := problem_of(content)) is not None:
                 raise ValueError(problem)
             value = self._read(content)
         except Exception as error:  # noqa: BLE001
@@ -290,15 +293,15 @@ class Cache(Generic[T]):
         self.num_lists += 1
         seen: set[str] = set()
         version = "0"
-        for page in self._client.pages(self.path, self._query):
-            version = str(page["metadata"]["resourceVersion"])
-            for content in page.get("items") or ():
-                value = self._understand(content)
-                if value is not None:
-                    seen.add(value.key)
-                    self._take(value)
-                elif self._unreadable and _key(content) in self._unreadable:
-                    seen.add(_key(content))  # it is there, and counts as it could last be read
+        pages = self._client.pages(self.path, self._query)
+        while True:
+            with _listing:
+                page = next(pages, None)
+                if page is None:
+                    break
+                version = str(page["metadata"]["resourceVersion"])
+                self._take_page(page.pop("items", None) or [], seen)
+                del page
         with self._lock:
             for key in self._unreadable.keys() - seen:
                 del self._unreadable[key]
@@ -313,6 +316,18 @@ class Cache(Generic[T]):
             self._synced.set()
             if self._when_synced is not None:
                 self._when_synced()
+
+    def _take_page(self, contents: list[Object], seen: set[str]) -> None:
+        """Take in the objects of a page, and forget each at once but for what is kept of it; add their keys."""
+        contents.reverse()
+        while contents:
+            content = contents.pop()
+            value = self._understand(content)
+            if value is not None:
+                seen.add(value.key)
+                self._take(value)
+            elif self._unreadable and _key(content) in self._unreadable:
+                seen.add(_key(content))  # it is there, and counts as it could last be read
 
     def _watch(self) -> None:
         self.num_watches += 1
@@ -333,10 +348,17 @@ class Cache(Generic[T]):
                     self._num_heard += 1
                     if self._stopping.is_set():
                         return
-                    self._hear(_event(line))
+                    self._hear(self._event(line))
             finally:
                 self._stream = None
                 self._lost_at = time.monotonic()
+
+    def _event(self, line: bytes) -> Object:
+        try:
+            return _event(line)
+        except ClusterError:
+            self._version = ""  # the same event would come again; a list sets its object apart
+            raise
 
     def _hear(self, event: Object) -> None:
         kind, content = event.get("type"), event.get("object") or {}
@@ -397,6 +419,8 @@ class Cache(Generic[T]):
 
 
 def _event(line: bytes) -> Object:
+    if len(line) > MOST_EVENT_BYTES:
+        return cut_event(line)
     try:
         event: Any = loads(line)
     except ValueError as error:

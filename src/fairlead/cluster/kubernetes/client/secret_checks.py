@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from fairlead.cluster.kubernetes.api.client import ApiError, Client
+from fairlead.cluster.kubernetes.names import segment
 from fairlead.runtime.secret_entries import VARIABLE
 from fairlead.specs.gang import ProgramSpec
 from fairlead.specs.secret_reference import as_files, as_variables
@@ -21,7 +22,7 @@ def secret_problem(client: Client, namespace: str, spec: ProgramSpec) -> str | N
     for name in dict.fromkeys((*as_variables(spec.secrets), *(item.name for item in files), *of_data)):
         key = "secrets" if name not in of_data else f"data.{of_data[name]}.credentials"
         try:
-            content: Mapping[str, Any] = client.get(f"/api/v1/namespaces/{namespace}/secrets/{name}")
+            content: Mapping[str, Any] = client.get(f"/api/v1/namespaces/{segment(namespace)}/secrets/{segment(name)}")
         except ApiError as error:
             if error.status == 403:  # the API server decides whether the user may use it nevertheless
                 continue

@@ -183,13 +183,13 @@ def warning_of(events: Iterable[Mapping[str, Any]], since: str) -> str:
         events: Warnings of objects of the Experiment's name.
         since: The time, as Kubernetes writes it, before which warnings are of no interest.
     """
-    warnings: list[tuple[str, str]] = []
+    newest = "", ""
     for event in events:
         at = str(event.get("lastTimestamp") or event.get("eventTime") or "")
         kind = event["involvedObject"].get("kind")
         if kind in (KIND, "Suggestion") and at >= since:
-            warnings.append((at, f"its {kind} says: {_plain(words(event, fallback='nothing'))}"))
-    return max(warnings, default=("", ""))[1]
+            newest = max(newest, (at, f"its {kind} says: {_plain(words(event, fallback='nothing'))}"))
+    return newest[1]
 
 
 def _plain(message: str) -> str:

@@ -228,10 +228,12 @@ class EndpointController(ParentEngineController[Serving, EndpointDriver, EngineE
         """Record the problem of the target's newest pod that is not ready, which says more than engines do."""
         query, target = {"labelSelector": f"{names.ENDPOINT_UID}={endpoint.uid}"}, _target(endpoint)
         pods = self._client.items(f"/api/v1/namespaces/{segment(endpoint.spec.team)}/pods", query)
-        pods_of_target = [pod for pod in pods if pod["metadata"]["labels"].get(names.REVISION, target) == target]
-        trouble = ""
-        for pod in sorted(pods_of_target, key=lambda pod: str(pod["metadata"].get("creationTimestamp"))):
-            trouble = trouble_of(pod) or trouble
+        newest, trouble = "", ""
+        for pod in pods:
+            created, problem = str(pod["metadata"].get("creationTimestamp")), trouble_of(pod)
+            is_of_target = pod["metadata"]["labels"].get(names.REVISION, target) == target
+            if is_of_target and problem and created >= newest:
+                newest, trouble = created, problem
         if self._problems.find(endpoint.uid, trouble, target):
             self._view.wake()
 

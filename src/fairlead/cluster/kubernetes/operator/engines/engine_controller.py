@@ -146,15 +146,15 @@ class EngineController(Controller):
         """Record the newest warning of an engine's object, or of what it has created so far."""
         namespace, _, name = engine_object.key.partition("/")
         path = f"/api/v1/namespaces/{segment(namespace)}/events"
-        warnings: list[tuple[str, str]] = []
+        newest: tuple[str, str] = "", ""
         for event in self._client.items(path, {"fieldSelector": "type=Warning"}):
             of = str(event["involvedObject"].get("name") or "")
             if of == name or of.startswith(f"{name}-"):
                 at = str(event.get("lastTimestamp") or event.get("eventTime") or "")
                 kind = str(event["involvedObject"].get("kind") or "object")
-                warnings.append((at, f"its {kind} says {words(event, fallback='nothing')}"))
-        if warnings:
-            self._view.engines.note_warning(engine_object, max(warnings)[1])
+                newest = max(newest, (at, f"its {kind} says {words(event, fallback='nothing')}"))
+        if newest[1]:
+            self._view.engines.note_warning(engine_object, newest[1])
 
     def _bear_missing(self, item: TrainingObject, gang: Gang, engine: Engine, now: float) -> bool:
         """Wait for an engine's objects to be listed; end the attempt if the cluster lacks the engine."""

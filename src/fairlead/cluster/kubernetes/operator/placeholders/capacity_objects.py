@@ -175,19 +175,18 @@ class CapacityObjects:
     def _list(self) -> None:
         where = "" if self._namespace is None else f"/namespaces/{segment(self._namespace)}"
         query = {"labelSelector": f"{MANAGED_BY}={MANAGER}"}
+        objects: dict[str, CapacityObject] = {}
         try:
-            items = list(self._client.items(f"{self._base}{where}/{self._resource}", query))
+            for item in self._client.items(f"{self._base}{where}/{self._resource}", query):
+                metadata = item["metadata"]
+                labels = metadata.get("labels") or {}
+                if self._key in labels and self._is_ours(str(labels[self._key]), metadata):
+                    with self._isolation.of(f"{self._resource} {metadata.get('namespace')}/{metadata['name']}"):
+                        objects[str(labels[self._key])] = _read(item)
         except ApiError as error:
             if error.status not in (403, 404):
                 raise
-            items = []
-        objects: dict[str, CapacityObject] = {}
-        for item in items:
-            metadata = item["metadata"]
-            labels = metadata.get("labels") or {}
-            if self._key in labels and self._is_ours(str(labels[self._key]), metadata):
-                with self._isolation.of(f"{self._resource} {metadata.get('namespace')}/{metadata['name']}"):
-                    objects[str(labels[self._key])] = _read(item)
+            objects = {}
         with self._lock:
             is_news = objects != self.known or not self._is_listed
             self.known, self._is_listed = objects, True

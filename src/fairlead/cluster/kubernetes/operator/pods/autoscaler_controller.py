@@ -129,17 +129,15 @@ class AutoscalerController(Controller):
             if self._namespace is not None:
                 place = f"/apis/{api}/namespaces/{segment(self._namespace)}/{plural}"
             try:
-                items = list(self._client.items(place, {"labelSelector": names.ENDPOINT_UID}))
+                for content in self._client.items(place, {"labelSelector": names.ENDPOINT_UID}):
+                    about, uid = content["metadata"], content["metadata"]["labels"][names.ENDPOINT_UID]
+                    if self._view.owns(uid, about):
+                        path = f"/apis/{api}/namespaces/{segment(about['namespace'])}/{plural}/{segment(about['name'])}"
+                        written[uid] = _Written(by=by, path=path, content={}, at=0.0)
             except ApiError as error:
                 # An operator with roles of an older version has created none.
                 if error.status not in (403, 404):
                     raise
-                continue
-            for content in items:
-                about, uid = content["metadata"], content["metadata"]["labels"][names.ENDPOINT_UID]
-                if self._view.owns(uid, about):
-                    path = f"/apis/{api}/namespaces/{segment(about['namespace'])}/{plural}/{segment(about['name'])}"
-                    written[uid] = _Written(by=by, path=path, content={}, at=0.0)
         with self._lock:
             self._there = written
         self._view.wake()
