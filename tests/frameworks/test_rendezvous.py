@@ -223,7 +223,7 @@ def test_ranks_meet_by_the_runtime_that_goes_into_pods_and_by_a_name(
         common = environment(
             run_of(training(framework=framework, nodes=2)), attempt=0, index=rank, pod_uid=f"uid-0-{rank}",
             pod_dir="", run_dir="", checkpoint_to=None, master=("localhost", port), hosts="localhost",
-            data_dir="/data", key_file=str(tmp_path / "key"),
+            data_dir="/data", secrets_dir="/secrets", key_file=str(tmp_path / "key"),
         )  # fmt: skip
         begin = [python, "runtime.pyz", verb] if verb == "mpi" or rank == 0 else []
         ranks.append(

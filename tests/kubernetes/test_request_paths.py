@@ -38,7 +38,7 @@ def paths() -> Iterator[tuple[str, ast.JoinedStr]]:
 
 
 def is_path(node: ast.JoinedStr) -> bool:
-    constants = [value.value for value in node.values if isinstance(value, ast.Constant)]
+    constants = [str(value.value) for value in node.values if isinstance(value, ast.Constant)]
     if any(
         text.startswith(("/api/v1", "/apis/")) or text.endswith(("/namespaces/", "namespaces/")) for text in constants
     ):
@@ -64,7 +64,7 @@ def test_each_name_in_a_path_is_quoted(place: str) -> None:
     before = ""
     for value in PATHS[place].values:
         if isinstance(value, ast.Constant):
-            before = value.value
+            before = str(value.value)
         elif isinstance(value, ast.FormattedValue) and before.endswith("/"):
             is_safe = is_structure(value.value) or calls_segment(value.value)
             assert is_safe, f"`{ast.unparse(value.value)}` is to be `segment({ast.unparse(value.value)})`"
@@ -75,7 +75,7 @@ def filled(node: ast.JoinedStr, name: str) -> str:
     parts = []
     for value in node.values:
         if isinstance(value, ast.Constant):
-            parts.append(value.value)
+            parts.append(str(value.value))
         elif isinstance(value, ast.FormattedValue):
             word = ast.unparse(value.value).rpartition(".")[2]
             parts.append(segment(name) if calls_segment(value.value) else "" if word == "where" else "x")
@@ -87,7 +87,9 @@ def filled(node: ast.JoinedStr, name: str) -> str:
 
 @pytest.mark.parametrize("place", [place for place, node in PATHS.items() if "segment(" in ast.unparse(node)])
 def test_a_name_that_no_object_can_have_leads_nowhere(place: str) -> None:
-    has_port = any(isinstance(value, ast.Constant) and value.value.startswith(":") for value in PATHS[place].values)
+    has_port = any(
+        isinstance(value, ast.Constant) and str(value.value).startswith(":") for value in PATHS[place].values
+    )
     for name in HOSTILE:
         if has_port and not name.strip("."):
             continue  # with a port behind it neither nothing nor dots lead elsewhere

@@ -63,7 +63,8 @@ def set_(name: str, variable: tuple[str, ...], files: tuple[str, ...], environ: 
     The value of each VARIABLE is typed without being shown, or is standard input where that is no terminal. Values are
     never arguments, which other users of the machine and the shell's history would have.
     """
-    store, entries = _store(), {}
+    store = _store()
+    entries: dict[str, bytes] = {}
     store.path(name)  # refuses the name before values are typed
     for word in variable:
         if "=" in word:

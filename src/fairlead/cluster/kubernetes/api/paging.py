@@ -61,13 +61,13 @@ def read_pages(source: PageSource, path: str, query: Mapping[str, str], size: in
     limit, onward = size, dict(query)
     while True:
         try:
-            asked = {"limit": str(limit), **onward}
-            page, num_bytes = source.page(path, asked, most_bytes=MOST_PAGE_BYTES, accept=JSON)
+            page_query = {"limit": str(limit), **onward}
+            page, num_bytes = source.page(path, page_query, most_bytes=MOST_PAGE_BYTES, accept=JSON)
         except TooLong:
             if limit > 1:
                 limit = max(1, limit // _SHRINK)
                 continue
-            page, _ = source.page(path, asked, most_bytes=MOST_METADATA_BYTES, accept=METADATA)
+            page, _ = source.page(path, page_query, most_bytes=MOST_METADATA_BYTES, accept=METADATA)
             page["items"] = [marked(content, too_long()) for content in page.get("items") or ()]
         else:
             num_bytes_each = max(1, num_bytes) / max(1, len(page.get("items") or ()))

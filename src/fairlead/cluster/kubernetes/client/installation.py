@@ -150,7 +150,7 @@ def await_operator(client: Client, namespace: str, timeout_s: float) -> None:
 
     if not until(is_ready, timeout_s):
         raise ClusterError(
-            f"The operator is not ready after {timeout_s:g} s: {_why_not_ready(client, place)}. "
+            f"The operator is not ready after {timeout_s:g} s: {_why_not_ready(client, place, namespace)}. "
             f"Look with `kubectl -n {namespace} describe pods`, then `fairlead install` again with what is to change."
         )
 
@@ -239,10 +239,10 @@ def _is_rolled_out(deployment: Object) -> bool:
     return is_current and counts == [wanted] * 3
 
 
-def _why_not_ready(client: Client, place: Place) -> str:
+def _why_not_ready(client: Client, place: Place, namespace: str) -> str:
     """Return the reason given by the pods or the Deployment."""
     query = {"labelSelector": f"app.kubernetes.io/name={OPERATOR}"}
-    for pod in client.items(f"/api/v1/namespaces/{segment(place.namespace)}/pods", query):
+    for pod in client.items(f"/api/v1/namespaces/{segment(namespace)}/pods", query):
         status = pod.get("status") or {}
         for container in status.get("containerStatuses") or ():
             waiting: dict[str, Any] = (container.get("state") or {}).get("waiting") or {}
