@@ -44,7 +44,7 @@ def _spec(directory: Path, command: str = "python3 train.py", **env: str) -> dic
     """What the shim of a program that imports numpy is told."""
     (directory / "train.py").write_text("import numpy\n")
     env = {"PATH": "/usr/bin:/usr/local/bin:/bin", **env}
-    return {"command": command, "workdir": str(directory), "env": env}
+    return {"command": command, "workdir": str(directory), "env": env, "secrets": {}}
 
 
 def _trial(number: int) -> Workload:

@@ -172,7 +172,7 @@ QUEUE_MUTANTS = (
     (properties.nobody_within_its_share_waits_for_more, "Filling", OverdueBeyondTheShare, SAVED),
     (properties.nobody_within_its_share_waits_for_more, "class_of", compare_any_priorities, FULL),
     (properties.nobody_keeps_room_by_replacing_its_own, "Filling", OrderedByPriority, SWAPPED),
-    (properties.nobody_delays_the_first, "_kept", keep_nothing, HELD_UP),
+    (properties.nobody_delays_the_first, "_lost_capacity", keep_nothing, HELD_UP),
     (properties.nobody_delays_the_first, "raised", never_age, AGED),
     (properties.scavengers_take_only_what_is_idle, "fairly", scavengers_first, IDLE),
     (properties.nobody_holds_more_than_its_quota, "Ledger", UnlimitedLedger, GREEDY),

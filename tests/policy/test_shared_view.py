@@ -90,7 +90,7 @@ def test_nothing_is_shared_of_a_run_but_its_size_its_times_and_its_priority() ->
     state, parts = share(snapshot)
     assert "secret" not in json.dumps(plain(state))
     seen = through_an_object(snapshot, "mine")
-    assert "secret" not in repr(seen)
+    assert "secret" not in repr(seen).replace("secrets=()", "")  # the name of a key that runs have
     assert parts["secret-team"].completed == done
 
 

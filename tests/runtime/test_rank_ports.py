@@ -28,6 +28,7 @@ from fairlead.runtime.channels import LARGEST_MESSAGE, open_stars, receive
 from fairlead.runtime.checkpoint import transfer
 from fairlead.runtime.elastic.boards import open_board
 from fairlead.runtime.errors import AgreementFailed, ReformFailed
+from fairlead.runtime.network import measuring
 from fairlead.runtime.process_manager import ProcessManager, relay, serve
 from tests.ports import free_port
 from tests.runtime import test_member_server as members
@@ -150,10 +151,19 @@ def joining_ray(path: Path) -> None:
         gang.end()
 
 
+def measuring_the_network(path: Path) -> None:
+    """Nodes send to each other, and are measured."""
+    server = measuring._Server("127.0.0.1", TOKEN, 0.1)
+    with Strangers(server.port):
+        assert measuring._sent_rate(("127.0.0.1", server.port), TOKEN, 0.1) > 0.0
+    server.close()
+
+
 PORTS: dict[str, Callable[[Path], None]] = {
     "channels.py": agreeing,
     "checkpoint/transfer.py": sending_checkpoints,
     "elastic/member_server.py": finding_members,
+    "network/measuring.py": measuring_the_network,
     "process_manager.py": exchanging_addresses_of_mpi,
     "ray_cluster.py": joining_ray,
 }
