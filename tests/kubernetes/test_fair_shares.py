@@ -90,7 +90,7 @@ def test_each_other_team_holds_its_share_while_one_uses_all_that_it_may_choose(
     monkeypatch.setattr(fair_order, "OVERDUE_S", SHORT_DAY_S)
     for number in range(16):
         cluster.submit(wide(namespace, number))
-    for number in range(120):  # more than they come to
+    for number in range(150):  # more than they come to
         for team in others:
             cluster.submit(narrow(team, number))
     with operating(access, namespace, watch_namespace=None) as operator, GpuTime(operator) as measured:

@@ -409,6 +409,7 @@ def test_the_operator_writes_into_no_namespace_but_those_of_runs_and_its_own(ask
     own = (
         f"/namespaces/{SYSTEM}/leases",
         f"/namespaces/{SYSTEM}/podtemplates",
+        f"/namespaces/{SYSTEM}/configmaps",  # the history of nodes
         f"/namespaces/{SYSTEM}/capacitybuffers",
         f"/namespaces/{GATEWAY_NAMESPACE}/configmaps/{ROUTES}",
         f"/api/v1/namespaces/{SET_UP}",

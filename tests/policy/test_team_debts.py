@@ -111,6 +111,13 @@ def test_debts_add_up_to_nothing() -> None:
     assert rounded(debts)["c"] > 3000
 
 
+def test_debts_of_many_short_passes_are_those_of_a_long_one() -> None:
+    debts = after(seen(a=4), "b", "c", elapsed_s=0.1)
+    for _ in range(999):
+        after(seen(a=4), "b", "c", debts=debts, elapsed_s=0.1)
+    assert rounded(debts) == {"a": 67, "b": -33, "c": -33}
+
+
 def test_a_debt_fades_within_months_and_is_forgotten_when_it_is_small() -> None:
     debts = TeamDebts(DebtRecord(at=0.0, debts_s={"a": 1000.0}))
     debts.known_to(seen(), FADING_S)

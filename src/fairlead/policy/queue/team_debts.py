@@ -157,5 +157,10 @@ def _later(before: DebtRecord, competition: _Competition, elapsed_s: float, now:
     whole = sum(had.values())
     for team, part in competition.parts.items():
         debts[team] += (had[team] - part * whole) * elapsed_s
-    bounded = {team: max(-MOST_S, min(MOST_S, debt_s)) for team, debt_s in debts.items() if abs(debt_s) >= LEAST_S}
+    # Of teams that compete the smallest parts count too, as passes may be closer to each other than any debt is large.
+    bounded = {
+        team: max(-MOST_S, min(MOST_S, debt_s))
+        for team, debt_s in debts.items()
+        if debt_s and (abs(debt_s) >= LEAST_S or team in competition.parts)
+    }
     return DebtRecord(at=now, debts_s=bounded, reserved=reserved)
