@@ -100,6 +100,17 @@ def live_pods(cluster: WorkloadApi, namespace: str) -> list[str]:
     return sorted(pod["metadata"]["name"] for pod in pods if pod["status"].get("phase") in ("Pending", "Running"))
 
 
+def delete_runs(plane: ControlPlane, *namespaces: str) -> None:
+    """Delete all trainings of the namespaces while an operator still runs, and wait until they are gone.
+
+    Deleting the namespaces takes seconds for each hundred of runs, which the operators of other tests would start.
+    """
+    for namespace in namespaces:
+        path = f"/apis/fairlead.dev/v1alpha1/namespaces/{namespace}/trainings"
+        while plane.request("GET", f"{path}?limit=1")["items"]:
+            plane.request("DELETE", f"{path}?limit=25")  # all at once take longer than a request may on a busy machine
+
+
 def teach_kinds(plane: ControlPlane) -> None:
     """Put our kinds on a control plane, and wait until they are served."""
     query = "fieldManager=test&force=true&fieldValidation=Strict"

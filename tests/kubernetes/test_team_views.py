@@ -77,7 +77,7 @@ def test_a_member_without_rights_to_the_cluster_sees_starts_and_the_queue_withou
 
         until(lambda: {row["name"] for row in rows()} == {None, "mine"})
         # The other team's run is wider than its share, and has no start before it has its turn.
-        assert [row["starts_at"] is not None for row in rows() if row["name"] == "mine"] == [True]
+        until(lambda: [row["starts_at"] is not None for row in rows() if row["name"] == "mine"] == [True], rows)
         user("plan", "huge.yaml", code=1)
         binding_name = f"{namespace}-sees"
         binding = {
