@@ -3,11 +3,13 @@
 import json
 import os
 import sys
+import zipfile
 from pathlib import Path
 
 import pytest
 
 from tests.cli.conftest import Call
+from tests.gpu_machine import play_gpus
 from tests.waiting import until
 from tests.wheels import make_wheel
 
@@ -84,3 +86,78 @@ def test_a_package_that_is_not_there_fails_the_run_with_its_name(call: Call, wor
     (work / "requirements.txt").write_text("--no-index\n--find-links wheels\nfl_one\n")
     assert call("resume", "a").code == 0
     assert call("attach", "a").out.startswith("fl_one 2.0")
+
+
+MISMATCH = "torch 2.11.0 brings CUDA 13.0, which needs driver 580.65.06 or newer; this machine has 535.54.03"
+NEAREST = "Take torch built for CUDA 12.8, from the index https://download.pytorch.org/whl/cu128"
+
+
+def with_torch(work: Path, version: str = "2.11.0") -> None:
+    """Let the run ask for a GPU, and for a torch that brings CUDA 13.0."""
+    make_wheel(work / "wheels", "nvidia_cuda_runtime", "13.0.96")
+    make_wheel(work / "wheels", "torch", version, needs=["nvidia_cuda_runtime"])
+    (work / "requirements.txt").write_text("--no-index\n--find-links wheels\ntorch\n")
+    (work / "a.yaml").write_text("run: python -c 'print(1)'\nenvironment: auto\nresources: {gpu: 1}\n")
+
+
+def test_plan_says_before_anything_is_installed_what_cannot_work_with_the_driver(
+    call: Call, work: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with_torch(work)
+    play_gpus(monkeypatch, work.parent / "python", "535.54.03", (8, 0))
+    planned = call("plan", "a.yaml")
+    assert planned.code == 1, planned.err
+    assert f"a: its environment cannot work here: {MISMATCH}. {NEAREST}" in planned.out
+    answer = json.loads(call("plan", "a.yaml", "--json").out)["gpu_support"]
+    assert (answer["support"], answer["message"]) == ("refused", MISMATCH)
+    assert not (work.parent / "home" / "packages" / "built").exists()
+    play_gpus(monkeypatch, work.parent / "python", "580.95.05", (8, 0))
+    planned = call("plan", "a.yaml")
+    assert (planned.code, "a: torch 2.11.0 brings CUDA 13.0, which driver 580.95.05 runs" in planned.out) == (0, True)
+    play_gpus(monkeypatch, work.parent / "python", "no version", (8, 0))
+    unknown = "a: unknown whether its environment works with the GPUs here: torch 2.11.0 brings CUDA 13.0, which needs"
+    planned = call("plan", "a.yaml")
+    assert (planned.code, unknown in planned.out) == (0, True), planned.out
+    (work / "a.yaml").write_text("run: python -c 'print(1)'\nenvironment: auto\n")
+    assert "CUDA" not in call("plan", "a.yaml").out, "without GPUs it needs no driver"
+
+
+def test_plan_says_that_packages_cannot_be_resolved_and_starts_nothing_where_it_may_not(
+    call: Call, work: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with_torch(work)
+    (work / "requirements.txt").write_text("--no-index\n--find-links wheels\ntorchh\n")
+    play_gpus(monkeypatch, work.parent / "python", "535.54.03", (8, 0))
+    planned = call("plan", "a.yaml")
+    assert "its packages cannot be resolved: no index has a package torchh" in planned.out
+    assert planned.code == 0
+    assert "resolved" not in call("plan", "a.yaml", "--no-exec").out
+
+
+def test_doctor_says_whether_installed_packages_work_with_the_driver(
+    call: Call, work: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    packages = work.parent / "packages"
+    for name, version in (("torch", "2.11.0"), ("nvidia_cuda_runtime", "13.0.96")):
+        with zipfile.ZipFile(make_wheel(work / "wheels", name, version)) as wheel:
+            wheel.extractall(packages)
+    monkeypatch.setenv("PYTHONPATH", str(packages))
+    play_gpus(monkeypatch, work.parent / "python", "535.54.03", (8, 0))
+    findings = {finding["what"]: finding for finding in json.loads(call("doctor", "--json").out)}
+    assert findings["machine"]["says"].endswith("A100-SXM4-80GB, driver 535.54.03")
+    assert findings["torch"]["says"] == "2.11.0"
+    assert (findings["CUDA"]["ok"], findings["CUDA"]["says"]) == (False, MISMATCH)
+    assert findings["CUDA"]["remedy"].startswith(NEAREST)
+
+
+@pytest.mark.slow
+def test_a_run_on_gpus_fails_before_its_packages_are_installed(
+    call: Call, work: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with_torch(work)
+    play_gpus(monkeypatch, work.parent / "python", "535.54.03", (8, 0))
+    failed = call("run", "a.yaml")
+    assert failed.code != 0
+    assert f"a is Failed: {MISMATCH}" in failed.err
+    assert NEAREST in failed.err
+    assert list((work.parent / "home" / "packages" / "built").glob("*/complete")) == []

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,10 +18,12 @@ from fairlead.cluster.local.packages.pruning import remove, unneeded
 from fairlead.cluster.local.packages.requests import keep_request
 from fairlead.runtime.podfiles import write_json
 from fairlead.specs.environment import PythonEnvironment
+from fairlead.specs.resources import GpuRequest
 from fairlead.specs.training import Training
 from fairlead.state.preparations import Preparation
 from fairlead.state.snapshot import Intent, Phase, Workload
 from tests.builders import status, training
+from tests.gpu_machine import play_gpus
 from tests.waiting import until
 from tests.wheels import make_wheel
 
@@ -185,3 +188,59 @@ def _has_ended(pid: int) -> bool:
     except ProcessLookupError:
         return True
     return False
+
+
+def with_gpus(run: Workload, milli: int) -> Workload:
+    resources = replace(run.spec.resources, gpu=GpuRequest(milli=milli))
+    return replace(run, spec=replace(run.spec, resources=resources))
+
+
+def test_a_lock_that_cannot_work_with_the_gpus_fails_runs_on_gpus_before_it_is_installed(
+    home: Home, builds: EnvironmentBuilds, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    play_gpus(monkeypatch, home.path.parent / "python", "535.54.03", (8, 0))
+    wheels = home.path.parent / "wheels"
+    make_wheel(wheels, "nvidia_cuda_runtime", "13.0.96")
+    make_wheel(wheels, "torch", "2.11.0", needs=["nvidia_cuda_runtime==13.0.96"])
+    training_run = with_gpus(submitted(home, "one", "torch"), 1000)
+    plain = submitted(home, "two", "torch")
+    builds.prepared([training_run, plain])  # one process for both, begun for the one on GPUs
+    failed = settled(builds, training_run)
+    assert failed is not None
+    assert failed.message == (
+        "torch 2.11.0 brings CUDA 13.0, which needs driver 580.65.06 or newer; this machine has 535.54.03"
+    )
+    assert (failed.remedy or "").startswith("Take torch built for CUDA 12.8, from the index")
+    assert list((home.packages / "built").glob("*")) == [], "nothing was installed"
+    assert settled(builds, plain) is None, "without GPUs it needs no driver"
+    later = settled(builds, with_gpus(submitted(home, "three", "torch"), 500))
+    assert later is not None
+    assert later == failed, "also where the environment is complete already"
+
+
+def test_a_run_is_told_what_is_not_known_of_its_gpus(
+    home: Home, builds: EnvironmentBuilds, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_wheel(home.path.parent / "wheels", "torch", "2.15.0")
+    started, run = hanging_installation(home), with_gpus(submitted(home, "one", "torch"), 1000)
+    builds.prepared([run])
+    until(started.exists, "the installation")
+
+    def message() -> str:
+        (seen,) = builds.prepared([run])
+        return "" if seen.preparation is None else seen.preparation.message
+
+    expected = "the CUDA version of torch 2.15.0 does not follow from its lock"
+    until(lambda: expected in message(), "the remark")
+
+
+def hanging_installation(home: Home) -> Path:
+    """Put a uv first on the PATH that locks and never installs, and return the file that says it has begun to."""
+    started, program = home.path.parent / "started", home.path.parent / "bin" / "uv"
+    program.parent.mkdir()
+    uv = Path(sys.executable).parent / "uv"
+    program.write_text(
+        f'#!/bin/sh\n[ "$1 $2" != "pip sync" ] && exec {uv} "$@"\necho $$ >> {started}\nexec sleep 600\n'
+    )
+    program.chmod(0o755)
+    return started

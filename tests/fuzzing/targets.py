@@ -12,9 +12,11 @@ from pathlib import Path
 
 from fairlead.cluster.kubernetes.api.shallow import loads, problem_of
 from fairlead.cluster.kubernetes.workloads.pod_reports import read_ending, read_last_words, read_report
+from fairlead.cluster.local.packages.gpu_support import packages_of
 from fairlead.errors import InvalidSpec
 from fairlead.gateway.messages import HttpError, Malformed, read_request, read_response
 from fairlead.gateway.packing import packed, unpacked
+from fairlead.policy.gpu.cuda_support import GpuPlatform, judge
 from fairlead.runtime.extraction import InvalidArchive, extract
 from fairlead.runtime.serving.inference_protocol import read_infer_request
 from fairlead.runtime.serving.problems import BadRequest
@@ -91,6 +93,12 @@ def objects(data: bytes) -> None:
                 problem_of(each)
 
 
+def locks(data: bytes) -> None:
+    """Locks of environments that a user wrote, and the versions in them."""
+    packages = packages_of(data, "x86_64")
+    judge(packages, GpuPlatform(driver=(580, 65, 6), capabilities=((9, 0),)))
+
+
 def _archive(name: str, kind: bytes = tarfile.REGTYPE) -> bytes:
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w:gz") as archive:
@@ -127,6 +135,14 @@ TARGETS = {
             b"kind: Sweep\nname: s\nparameters: {lr: log 1e-5..1e-1, n: 1..8, o: a | b when n = 3}\n"
             b"trial: {run: t {{lr}}}\nobjective: loss\n",
             b"apiVersion: fairlead.dev/v1alpha1\nkind: Training\nmetadata: {name: c}\nspec: {run: x, env: {A: '1'}}\n",
+        ),
+    ),
+    "locks": Target(
+        locks,
+        (
+            b'[[packages]]\nname = "torch"\nversion = "2.11.0+cu126"\nmarker = "os_name == \'posix\' and a"\n',
+            b'[[packages]]\nname = "nvidia-cuda-runtime"\nversion = "13.0.96"\n'
+            b'[[packages]]\nname = "vllm"\nversion = "1"\n',
         ),
     ),
     "tensors": Target(

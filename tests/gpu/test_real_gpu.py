@@ -13,7 +13,8 @@ import pynvml
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from fairlead.cluster.local.machine import gpus
+from fairlead.cluster.local.machine import gpu_driver, gpu_platform, gpus
+from fairlead.policy.gpu.cuda_support import format_driver
 from fairlead.text.quantities import describe_memory
 from tests.gpu.conftest import ROOT, Call
 from tests.waiting import until
@@ -73,7 +74,11 @@ def test_the_machine_is_a_node_with_its_gpu(call: Call) -> None:
     gpu = gpus()[0]
     assert gpu.model
     assert gpu.memory_bytes > 1 << 30
-    assert gpu.model in call("doctor")
+    assert f"{gpu.model}, driver {gpu_driver()}" in call("doctor")
+    platform = gpu_platform()
+    assert platform.driver is not None
+    assert format_driver(platform.driver) == gpu_driver()
+    assert len(platform.capabilities) == 1
     assert json.loads(call("top", "--json")) is not None
 
 

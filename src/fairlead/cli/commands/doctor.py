@@ -1,12 +1,14 @@
 """``fairlead doctor``: check for problems, with remedies."""
 
 import os
+import re
 import shlex
 import shutil
 import stat
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 
@@ -21,11 +23,14 @@ from fairlead.cluster.local import gateway_proxy, limits, machine
 from fairlead.cluster.local.cluster import LocalCluster
 from fairlead.errors import ClusterError
 from fairlead.gateway.proxying.programs import HAPROXY
+from fairlead.policy.gpu.cuda_support import Support, judge
 from fairlead.runtime.podfiles import is_locked
 from fairlead.state.scheduling_policy import POLICIES
 from fairlead.text.quantities import describe_cpu, describe_memory, plural
+from fairlead.untrusted_json import parse_json
 
 ASK_S = 30.0
+MOST_ANSWER = 4 << 20
 ANSWER_S = 5.0
 LOW_DISK_BYTES = 5 * 1024**3
 
@@ -91,7 +96,7 @@ def _on_kubernetes(target: Target) -> list[Finding]:
 
 
 def _here() -> list[Finding]:
-    findings = [_python(), *_uncompiled(), _torch(), _machine(), _memory_limits()]
+    findings = [_python(), *_uncompiled(), *_packages(), _machine(), _memory_limits()]
     try:
         cluster = LocalCluster.open()
     except ClusterError as error:
@@ -174,25 +179,41 @@ def _is_newer(path: str, than: str) -> bool:
         return False
 
 
-def _torch() -> Finding:
-    code = "import importlib.metadata as m; print(m.version('torch'))"
+def _packages() -> list[Finding]:
+    """Check torch in the Python that runs use, and whether what is installed there works with this machine's GPUs."""
+    code = "import importlib.metadata as m, json; print(json.dumps([(d.name, d.version) for d in m.distributions()]))"
     try:
         command = [shutil.which("python") or sys.executable, "-c", code]
         ended = subprocess.run(command, capture_output=True, text=True, timeout=ASK_S, check=False)
-    except (OSError, subprocess.TimeoutExpired) as error:
-        return Finding(what="torch", ok=False, says=f"the Python of runs did not answer: {error}")
-    if ended.returncode != 0:
-        says = "not in the Python that runs use; `pip install torch` there, if your programs need it"
-        return Finding(what="torch", ok=True, says=says)
-    return Finding(what="torch", ok=True, says=ended.stdout.strip())
+        pairs = parse_json(ended.stdout, max_bytes=MOST_ANSWER) if ended.returncode == 0 else []
+    except (OSError, subprocess.TimeoutExpired, ValueError) as error:
+        return [Finding(what="torch", ok=False, says=f"the Python of runs did not answer: {error}")]
+    # Of several with one name the first is imported.
+    versions = {re.sub(r"[-_.]+", "-", str(name)).lower(): str(version) for name, version in reversed(pairs)}
+    absent = "not in the Python that runs use; `pip install torch` there, if your programs need it"
+    return [Finding(what="torch", ok=True, says=versions.get("torch", absent)), *_cuda(versions)]
+
+
+def _cuda(versions: Mapping[str, str]) -> list[Finding]:
+    """Check installed packages against this machine's driver; no finding without a driver, or without such packages."""
+    platform = machine.gpu_platform()
+    if platform.driver is None:
+        return []
+    answer = judge(versions.items(), platform)
+    if not answer.message:
+        return []
+    is_unknown = answer.support is Support.UNKNOWN
+    says = f"unknown whether it works: {answer.message}" if is_unknown else answer.message
+    return [Finding(what="CUDA", ok=answer.support is not Support.REFUSED, says=says, remedy=answer.remedy)]
 
 
 def _machine() -> Finding:
     node = machine.node()
+    driver = machine.gpu_driver() if node.gpus else None
     gpus = ", ".join(gpu.model for gpu in node.gpus) or "no GPU that NVML knows"
-    return Finding(
-        what="machine", ok=True, says=f"{describe_cpu(node.cpu_milli)}, {describe_memory(node.memory_bytes)}, {gpus}"
-    )
+    with_driver = "" if driver is None else f", driver {driver}"
+    says = f"{describe_cpu(node.cpu_milli)}, {describe_memory(node.memory_bytes)}, {gpus}{with_driver}"
+    return Finding(what="machine", ok=True, says=says)
 
 
 def _memory_limits() -> Finding:

@@ -30,7 +30,9 @@ from fairlead.control.admission import IGNORABLE, Admission, admit, free_name
 from fairlead.control.pipelines.command import UNSEEN, is_pipeline
 from fairlead.control.revisions import Revision, plan_revision
 from fairlead.errors import CannotFit, NameTaken, NotAllowed
+from fairlead.policy.gpu.cuda_support import GpuSupport, Support, describe_support
 from fairlead.policy.kinds.right_sizing import is_unsized, requests_of
+from fairlead.policy.kinds.table import runs_of
 from fairlead.policy.placement.networks import describe_network
 from fairlead.policy.start_outlook import outlook
 from fairlead.specs.formats.differences import differences as of_specs
@@ -108,8 +110,10 @@ def plan(
 
     A FILE of `-` is standard input. For a running endpoint it shows which keys and code differ, and how a new revision
     would take over. For a Pipeline it shows whether each step would run, and why. For a Serving that runs a text server
-    with a local Hugging Face model it shows how fast it would answer. --verify runs two steps of a Training's program
-    on this machine with fake tensors, without memory and GPUs. Else nothing of FILES is run.
+    with a local Hugging Face model it shows how fast it would answer. For a run on this machine's GPUs with an
+    `environment` it resolves the packages, and shows whether they work with the driver and the GPUs. --verify runs two
+    steps of a Training's program on this machine with fake tensors, without memory and GPUs. Else nothing of FILES is
+    run.
 
     Exit code 0: `run` would take the files, though they may have to wait, or would change nothing; 1: it would refuse
     one of them, or with --diff something differs; other codes: an error.
@@ -158,6 +162,7 @@ def plan(
     new = [_named(cluster, admission) for admission, revision in zip(wanted, going, strict=True) if revision is None]
     outcomes = _decide(cluster, [admission.spec for admission in new])
     coming = iter(zip(new, outcomes, strict=True))
+    is_refused = False
     for request, admission, revision in zip(requests, wanted, going, strict=True):
         run = None if revision is None else revision.run
         admitted, (status, starts_at) = (admission, (run.status, None)) if run is not None else next(coming)
@@ -167,6 +172,8 @@ def plan(
         costs = () if new_run is None else cost_forecasts(cluster, new_run)
         takes = None if new_run is None else new_run_forecast(cluster, new_run)
         network = None if new_run is None else _network(cluster, new_run)
+        support = None if run is not None else _gpu_support(cluster, spec, probing)
+        is_refused = is_refused or (support is not None and support.support is Support.REFUSED)
         if json_:
             change = "submit" if revision is None else "revise" if revision.differences else "none"
             phase = None if status.reason.code is UNKNOWN else status.phase.value
@@ -189,6 +196,7 @@ def plan(
                         "costs": [asdict(cost) for cost in costs],
                         "forecast": None if takes is None else asdict(takes),
                         **({} if network is None else {"network": network}),
+                        **({} if support is None else {"gpu_support": asdict(support)}),
                         "spec": conceal(render(_shown(spec))),
                         **_splits_json(cluster, spec, request),
                         **_text_json(spec, request, tokens, served),
@@ -205,6 +213,8 @@ def plan(
             print(f"chosen: {status.requests.why}")
         if network is not None:
             print(f"{spec.name}: {network}")
+        if support is not None and support.message:
+            print(f"{spec.name}: {describe_support(support)}")
         _print_splits(cluster, replace(request, spec=spec))
         _print_text(spec, request, tokens, served)
         if verify:
@@ -229,7 +239,7 @@ def plan(
                 print(f"{spec.name}: takes {describe_length(takes)}")
             for cost in costs:
                 print(f"{spec.name}: {describe_forecast(cost)}")
-    return REFUSED if any(status.phase is Phase.FAILED for status, _ in outcomes) else 0
+    return REFUSED if is_refused or any(status.phase is Phase.FAILED for status, _ in outcomes) else 0
 
 
 def _network(cluster: ClusterClient, spec: Training) -> str | None:
@@ -240,6 +250,20 @@ def _network(cluster: ClusterClient, spec: Training) -> str | None:
         return describe_network(spec, cluster.nodes())
     except NotAllowed:
         return None
+
+
+def _gpu_support(cluster: ClusterClient, spec: WorkloadSpec, probing: Probing) -> GpuSupport | None:
+    """Return how environments stand to this machine's GPUs, of several the worst; None if there is nothing to say."""
+    runs = [run for run in runs_of(spec) if run.environment is not None]
+    if cluster.has_containers or not runs or probing is Probing.NONE:
+        return None
+    from fairlead.cluster.local.home import Home
+    from fairlead.cluster.local.packages.submission_support import foresee  # here, since few runs have an environment
+
+    home = Home.at()
+    answers = [answer for run in runs if (answer := foresee(run, home, os.environ)) is not None]
+    order = (Support.REFUSED, Support.UNKNOWN, Support.WORKS, Support.UNUSED)
+    return min(answers, key=lambda answer: order.index(answer.support), default=None)
 
 
 def _probing(may_exec: bool | None) -> Probing:

@@ -9,6 +9,7 @@ import re
 from collections.abc import Collection, Iterable, Mapping
 
 from fairlead.frozen import dataclass
+from fairlead.policy.gpu.cuda_support import Version, parse_driver
 from fairlead.policy.gpu.mig import GB, partitionable
 from fairlead.specs.sharing import Sharing
 from fairlead.state.snapshot import WHOLE_MILLI, Gpu
@@ -27,6 +28,14 @@ DRA = f"deviceclass.resource.kubernetes.io/{DRA_DRIVER}"
 REPLICAS = "nvidia.com/gpu.replicas"  # label: number of pods that share one device, by time slices or MPS
 STRATEGY = "nvidia.com/gpu.sharing-strategy"  # label: time slices or MPS; "none" if devices are not shared
 PRODUCT = "nvidia.com/gpu.product"  # label: ends in -MIG-1g.10gb if every device is such a slice
+# Labels of GPU feature discovery, its newer ones first: the whole version, or its parts. Source: NVIDIA's
+# k8s-device-plugin, internal/lm/nvml.go, where the others are called deprecated.
+DRIVER = "nvidia.com/cuda.driver-version.full"
+DRIVER_PARTS = (
+    ("nvidia.com/cuda.driver-version.major", "nvidia.com/cuda.driver-version.minor",
+     "nvidia.com/cuda.driver-version.revision"),
+    ("nvidia.com/cuda.driver.major", "nvidia.com/cuda.driver.minor", "nvidia.com/cuda.driver.rev"),
+)  # fmt: skip
 MIG_SLICES = 7  # compute slices of a GPU that can be partitioned, except for the few with fewer
 _SLICE = r"([1-7])g\.([0-9]+)gb(?:[.+][a-z.]+)?"
 _MIG = re.compile(rf"nvidia\.com/mig-{_SLICE}")
@@ -68,6 +77,13 @@ def resource_of(gpu_uuids: Iterable[str]) -> DeviceResource | None:
 def whole_resource(offered: Collection[str]) -> str:
     """Choose the resource to request for whole GPUs among those offered; ``nvidia.com/gpu`` if none is."""
     return next((name for name in (*WHOLE, DRA) if name in offered), WHOLE[0])
+
+
+def driver_of(labels: Mapping[str, str]) -> Version | None:
+    """Return the version of a node's GPU driver, as its labels say; None if none does."""
+    parts = (".".join(filter(None, (labels.get(name) for name in names))) for names in DRIVER_PARTS)
+    texts = (labels.get(DRIVER), *parts)
+    return next((version for text in texts if (version := parse_driver(text)) is not None), None)
 
 
 def is_device(name: str) -> bool:

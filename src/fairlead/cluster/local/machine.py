@@ -1,10 +1,16 @@
 """Describes this machine as a node: its cores, its memory, its GPUs through NVML."""
 
 import os
+import platform
 import sys
+from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from fairlead.state.snapshot import Gpu, Node
+
+if TYPE_CHECKING:
+    from fairlead.policy.gpu.cuda_support import GpuPlatform
 
 NAME = "localhost"
 # One of these exists wherever NVML works on Linux; the last is that of Windows' subsystem.
@@ -55,6 +61,31 @@ def gpu_driver() -> str | None:
         return None
     finally:
         pynvml.nvmlShutdown()
+
+
+def gpu_platform() -> "GpuPlatform":
+    """Return the driver and the compute capabilities of this machine's GPUs, as far as NVML says."""
+    from fairlead.policy.gpu.cuda_support import GpuPlatform, parse_driver  # here, since few processes need it
+
+    nothing = GpuPlatform(driver=None, processor=platform.machine())
+    if sys.platform != "linux" or not any(map(os.path.exists, DRIVERS[:-1])):
+        return nothing  # in Windows' subsystem the driver is that of Windows, with versions of its own
+    import pynvml
+
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError:
+        return nothing
+    try:
+        driver = parse_driver(_text(pynvml.nvmlSystemGetDriverVersion()))
+        handles = [pynvml.nvmlDeviceGetHandleByIndex(index) for index in range(pynvml.nvmlDeviceGetCount())]
+        pairs = [pynvml.nvmlDeviceGetCudaComputeCapability(handle) for handle in handles]
+        capabilities = tuple((int(major), int(minor)) for major, minor in pairs)
+    except pynvml.NVMLError:
+        return nothing
+    finally:
+        pynvml.nvmlShutdown()
+    return replace(nothing, driver=driver, capabilities=capabilities)
 
 
 def _cpu_milli() -> int:

@@ -8,16 +8,9 @@ from fairlead.control.pass_counts import PassCounts
 from fairlead.frozen import dataclass
 from fairlead.ledger.goodput import Goodput
 from fairlead.ledger.usage import WHOLE, share_of
+from fairlead.state.node_pools import pool_name
 from fairlead.state.shared_limits import by_turns
 from fairlead.state.snapshot import Node, Pod, Snapshot, Workload
-
-POOL_LABELS = (
-    "fairlead.dev/pool",
-    "karpenter.sh/nodepool",
-    "eks.amazonaws.com/nodegroup",
-    "cloud.google.com/gke-nodepool",
-    "kubernetes.azure.com/agentpool",
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,12 +72,8 @@ class Readings:
 
 
 def pool_of(node: Node) -> str:
-    """Return the pool of a node: the value of a pool label, or else its name without a trailing number."""
-    named = next((node.labels[label] for label in POOL_LABELS if label in node.labels), None)
-    if named is not None:
-        return named
-    stem, dash, number = node.name.rpartition("-")
-    return stem if dash and number.isdigit() else node.name
+    """Return the pool of a node."""
+    return pool_name(node.name, node.labels)
 
 
 def dollars_per_hour(

@@ -6,11 +6,14 @@ from fairlead.cluster.findings import Finding
 from fairlead.cluster.kubernetes.api.client import Object
 from fairlead.cluster.kubernetes.api.objects import MODEL_LABELS, read_node
 from fairlead.cluster.kubernetes.api.resource_slices import SliceObject, all_with_slices
+from fairlead.cluster.kubernetes.devices import DRIVER, driver_of
 from fairlead.cluster.kubernetes.manifests.install import VERSION
 from fairlead.frozen import dataclass
+from fairlead.policy.gpu.cuda_support import Version, format_driver, newest_major
 from fairlead.specs.endpoint_engines import EndpointEngine
 from fairlead.specs.engines import Engine
 from fairlead.specs.sweep_engines import SweepEngine
+from fairlead.state.node_pools import pool_name
 from fairlead.text.quantities import plural
 
 DEFAULT_CLASS = "storageclass.kubernetes.io/is-default-class"
@@ -27,6 +30,7 @@ SLICES_REMEDY = "upgrade the cluster, or run NVIDIA's device plugin there instea
 METRICS_SERVER = (
     "kubectl apply -f https://github.com/kubernetes-sigs/metrics-server/releases/latest/download/components.yaml"
 )
+NVIDIA = "nvidia.com/"
 SHOWN = 4
 
 
@@ -107,8 +111,15 @@ class Found:
 
 
 def look_around(inventory: Found) -> list[Finding]:
-    """Return findings on devices, autoscalers, storage, metrics and engines."""
-    return [*_devices(inventory), _autoscaler(inventory), _storage(inventory), _metrics(inventory), _engines(inventory)]
+    """Return findings on devices, drivers, autoscalers, storage, metrics and engines."""
+    return [
+        *_devices(inventory),
+        *_drivers(inventory),
+        _autoscaler(inventory),
+        _storage(inventory),
+        _metrics(inventory),
+        _engines(inventory),
+    ]
 
 
 def is_served(part: Part, apis: frozenset[str]) -> bool:
@@ -171,6 +182,27 @@ def _devices(inventory: Found) -> list[Finding]:
     elif plugins or offered:
         findings.append(Finding(what="device plugin", ok=True, says=", ".join(plugins) or "not seen, but it works"))
     return findings
+
+
+def _drivers(inventory: Found) -> list[Finding]:
+    """Return which driver each pool with NVIDIA's GPUs has, and the CUDA that it runs; nothing without such a pool."""
+    pools: dict[tuple[str, Version], list[str]] = {}
+    for node in map(read_node, inventory.nodes or ()):
+        driver = driver_of(node.labels)
+        if driver is not None or any(number and name.startswith(NVIDIA) for name, number in node.allocatable.devices):
+            pools.setdefault((pool_name(node.key, node.labels), driver or ()), []).append(node.key)
+    if not pools:
+        return []
+    says = "; ".join(f"{pool}: {_runs(driver)} on {some(nodes)}" for (pool, driver), nodes in sorted(pools.items()))
+    return [Finding(what="drivers", ok=True, says=says)]
+
+
+def _runs(driver: Version) -> str:
+    if not driver:
+        return f"unknown, without label {DRIVER}"
+    major = newest_major(driver)
+    runs = "CUDA unknown" if major is None else f"CUDA {major} and older"
+    return f"{format_driver(driver)} ({runs})"
 
 
 def _autoscaler(inventory: Found) -> Finding:

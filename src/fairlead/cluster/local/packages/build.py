@@ -1,8 +1,9 @@
-"""Makes one environment with uv: ``python -m fairlead.cluster.local.packages.build HOME REQUEST``.
+"""Makes one environment with uv: ``python -m fairlead.cluster.local.packages.build HOME REQUEST [--gpus]``.
 
 REQUEST is the file of a request. It locks what is asked for, with hashes, and installs exactly that into a new virtual
 environment, from wheels alone. It may be killed at any time: what it was making has no mark of completion then, and the
-next one begins anew. Beside another of the same environment it waits, and takes what that has made.
+next one begins anew. Beside another of the same environment it waits, and takes what that has made. With ``--gpus`` a
+lock that cannot work with this machine's driver and GPUs fails before anything is installed.
 """
 
 import contextlib
@@ -32,12 +33,13 @@ OPTIONS = ("--no-progress", "--color", "never", "--no-python-downloads")
 class BuildFailed(Exception):
     """The environment cannot be made."""
 
-    def __init__(self, failure: BuildFailure) -> None:
+    def __init__(self, failure: BuildFailure, *, is_of_gpus: bool = False) -> None:
         super().__init__(failure.message)
         self.failure = failure
+        self.is_of_gpus = is_of_gpus
 
 
-def main(home: Home, request_path: Path) -> int:
+def main(home: Home, request_path: Path, *, is_for_gpus: bool = False) -> int:
     """Make an environment, and record how that went; return the exit code."""
     request = read_json(request_path)
     if request is None:
@@ -49,9 +51,9 @@ def main(home: Home, request_path: Path) -> int:
     try:
         with _locked(place.record.with_suffix(".lock")):
             if places.complete(home, request["digest"]) is None:
-                _make(home, request, place, request_path.parent, reporter)
+                _make(home, request, place, request_path.parent, reporter, is_for_gpus=is_for_gpus)
     except BuildFailed as error:
-        reporter.fail(error.failure)
+        reporter.fail(error.failure, is_of_gpus=error.is_of_gpus)
         return 1
     except OSError as error:
         no_room = error.errno in (errno.ENOSPC, errno.EDQUOT)
@@ -63,22 +65,62 @@ def main(home: Home, request_path: Path) -> int:
 
 
 def _make(
-    home: Home, request: dict[str, Any], place: places.EnvironmentPlace, run_directory: Path, reporter: "_Reporter"
+    home: Home,
+    request: dict[str, Any],
+    place: places.EnvironmentPlace,
+    run_directory: Path,
+    reporter: "_Reporter",
+    *,
+    is_for_gpus: bool,
 ) -> None:
     lock = run_directory / f"{request['digest']}.toml"
-    source = lock if lock.exists() else place.lock
-    if not source.exists():
-        reporter.say("its packages are being resolved")
-        _write(place.lock, _lock(request, reporter))
-        source = place.lock
-    content = source.read_bytes()
-    if source is not place.lock:
+    content = lock.read_bytes() if lock.exists() else _locked_content(request, place, reporter)
+    if lock.exists():
         _write(place.lock, content)
+    if is_for_gpus:
+        reporter.remark(_check_gpus(content))
     directory = places.directory_of(home, content, request["python"])
     with _locked(directory.with_name(f"{directory.name}.lock")):
         if not (directory / "complete").exists():
             _install(request, place.lock, directory, reporter)
     write_json(place.record, {"directory": directory.name, "python": request["python"], "at": time.time()})
+
+
+def lock_of(home: Home, request: dict[str, Any]) -> bytes:
+    """Return the lock of a request, which its next run will have; resolve its packages if none has yet.
+
+    Raises:
+        BuildFailed: There is none.
+        OSError: It cannot be written.
+    """
+    place = places.place_of(home, request["digest"])
+    if place.lock.exists():  # whoever installs it now holds the lock for long
+        return place.lock.read_bytes()
+    place.record.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with _locked(place.record.with_suffix(".lock")):
+        return _locked_content(request, place, _Reporter(home, None))
+
+
+def _locked_content(request: dict[str, Any], place: places.EnvironmentPlace, reporter: "_Reporter") -> bytes:
+    if not place.lock.exists():
+        reporter.say("its packages are being resolved")
+        _write(place.lock, _lock(request, reporter))
+    return place.lock.read_bytes()
+
+
+def _check_gpus(lock: bytes) -> str:
+    """Return a remark on a lock and this machine's GPUs; empty if it works with them.
+
+    Raises:
+        BuildFailed: It cannot work with them.
+    """
+    from fairlead.cluster.local.packages.gpu_support import judge_lock  # here, since only runs on GPUs need it
+    from fairlead.policy.gpu.cuda_support import Support
+
+    answer = judge_lock(lock, os.environ)
+    if answer.support is Support.REFUSED:
+        raise BuildFailed(BuildFailure(message=answer.message, remedy=answer.remedy), is_of_gpus=True)
+    return "" if answer.support is Support.WORKS else answer.message
 
 
 def _lock(request: dict[str, Any], reporter: "_Reporter") -> bytes:
@@ -160,25 +202,35 @@ def _uv(request: dict[str, Any], argv: Sequence[str], reporter: "_Reporter", *, 
 class _Reporter:
     """Tells the supervisor how far the environment is."""
 
-    def __init__(self, home: Home, state: Path) -> None:
+    def __init__(self, home: Home, state: Path | None) -> None:
         self._home = home
         self._state = state
         self._said_at = 0.0
+        self._remark = ""
 
     def say(self, message: str) -> None:
         now = time.monotonic()
         if now - self._said_at >= TELL_S:
             self._said_at = now
-            self._tell({"pid": os.getpid(), "message": message})
+            self._tell({"pid": os.getpid(), "message": f"{message}; {self._remark}" if self._remark else message})
 
-    def fail(self, failure: BuildFailure) -> None:
-        self._tell({"pid": os.getpid(), "failed": failure.message, "remedy": failure.remedy})
+    def remark(self, sentence: str) -> None:
+        """End each message from now on with a sentence, the next one at once; nothing if it is empty."""
+        if sentence:
+            self._remark, self._said_at = sentence, 0.0
+
+    def fail(self, failure: BuildFailure, *, is_of_gpus: bool = False) -> None:
+        state = {"pid": os.getpid(), "failed": failure.message, "remedy": failure.remedy}
+        self._tell({**state, "is_of_gpus": True} if is_of_gpus else state)
 
     def end(self) -> None:
-        self._state.unlink(missing_ok=True)
+        if self._state is not None:
+            self._state.unlink(missing_ok=True)
         self._poke()
 
     def _tell(self, state: dict[str, Any]) -> None:
+        if self._state is None:
+            return
         with contextlib.suppress(OSError):  # a full disk: the exit code says that it failed
             write_json(self._state, state, durably=False)
         self._poke()
@@ -208,4 +260,4 @@ def _write(path: Path, content: bytes) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main(Home(Path(sys.argv[1])), Path(sys.argv[2])))
+    sys.exit(main(Home(Path(sys.argv[1])), Path(sys.argv[2]), is_for_gpus="--gpus" in sys.argv[3:]))

@@ -39,6 +39,8 @@ class EnvironmentBuilds:
         self._running: dict[str, subprocess.Popen[bytes]] = {}
         self._requests: dict[_Wait, dict[str, Any]] = {}
         self._failed: dict[_Wait, Preparation] = {}
+        self._waiting: dict[_Wait, Workload] = {}
+        self._judged: set[_Wait] = set()
 
     def prepared(self, runs: Iterable[Workload]) -> tuple[Workload, ...]:
         """Return the runs, those that wait for their environment with what is still to do; begin what is not begun."""
@@ -48,6 +50,8 @@ class EnvironmentBuilds:
             for run in runs
             if run.spec.environment is not None and run.status.phase in _WAITING and run.intent is Intent.RUN
         }
+        self._waiting = waiting
+        self._judged &= waiting.keys()
         for known in (self._requests, self._failed):
             for key in [key for key in known if key not in waiting]:
                 del known[key]
@@ -75,8 +79,7 @@ class EnvironmentBuilds:
         process = self._running.get(digest)
         if process is None:
             if places.complete(self._home, digest) is not None:
-                self._keep_lock(run, place.lock, digest)
-                return None
+                return self._complete(key, run, place.lock, digest)
             place.state.unlink(missing_ok=True)
             self._running[digest] = self._start(run)
             return Preparation(message=BEGUN)
@@ -84,17 +87,21 @@ class EnvironmentBuilds:
         state = read_json(place.state) or {}
         failure = text(state.get("failed")) if state.get("pid") == process.pid else None
         if failure is not None or (code is not None and code != 0):
-            # All runs that wait for it get the same answer; one that is submitted later begins anew.
+            # All runs that wait for it get the same answer, but for those that do without GPUs if they are the reason;
+            # one that is submitted later begins anew.
             message = failure or f"the process that made its environment was ended with exit code {code}"
             lost = Preparation(message=message, has_failed=True, remedy=text(state.get("remedy")))
-            self._failed |= {other: lost for other, request in self._requests.items() if request["digest"] == digest}
-            self._failed[key] = lost
+            is_of_gpus = state.get("is_of_gpus") is True
+            self._failed |= {
+                other: lost
+                for other, request in self._requests.items()
+                if request["digest"] == digest and (not is_of_gpus or _uses_gpus(self._waiting[other]))
+            }
             self._reap(digest)
-            return lost
+            return self._failed.get(key, Preparation(message=BEGUN))
         if places.complete(self._home, digest) is not None:
             self._reap(digest)
-            self._keep_lock(run, place.lock, digest)
-            return None
+            return self._complete(key, run, place.lock, digest)
         if code is not None:  # it ended well, and somebody has removed what it made
             del self._running[digest]
         return Preparation(message=text(state.get("message")) or BEGUN)
@@ -105,8 +112,9 @@ class EnvironmentBuilds:
         environ = read_json(self._home.environment(run.uid)) or {}
         own = {name: os.environ[name] for name in ("PYTHONPATH",) if name in os.environ}
         usual = {name: value for name, value in environ.items() if isinstance(value, str) and name != "PYTHONPATH"}
+        argv = [sys.executable, "-m", "fairlead.cluster.local.packages.build", str(self._home.path), str(request)]
         return subprocess.Popen(
-            [sys.executable, "-m", "fairlead.cluster.local.packages.build", str(self._home.path), str(request)],
+            [*argv, "--gpus"] if _uses_gpus(run) else argv,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
@@ -114,6 +122,24 @@ class EnvironmentBuilds:
             cwd="/",
             start_new_session=True,
         )
+
+    def _complete(self, key: _Wait, run: Workload, lock: Path, digest: str) -> Preparation | None:
+        """Keep the lock of a complete environment with its run; return why that cannot use it, None if it can.
+
+        It may have been made for runs without GPUs, or with another driver.
+        """
+        if key not in self._judged and _uses_gpus(run):
+            from fairlead.cluster.local.packages.gpu_support import judge_lock  # here as few runs have environments
+            from fairlead.policy.gpu.cuda_support import Support
+
+            environ = read_json(self._home.environment(run.uid)) or {}
+            answer = judge_lock(lock.read_bytes(), {"LD_LIBRARY_PATH": text(environ.get("LD_LIBRARY_PATH")) or ""})
+            if answer.support is Support.REFUSED:
+                self._failed[key] = Preparation(message=answer.message, has_failed=True, remedy=answer.remedy)
+                return self._failed[key]
+        self._judged.add(key)
+        self._keep_lock(run, lock, digest)
+        return None
 
     def _keep_lock(self, run: Workload, lock: Path, digest: str) -> None:
         """Keep the lock with the run, which stays when the environment is removed."""
@@ -133,3 +159,8 @@ class EnvironmentBuilds:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
+
+
+def _uses_gpus(run: Workload) -> bool:
+    gpu = run.spec.resources.gpu
+    return gpu is not None and gpu.milli > 0
