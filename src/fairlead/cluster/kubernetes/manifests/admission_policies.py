@@ -3,7 +3,7 @@
 The operator creates the pods of all runs, so it cannot know what the author of a spec may do. The API server can: it
 asks its own authorizer about the person whose request it is.
 
-See decisions 163 and 164.
+See decisions 163, 164 and 258.
 """
 
 from collections.abc import Iterator
@@ -56,6 +56,35 @@ def render_overlay_policy(namespace: str, allowed: OverlayAllowance) -> list[Obj
         match=match,
         variables=[*_variables()],
         validations=validations,
+    )
+
+
+ORPHANS = "fairlead-orphans"
+ORPHAN = "orphan"
+"""Finalizer by which the garbage collector leaves what an object owns, as for `kubectl delete --cascade=orphan`."""
+
+
+def render_orphan_policy() -> list[Object]:
+    """Render the policy by which no workload leaves its pods or children behind, and its binding.
+
+    They would hold nodes that no queue counts and nobody pays, and which only an administrator could free.
+    """
+    options = "request.?options"
+    is_kept = f"{options}.propagationPolicy.orValue('') == 'Orphan' || {options}.orphanDependents.orValue(false)"
+    has, had = (
+        f"({variable} != null && {variable}.metadata.?finalizers.orValue([]).exists(f, f == '{ORPHAN}'))"
+        for variable in ("object", "oldObject")
+    )
+    why = dumps("the pods and children of a workload do not outlive it: delete it without `--cascade=orphan`")
+    return _policy(
+        ORPHANS,
+        rules=[_rule((GROUP,), tuple(plural(kind) for kind in workload_kinds()), ("CREATE", "UPDATE", "DELETE"))],
+        match=[],
+        variables=[],
+        validations=[
+            _validation(f"request.operation != 'DELETE' || !({is_kept})", why, key=""),
+            _validation(f"request.operation == 'DELETE' || !{has} || {had}", why, key=""),
+        ],
     )
 
 

@@ -6,7 +6,11 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from fairlead.cluster.kubernetes.dcgm import EXPORTER_LABELS, EXPORTER_PORT
-from fairlead.cluster.kubernetes.manifests.admission_policies import render_operator_policy, render_overlay_policy
+from fairlead.cluster.kubernetes.manifests.admission_policies import (
+    render_operator_policy,
+    render_orphan_policy,
+    render_overlay_policy,
+)
 from fairlead.cluster.kubernetes.manifests.crds import definitions, with_fewer_rules
 from fairlead.cluster.kubernetes.manifests.deployments import (
     container_security,
@@ -108,6 +112,7 @@ def render_install(settings: InstallSettings) -> list[dict[str, Any]]:
         *render_roles(),
         *render_operator_bindings(settings.namespace),
         *render_overlay_policy(settings.namespace, settings.allowed),
+        *render_orphan_policy(),
         *render_operator_policy(settings.namespace, only_teams=settings.only_teams),
         _network_policy(settings),
         _disruption_budget(settings),
