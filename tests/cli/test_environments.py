@@ -108,6 +108,7 @@ def test_plan_says_before_anything_is_installed_what_cannot_work_with_the_driver
     planned = call("plan", "a.yaml")
     assert planned.code == 1, planned.err
     assert f"a: its environment cannot work here: {MISMATCH}. {NEAREST}" in planned.out
+    assert planned.out.endswith("a: it would fail before anything is installed\n")
     answer = json.loads(call("plan", "a.yaml", "--json").out)["gpu_support"]
     assert (answer["support"], answer["message"]) == ("refused", MISMATCH)
     assert not (work.parent / "home" / "packages" / "built").exists()

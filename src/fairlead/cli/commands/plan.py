@@ -173,7 +173,8 @@ def plan(
         takes = None if new_run is None else new_run_forecast(cluster, new_run)
         network = None if new_run is None else _network(cluster, new_run)
         support = None if run is not None else _gpu_support(cluster, spec, probing)
-        is_refused = is_refused or (support is not None and support.support is Support.REFUSED)
+        fails = support is not None and support.support is Support.REFUSED
+        is_refused = is_refused or fails
         if json_:
             change = "submit" if revision is None else "revise" if revision.differences else "none"
             phase = None if status.reason.code is UNKNOWN else status.phase.value
@@ -226,6 +227,8 @@ def plan(
             follow = f"`fairlead attach {cluster.named(revision.run)}` follows it"
             again = "would change nothing" if revision.is_standing else "would refuse a second one of that name"
             print(f"{spec.name}: {follow}; `fairlead run` {again}")
+        elif fails and new_run is not None:
+            print(f"{spec.name}: it would fail before anything is installed")
         else:
             if is_pipeline(spec) and not has_steps(spec):
                 print(f"{spec.name}: {UNSEEN}")
