@@ -12,7 +12,7 @@ from fairlead.cluster.client import ClusterClient
 from fairlead.cluster.output import LogQuery, parse_moment
 from fairlead.cluster.port import EventRecord, LogLine
 from fairlead.cluster.port import Spec as AnySpec
-from fairlead.control.admission import Admission, admit, free_name
+from fairlead.control.admission import Admission, admit, free_name, with_images
 from fairlead.control.opening import open_named
 from fairlead.errors import Conflict, FairleadError, InvalidArgument, InvalidSpec, NameTaken, NotFound
 from fairlead.policy.kinds.lifecycle import check_intent, is_over
@@ -244,6 +244,7 @@ def submit(cluster: ClusterClient, admitted: Admission[AnySpec]) -> Workload[Any
     Raises:
         NameTaken: An unfinished workload has the name, and this is no Training.
     """
+    admitted = with_images(cluster, admitted)
     name = None
     while True:
         before, name = name, free_name(cluster, admitted.spec, beside_unfinished=True)

@@ -21,6 +21,7 @@ EXTRAS = {
     "jinja2": "serve",
     "numpy": "cluster",
     "fsspec": "remote",
+    "packaging": "environments",
     "psycopg": "postgres",
     "pyarrow": "parquet",
     "river": "drift",

@@ -67,6 +67,7 @@ SECTIONS = {
     "Set up clusters": {
         "install": ("install", "Install Fairlead on a Kubernetes cluster."),
         "image": ("image", "Build the container image of Fairlead."),
+        "registry": ("registry", "Set the registry of images with packages of runs."),
         "uninstall": ("uninstall", "Remove Fairlead from a Kubernetes cluster."),
         "operator": ("operator", "Run the operator of a Kubernetes cluster."),
         "clusters": ("clusters", "List the clusters that runs can use."),

@@ -1,5 +1,7 @@
 """Admits a spec to a cluster: fills in omitted fields and refuses what the cluster cannot honour."""
 
+import os
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Generic, cast
@@ -12,10 +14,9 @@ from fairlead.control.pipelines.command import is_driver
 from fairlead.errors import CannotFit, Conflict
 from fairlead.frozen import dataclass
 from fairlead.policy.kinds.defaults import complete
-from fairlead.policy.kinds.table import map_runs, parent_of
+from fairlead.policy.kinds.table import map_runs, parent_of, runs_of
 from fairlead.policy.placement.placement import why_never
 from fairlead.policy.queue.run_limits import limit_of, refusal
-from fairlead.specs.environment import NOT_MADE_IN_PODS
 from fairlead.specs.overlay import Overlay
 from fairlead.specs.parallel import Choose
 from fairlead.specs.quantities import format_duration
@@ -110,6 +111,8 @@ def admit_as(
     probing: Probing = Probing.ANY,
 ) -> Admission[Spec]:
     """Admit a spec that is already in the form that the cluster stores; see ``admit``."""
+    if cluster.has_containers:
+        _refuse_environment(spec)
     if cluster.has_containers and parent_of(spec) is not None:
         from fairlead.cluster.preflight import population_problem  # here and not above: most specs are runs
 
@@ -163,6 +166,30 @@ def _pause_notes(spec: "Sweep") -> tuple[str, ...]:
     return (f"prune: 1 of {prune.one_in} trials continues at a rung; {others}",)
 
 
+def _refuse_environment(spec: WorkloadSpec) -> None:
+    """Refuse `environment` for the kinds of a cluster that get no image by it."""
+    runs = () if spec.kind in (Kind.TRAINING, Kind.SWEEP) and not is_driver(spec) else runs_of(spec)
+    if any(run.environment is not None for run in runs):
+        raise Conflict(
+            f"{spec.name}: environment: on Kubernetes a Training and the trials of a Sweep get an image by it, and a "
+            f"{Kind.PIPELINE if is_driver(spec) else spec.kind} does not so far. Name an `image` that has the packages, "
+            "or install them in `setup`."
+        )
+
+
+def _locked(spec: Training, directory: Path | None, probing: Probing) -> tuple[Training, tuple[str, ...]]:
+    """Return a run with the lock of its `environment`, and notes on it."""
+    if probing is Probing.NONE:
+        return spec, ("environment: not looked at, since no programs may be started; `fairlead run` locks it",)
+    # Imported here, since few runs have an environment.
+    from fairlead.cluster.local.home import Home
+    from fairlead.control.image.environments import lock_for_pods, note_of
+
+    home = Home.open()
+    spec = lock_for_pods(spec, directory, home, os.environ)
+    return spec, (note_of(spec, home),)
+
+
 def _refuse_endpoint(cluster: ClusterClient, spec: "Serving") -> None:
     """Refuse an endpoint that needs a gateway or an engine on a cluster without one."""
     _refuse_engine(cluster, spec)
@@ -202,8 +229,9 @@ def _admit_run(
             raise Conflict(f"{spec.name}: {problem}; or `--cluster local`.")
         if not cluster.has_containers and (problem := shared_memory_problem(spec)) is not None:
             raise Conflict(f"{spec.name}: {problem}.")
+    own_notes: tuple[str, ...] = ()
     if spec.environment is not None and cluster.has_containers:
-        raise Conflict(f"{spec.name}: environment: {NOT_MADE_IN_PODS}.")
+        spec, own_notes = _locked(spec, directory, probing)
     if PIPELINE_VARIABLE in spec.env:
         from fairlead.specs.formats.packing import unpacked  # here, since few runs are pipelines
 
@@ -217,7 +245,8 @@ def _admit_run(
     detected = detect(spec, _workdir(spec, directory))
     prepared = cluster.prepare(detected.spec, directory, probing=probing)
     hidden = hidden_exit_code(spec.run)
-    prepared = replace(prepared, notes=(*detected.notes, *([hidden] if hidden else ()), *prepared.notes))
+    notes = (*own_notes, *detected.notes, *([hidden] if hidden else ()), *prepared.notes)
+    prepared = replace(prepared, notes=notes)
     if prepared.spec.parallel is not None:
         # Imported here, since few runs have a parallel split.
         from fairlead.control.gpu_measurement import read_measured
@@ -345,6 +374,27 @@ def check(spec: Training, nodes: tuple[Node, ...], *, ignore: frozenset[str] = f
     if never is not None:
         raise CannotFit(f"{never.message}\n{never.remedy}" if never.remedy else never.message)
     return Admission(spec=completed.spec, notes=(*notes, *completed.notes))
+
+
+def with_images(
+    cluster: ClusterClient, admitted: Admission[Spec], tell: Callable[[str], None] = lambda _: None
+) -> Admission[Spec]:
+    """Return an admitted spec with the images of its environments, which are built and pushed; others as they are.
+
+    Args:
+        tell: Takes sentences on the progress.
+
+    Raises:
+        ClusterError: An image cannot be built or pushed.
+    """
+    if not cluster.has_containers or all(run.environment is None for run in runs_of(admitted.spec)):
+        return admitted
+    # Imported here, since few runs have an environment.
+    from fairlead.cluster.local.home import Home
+    from fairlead.control.image.environments import with_image
+
+    home = Home.open()
+    return replace(admitted, spec=map_runs(admitted.spec, lambda run: with_image(run, home, os.environ, tell)))
 
 
 def free_name(cluster: ClusterClient, spec: WorkloadSpec, *, beside_unfinished: bool = False) -> str:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from fairlead.cluster.client import ClusterClient
-from fairlead.control.admission import Admission, admit, left_open
+from fairlead.control.admission import Admission, admit, left_open, with_images
 from fairlead.control.pipelines.command import is_pipeline
 from fairlead.errors import Conflict
 from fairlead.frozen import dataclass
@@ -142,4 +142,5 @@ def carry_out(cluster: ClusterClient, update: Update) -> Workload[Any]:
     """
     if update.is_empty:
         return update.run
-    return cluster.change(update.run, update.admitted.spec, directory=update.new_files)
+    admitted = with_images(cluster, update.admitted)
+    return cluster.change(update.run, admitted.spec, directory=update.new_files)

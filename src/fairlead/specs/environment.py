@@ -14,8 +14,8 @@ PACKAGES_MOST = 256
 PACKAGE = Text(max_length=1_024)
 FILES = "requirements.txt, pyproject.toml, uv.lock or pylock.toml"
 NOT_MADE_IN_PODS = (
-    "it is made on this machine only, and pods have the packages of their image; build an `image` with them and name "
-    "that, or install them in `setup`, and leave `environment` out"
+    "its image is built by `fairlead run`, which replaces the key by it; submit the run with that, or name an `image` "
+    "that has the packages, and leave `environment` out"
 )
 OF_CONDA = (
     "names an environment of conda, which is not made here; write its packages of PyPI into requirements.txt, or "
@@ -30,6 +30,8 @@ class PythonEnvironment:
     Attributes:
         file: ``auto`` until submission, for the file that the working directory has; None for ``packages``.
         digest: Hash of what it asked for at submission, from which cached results of steps depend. Not a key.
+        lock: For pods, the lock of what it asked for. Not a key.
+        image: For pods, the image that has exactly that, by digest; empty until it is pushed. Not a key.
     """
 
     file: Annotated[
@@ -68,6 +70,8 @@ class PythonEnvironment:
         "Version of Python; that of the shell that submits when left out.",
     ] = None
     digest: str = ""
+    lock: str = ""
+    image: str = ""
 
     def __post_init__(self) -> None:
         enforce(self._problems())

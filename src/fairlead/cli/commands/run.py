@@ -17,7 +17,7 @@ from fairlead.cli.show import as_json, message, run_json
 from fairlead.cli.specfiles import ENDINGS, directory_of, files_type, is_spec_file, refuse_twice, workloads
 from fairlead.cli.target import Target, cluster_options
 from fairlead.cluster.client import ClusterClient
-from fairlead.control.admission import IGNORABLE, Admission, admit
+from fairlead.control.admission import IGNORABLE, Admission, admit, with_images
 from fairlead.control.pipelines.command import is_pipeline
 from fairlead.errors import Conflict, FairleadError, NameTaken, NotFound
 from fairlead.frozen import dataclass
@@ -167,6 +167,8 @@ def _run(
     # All are admitted before any is submitted, so that an error in one submits none.
     admitted = [admit(cluster, request.spec, request.directory, ignore=frozenset(ignore)) for request in requests]
     _refuse_taken(cluster, [wanted.spec for wanted in admitted])
+    tell = message if says else lambda _: None
+    admitted = [with_images(cluster, wanted, tell) for wanted in admitted]
     submission.wanted, submitted = admitted, submission.submitted
     for wanted in admitted:
         if wanted.taken is not None and says:

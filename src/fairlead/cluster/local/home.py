@@ -149,6 +149,16 @@ class Home:
         return self.path / "packages"
 
     @property
+    def environment_images(self) -> Path:
+        """Return the directory with what is known of images of environments: locks, layers and what was pushed."""
+        return self.packages / "images"
+
+    @property
+    def registry(self) -> Path:
+        """Return the path of the optional file that names the registry of these images."""
+        return self.path / "registry.json"
+
+    @property
     def triggers(self) -> Path:
         """Return the directory of triggers that `fairlead apply` stored: two files each, definition and progress."""
         return self.path / "triggers"

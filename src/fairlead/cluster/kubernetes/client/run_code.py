@@ -12,6 +12,7 @@ from typing import Any
 
 from fairlead.cluster.kept_code import KeptCode, KeptFile
 from fairlead.cluster.kubernetes.api.client import ApiError, Client
+from fairlead.cluster.kubernetes.client.environment_locks import read_lock
 from fairlead.cluster.kubernetes.kinds import objects_path
 from fairlead.cluster.kubernetes.manifests.revision_files import SPECS
 from fairlead.cluster.kubernetes.manifests.workdir import (
@@ -56,10 +57,11 @@ def read_code(client: Client, kind: str, namespace: str, name: str, uid: str) ->
     revision = _revision(annotations.get(REVISION))
     diff = revision.pop("diff", None) if revision is not None else None
     environment = {"image": (workload.get("spec") or {}).get("image")}
+    lock = read_lock(client, workload)
     try:
         contents = _contents(client, namespace, str(annotations.get(WORKDIR) or ""))
     except _Unreadable as error:
-        return KeptCode(why=str(error), git=revision, diff=diff, environment=environment)
+        return KeptCode(why=str(error), git=revision, diff=diff, environment=environment, lock=lock)
     found_files = tuple(
         KeptFile(path=path, size=len(content), digest=_digest(content), executable=executable)
         for path, (content, executable) in sorted(contents.items())
@@ -69,6 +71,7 @@ def read_code(client: Client, kind: str, namespace: str, name: str, uid: str) ->
         git=revision,
         diff=diff,
         environment=environment,
+        lock=lock,
         read=lambda path: contents[path][0] if path in contents else None,
     )
 

@@ -4,7 +4,7 @@ Whether a user may use a Secret is decided by the API server (``manifests/admiss
 early what would keep pods from starting. Values are read into memory, compared with nothing, and dropped.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from fairlead.cluster.kubernetes.api.client import ApiError, Client
@@ -43,6 +43,24 @@ def secret_problem(client: Client, namespace: str, spec: ProgramSpec) -> str | N
         ),
         None,
     )
+
+
+def pull_problem(client: Client, namespace: str, names: Iterable[str]) -> str | None:
+    """Return why nodes cannot pull images with their Secrets, as a clause with the key; None where nothing is known."""
+    for name in names:
+        try:
+            client.get(f"/api/v1/namespaces/{segment(namespace)}/secrets/{segment(name)}")
+        except ApiError as error:
+            if error.status == 403:  # kubelet reads them, whoever submits
+                continue
+            if error.status != 404:
+                raise
+            return (
+                f"kubernetes.spec.imagePullSecrets: there is no Secret `{name}` in namespace {namespace}; `kubectl -n "
+                f"{namespace} create secret docker-registry {name} --docker-server=REGISTRY --docker-username=USER "
+                "--docker-password=PASSWORD` makes it"
+            )
+    return None
 
 
 def _clash(spec: ProgramSpec, entries: Mapping[str, frozenset[str]]) -> str | None:

@@ -23,6 +23,7 @@ from fairlead.cluster.kubernetes.api.resource_slices import all_with_slices, lis
 from fairlead.cluster.kubernetes.api.watching import Cache
 from fairlead.cluster.kubernetes.client import access_keys, model_records
 from fairlead.cluster.kubernetes.client import workdir_upload as luggage
+from fairlead.cluster.kubernetes.client.environment_locks import with_image
 from fairlead.cluster.kubernetes.client.karmada import is_karmada
 from fairlead.cluster.kubernetes.client.log_stores import log_store
 from fairlead.cluster.kubernetes.client.node_cordons import cordon, uncordon
@@ -146,6 +147,11 @@ class UserClient:
 
             if (problem := secret_problem(self.client, spec.team, spec)) is not None:
                 raise InvalidSpec((f"{spec.name}: {problem}.",))
+        if names := _pull_secrets(spec):
+            from fairlead.cluster.kubernetes.client.secret_checks import pull_problem  # here, as few runs name any
+
+            if (problem := pull_problem(self.client, spec.team, names)) is not None:
+                raise InvalidSpec((f"{spec.name}: {problem}.",))
         if isinstance(spec, Replica):
             spec = self._with_model(spec)
             if (problem := pod_model_problem(spec)) is not None:
@@ -250,6 +256,7 @@ class UserClient:
                 "it with the context of the cluster that is to have it."
             )
         place = self._of(spec.team, is_attended=not self._is_karmada())
+        spec, own = with_image(spec)
         submit: Submit = place.submit
         if directory is not None or _may_change(spec):
             existing = self._named(spec.team, spec.name)
@@ -265,8 +272,8 @@ class UserClient:
             else:
                 spec = _with_code(spec, directory)
         if directory is None:
-            return self._known(submit(spec, {}))
-        sent = self._known(luggage.send(self.client, spec, directory, submit))
+            return self._known(submit(spec, own))
+        sent = self._known(luggage.send(self.client, spec, directory, _annotating(submit, own)))
         if isinstance(spec, Serving):
             self._let_go_of_files(sent)
         return sent
@@ -377,9 +384,10 @@ class UserClient:
 
     def change(self, workload: Workload[Spec], spec: Spec, *, directory: Path | None = None) -> Workload[Spec]:
         place = self._of(workload.spec.team)
+        spec, own = with_image(spec)
 
         def update(spec: Spec, annotations: Mapping[str, str]) -> Workload[Spec]:
-            return place.update(workload.uid, spec, version=workload.version, annotations=annotations)
+            return place.update(workload.uid, spec, version=workload.version, annotations={**annotations, **own})
 
         changed = update(spec, {}) if directory is None else luggage.send(self.client, spec, directory, update)
         return cast("Workload[Spec]", self._known(changed))
@@ -856,6 +864,11 @@ class UserClient:
             raise _explained(error, namespace, self.client) from error
 
 
+def _pull_secrets(spec: Training) -> tuple[str, ...]:
+    """Return the Secrets with which nodes pull the images of a run."""
+    return tuple(secret["name"] for secret in spec.kubernetes.pod.get("spec", {}).get("imagePullSecrets", ()))
+
+
 def _may_change(spec: WorkloadSpec) -> bool:
     """Return whether another submission updates the workload: an endpoint, or a pipeline with triggers."""
     return isinstance(spec, Serving) or (isinstance(spec, Pipeline) and spec.runs_by_itself)
@@ -866,6 +879,11 @@ def _with_code(spec: WorkloadSpec, directory: Path | None) -> WorkloadSpec:
     if directory is None or not isinstance(spec, Serving):
         return spec
     return replace(spec, code=code_name(directory))
+
+
+def _annotating(submit: Submit, own: Mapping[str, str]) -> Submit:
+    """Return a submission that adds annotations to those of the files."""
+    return lambda spec, annotations: submit(spec, {**annotations, **own})
 
 
 def _is_mounted(spec: Training, path: str) -> bool:

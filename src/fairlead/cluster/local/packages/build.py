@@ -16,7 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -104,7 +104,7 @@ def lock_of(home: Home, request: dict[str, Any]) -> bytes:
 def _locked_content(request: dict[str, Any], place: places.EnvironmentPlace, reporter: "_Reporter") -> bytes:
     if not place.lock.exists():
         reporter.say("its packages are being resolved")
-        _write(place.lock, _lock(request, reporter))
+        _write(place.lock, resolve(request, reporter.say))
     return place.lock.read_bytes()
 
 
@@ -123,8 +123,8 @@ def _check_gpus(lock: bytes) -> str:
     return "" if answer.support is Support.WORKS else answer.message
 
 
-def _lock(request: dict[str, Any], reporter: "_Reporter") -> bytes:
-    """Return the lock of a request, as PEP 751 has it.
+def resolve(request: dict[str, Any], say: Callable[[str], None]) -> bytes:
+    """Resolve the packages of a request to a lock, as PEP 751 has it; for another machine if it has a ``target``.
 
     Raises:
         BuildFailed: There is none.
@@ -145,8 +145,12 @@ def _lock(request: dict[str, Any], reporter: "_Reporter") -> bytes:
             argv.append("pyproject.toml" if form == "pyproject" else "requirements.txt")
             if "constraints.txt" in request["files"]:
                 argv += ["--constraint", "constraints.txt"]
-        argv += ["--python", request["python"][0], "--output-file", str(made)]
-        _uv(request, argv, reporter, cwd=directory)
+        if "target" not in request:
+            argv += ["--python", request["python"][0]]
+        elif form != "uv.lock":  # which is for all platforms
+            platform, python = request["target"]
+            argv += ["--python-platform", platform, "--python-version", python]
+        _uv(request, [*argv, "--output-file", str(made)], say, cwd=directory)
         return made.read_bytes()
 
 
@@ -159,13 +163,13 @@ def _install(request: dict[str, Any], lock: Path, directory: Path, reporter: "_R
     shutil.rmtree(directory, ignore_errors=True)
     directory.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     try:
-        _uv(request, ["venv", "--no-project", "--python", request["python"][0], str(directory)], reporter)
+        _uv(request, ["venv", "--no-project", "--python", request["python"][0], str(directory)], reporter.say)
         reporter.say("its packages are being installed")
         argv = ["pip", "sync", "--link-mode", "hardlink", "--only-binary", ":all:", "--preview-features", "pylock"]
         with tempfile.TemporaryDirectory(prefix="fairlead-lock-") as temporary:
             named = Path(temporary) / "pylock.toml"  # a name by which uv knows the form
             shutil.copyfile(lock, named)
-            _uv(request, [*argv, "--python", str(directory / "bin" / "python"), str(named)], reporter)
+            _uv(request, [*argv, "--python", str(directory / "bin" / "python"), str(named)], reporter.say)
         shutil.copyfile(lock, directory / "pylock.toml")
         (directory / "complete").touch()
     except BaseException:
@@ -173,7 +177,7 @@ def _install(request: dict[str, Any], lock: Path, directory: Path, reporter: "_R
         raise
 
 
-def _uv(request: dict[str, Any], argv: Sequence[str], reporter: "_Reporter", *, cwd: Path | None = None) -> None:
+def _uv(request: dict[str, Any], argv: Sequence[str], say: Callable[[str], None], *, cwd: Path | None = None) -> None:
     try:
         process = subprocess.Popen(
             [request["uv"], *argv, *OPTIONS],
@@ -194,7 +198,7 @@ def _uv(request: dict[str, Any], argv: Sequence[str], reporter: "_Reporter", *, 
             lines.append(line)
             done = last_progress(lines[-1:])
             if done is not None:
-                reporter.say(done)
+                say(done)
     if process.returncode != 0:
         raise BuildFailed(explain("".join(lines)))
 

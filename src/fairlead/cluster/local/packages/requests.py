@@ -80,8 +80,13 @@ def key_of(environment: PythonEnvironment, workdir: str | None) -> str:
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
 
 
-def read_request(spec: Training, home: Home, environ: Mapping[str, str]) -> dict[str, Any]:
+def read_request(
+    spec: Training, home: Home, environ: Mapping[str, str], *, target: tuple[str, str] | None = None
+) -> dict[str, Any]:
     """Return the request of a run whose working directory is absolute.
+
+    Args:
+        target: Platform of uv and version of Python of another machine, for which it is; None for this one.
 
     Raises:
         InvalidSpec: A file is missing or asks for what is not done here.
@@ -105,15 +110,20 @@ def read_request(spec: Training, home: Home, environ: Mapping[str, str]) -> dict
     except ValueError as error:
         key = "packages" if environment.file is None else f"file: {place}"
         raise InvalidSpec((f"{spec.name}: environment.{key}: {error}.",)) from error
-    python = _python(environment.python, home, uv, environ)
-    if python is None:
-        named = "" if environment.python is None else f" {environment.python}"
-        raise Conflict(
-            f"{spec.name}: environment.python: there is no Python{named} on this machine's PATH; install it with "
-            f"`uv python install{named}`, or name another version."
-        )
     chosen = "\n".join(f"{name}={environ[name]}" for name in CHOOSING if name in environ)
-    content = {"form": form, "files": files, "python": python, "index": hashlib.sha256(chosen.encode()).hexdigest()}
+    index = hashlib.sha256(chosen.encode()).hexdigest()
+    content: dict[str, Any] = {"form": form, "files": files, "index": index}
+    if target is not None:
+        content["target"] = list(target)
+    else:
+        python = _python(environment.python, home, uv, environ)
+        if python is None:
+            named = "" if environment.python is None else f" {environment.python}"
+            raise Conflict(
+                f"{spec.name}: environment.python: there is no Python{named} on this machine's PATH; install it with "
+                f"`uv python install{named}`, or name another version."
+            )
+        content["python"] = python
     digest = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:32]
     # Neither changes what is installed.
     return {**content, "digest": digest, "uv": uv, "source": environment.file or "packages"}
