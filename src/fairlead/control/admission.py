@@ -170,10 +170,10 @@ def _refuse_environment(spec: WorkloadSpec) -> None:
     """Refuse `environment` for the kinds of a cluster that get no image by it."""
     runs = () if spec.kind in (Kind.TRAINING, Kind.SWEEP) and not is_driver(spec) else runs_of(spec)
     if any(run.environment is not None for run in runs):
+        kind = Kind.PIPELINE if is_driver(spec) else spec.kind
         raise Conflict(
             f"{spec.name}: environment: on Kubernetes a Training and the trials of a Sweep get an image by it, and a "
-            f"{Kind.PIPELINE if is_driver(spec) else spec.kind} does not so far. Name an `image` that has the packages, "
-            "or install them in `setup`."
+            f"{kind} does not so far. Name an `image` that has its packages, or install them in `setup`."
         )
 
 

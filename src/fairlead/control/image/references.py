@@ -48,11 +48,11 @@ def is_digest(text: str) -> bool:
     return _DIGEST.fullmatch(text) is not None
 
 
-def read_reference(text: str, *, tag: str = "latest") -> Reference:
+def read_reference(text: str, *, tag: str | None = "latest") -> Reference:
     """Parse a name as users write it; without a registry it refers to Docker Hub.
 
     Args:
-        tag: Default for a text without tag and digest.
+        tag: Default for a text without tag and digest; None for none.
 
     Raises:
         InvalidArgument: The text is not a name of an image.

@@ -47,7 +47,7 @@ def read_target(url: str) -> Reference:
     Raises:
         InvalidArgument: It is none, or has a tag or a digest.
     """
-    reference = read_reference(url, tag="")
+    reference = read_reference(url, tag=None)
     if reference.tag or reference.digest:
         raise InvalidArgument(
             f"{url!r} names one image; give the registry and a name without tag and digest, as in "

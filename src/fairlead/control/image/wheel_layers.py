@@ -11,6 +11,7 @@ See decision 254.
 """
 
 import configparser
+import contextlib
 import hashlib
 import io
 import re
@@ -93,11 +94,19 @@ def layer_of(wheels: Sequence[tuple[LockedWheel, Path]], python: str, directory:
     """
     entries: dict[str, Entry] = {}
     for wheel, path in wheels:
-        try:
+        with _explained(wheel):
             entries |= installed(path, python)
-        except (zipfile.BadZipFile, UnsafeName, NotImplementedError, ValueError) as error:
-            raise ClusterError(f"{wheel.filename} cannot be installed: {error}.") from error
-    return write_layer(entries, directory)
+    with _explained(*(wheel for wheel, _ in wheels)):
+        return write_layer(entries, directory)
+
+
+@contextlib.contextmanager
+def _explained(*wheels: LockedWheel) -> Iterator[None]:
+    try:
+        yield
+    except (zipfile.BadZipFile, zlib.error, UnsafeName, NotImplementedError, ValueError) as error:
+        names = ", ".join(wheel.filename for wheel in wheels)
+        raise ClusterError(f"{names} cannot be installed: {error}.") from error
 
 
 def base_layer(lock: str, python: str, directory: Path) -> Layer:
