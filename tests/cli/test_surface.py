@@ -20,6 +20,7 @@ WITHOUT_JSON = {
     "keys",
     "secrets",
     "image",
+    "registry",
     "metrics",
     "model",
     "node",

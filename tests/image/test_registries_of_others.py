@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from fairlead.control.image.building import pull_base
+from fairlead.control.image.base_images import pull_base
 from fairlead.control.image.content import MANIFEST
 from fairlead.control.image.references import read_reference
 from fairlead.control.image.registry import Registry, _challenges

@@ -13,7 +13,8 @@ import pytest
 from fairlead import __version__
 from fairlead.cli import main
 from fairlead.control.image import building
-from fairlead.control.image.building import build, pull_base, push
+from fairlead.control.image.base_images import pull_base
+from fairlead.control.image.building import build, push
 from fairlead.control.image.content import EMPTY, INDEX, MANIFEST, Blob, Image, to_json
 from fairlead.control.image.references import Reference, read_reference
 from fairlead.control.image.registry import Registry

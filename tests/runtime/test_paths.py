@@ -90,8 +90,12 @@ OWN = {
         "workdir / name",
     },
     "control/data.py": {"base / path"},  # the user's own spec
-    "control/image/building.py": {"directory / digest.replace(':', '-')"},  # checked by is_digest
+    "control/image/base_images.py": {"directory / digest.replace(':', '-')"},  # checked by is_digest
+    "control/image/environments.py": {  # the user's own spec
+        "(directory or Path.cwd()).absolute() / Path(spec.workdir or '.').expanduser()"
+    },
     "control/image/layers.py": {"directory / f'{digest}.tar.gz'"},  # computed there
+    "control/image/wheel_layers.py": {"PurePosixPath(PREFIX, folder)"},  # one of its own folders
     "control/pipelines/drift.py": {
         "base / Path(data.removeprefix('file://')).expanduser()",  # the user's own spec
         "request.significance / len(tested)",

@@ -34,7 +34,8 @@ platform_option = click.option(
 @contextmanager
 def built(base_image: str, platform: str) -> Iterator["Image"]:
     """Build the image for the duration of the block; its files are removed afterwards."""
-    from fairlead.control.image.building import build, pull_base
+    from fairlead.control.image.base_images import pull_base
+    from fairlead.control.image.building import build
     from fairlead.control.image.references import read_reference
     from fairlead.control.image.registry import Registry
 

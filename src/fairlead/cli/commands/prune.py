@@ -53,7 +53,8 @@ def prune(
     removes no runs and no results.
 
     Environments of runs that are no longer there are removed, and with --environments those of all finished runs: their
-    locks stay with the runs, and a resumed one has its environment made again.
+    locks stay with the runs, and a resumed one has its environment made again. It also forgets the locks of requests
+    for Kubernetes, and which layers of images were built from them; the images stay in their registry.
 
     With --costs, a cluster's objects with the costs of older days are removed, of all namespaces or of --namespace. The
     ledger's database stays as it is. Used alone, it removes no runs.
@@ -148,6 +149,10 @@ def _prune_environments(runs: list[AnyWorkload], *, all_: bool, dry_run: bool) -
         return 0
     from fairlead.cluster.local.packages.pruning import remove, unneeded
 
+    if all_ and not dry_run and local.home.environment_images.is_dir():
+        from fairlead.control.image.environments import forget_images
+
+        forget_images(local.home.environment_images)
     gone = {run.uid for run in runs}
     workloads = local.unfinished() if all_ else local.workloads()
     which = unneeded(local.home, (run.uid for run in workloads if run.uid not in gone))

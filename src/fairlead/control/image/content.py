@@ -17,6 +17,8 @@ EMPTY = "application/vnd.oci.empty.v1+json"
 """Media type of a config that says nothing, `{}`."""
 DOCKER_MANIFEST = "application/vnd.docker.distribution.manifest.v2+json"
 DOCKER_INDEX = "application/vnd.docker.distribution.manifest.list.v2+json"
+EPOCH = "1970-01-01T00:00:00Z"
+"""Time of all that is built, so that builds are reproducible."""
 OCI_LAYERS: Mapping[str, str] = {
     LAYER: LAYER,
     "application/vnd.oci.image.layer.v1.tar": "application/vnd.oci.image.layer.v1.tar",

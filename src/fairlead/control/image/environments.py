@@ -10,7 +10,9 @@ See decision 254.
 import errno
 import hashlib
 import os
+import shutil
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -22,15 +24,14 @@ from fairlead.cluster.local.home import Home
 from fairlead.cluster.local.packages.build import BuildFailed, resolve
 from fairlead.cluster.local.packages.requests import read_request, with_file
 from fairlead.control.image import locks
-from fairlead.control.image.building import Base, pull_base
-from fairlead.control.image.content import LAYER, Blob, Image, config_blob, to_json
+from fairlead.control.image.base_images import Base, pull_base
+from fairlead.control.image.content import EPOCH, LAYER, Blob, Image, config_blob, to_json
 from fairlead.control.image.layers import Layer
 from fairlead.control.image.locks import LockedWheel, choose_wheels, wheels_in
 from fairlead.control.image.packages import MACHINES
 from fairlead.control.image.references import Reference, is_digest, read_reference
 from fairlead.control.image.registry import Registry
 from fairlead.control.image.registry_settings import RegistrySettings, read_settings
-from fairlead.control.image.sbom import EPOCH
 from fairlead.control.image.wheel_layers import FORMAT, PREFIX, base_layer, cut, layer_of
 from fairlead.control.image.wheels import fetch_wheel, size_of
 from fairlead.errors import ClusterError, Conflict, FairleadError, NotFound
@@ -43,6 +44,7 @@ from fairlead.text.quantities import describe_memory, plural
 from fairlead.untrusted_json import text
 
 NUM_WORKERS = 4
+ABANDONED_S = 86_400.0
 NO_REGISTRY = (
     "its packages go into an image, and no registry is set for it; `fairlead registry set ghcr.io/acme/environments` "
     "sets one"
@@ -51,7 +53,7 @@ Tell = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pushed:
+class PushedLayer:
     """A layer that the registry has.
 
     Attributes:
@@ -162,7 +164,7 @@ def push_environment(lock: str, settings: RegistrySettings, store: Path, environ
                 try:
                     sent_of_base = [_send(registry, target, blob) for blob in base.layers]
                     own = base_layer(lock, settings.python, directory)
-                    parts = [Pushed(layer=own, num_sent=_send(registry, target, own.blob))]
+                    parts = [PushedLayer(layer=own, num_sent=_send(registry, target, own.blob))]
                     parts += [future.result() for future in futures]
                 except BaseException:
                     pool.shutdown(wait=True, cancel_futures=True)
@@ -181,6 +183,15 @@ def push_environment(lock: str, settings: RegistrySettings, store: Path, environ
     return str(target.at(image.digest))
 
 
+def forget_images(store: Path) -> None:
+    """Remove what is known of locks, layers and pushed images, and what killed commands have left of builds."""
+    for name in ("locks", "layers", "pushed"):
+        shutil.rmtree(below(store, name), ignore_errors=True)
+    for directory in store.glob("building-*"):
+        if time.time() - directory.stat().st_mtime > ABANDONED_S:
+            shutil.rmtree(directory, ignore_errors=True)
+
+
 class _LayerPush:
     """Sends layers of wheels from several threads, each with its own connection to the registry."""
 
@@ -195,14 +206,14 @@ class _LayerPush:
         self._own = threading.local()
         self._registries: list[Registry] = []
 
-    def send(self, wheels: Sequence[LockedWheel]) -> Pushed:
+    def send(self, wheels: Sequence[LockedWheel]) -> PushedLayer:
         """Return the layer of some wheels, after it was sent if the registry lacks it."""
         registry = self._registry()
         key = _hash([FORMAT, self._python, [wheel.sha256 for wheel in wheels]])
         record_path = below(self._store, "layers", f"{key}.json")
         known = _read_layer(read_json(record_path) or {})
         if known is not None and registry.has(self._target.repository, known.blob.digest):
-            return Pushed(layer=known)
+            return PushedLayer(layer=known)
         with TemporaryDirectory(prefix="layer-", dir=self._directory) as place:
             directory = Path(place)
             fetched = [(wheel, fetch_wheel(wheel, directory, self._environ)) for wheel in wheels]
@@ -213,7 +224,7 @@ class _LayerPush:
         record = {"digest": layer.blob.digest, "size": layer.blob.size, "diff_id": layer.diff_id}
         record_path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         write_json(record_path, record, durably=False)
-        return Pushed(layer=layer, num_sent=num_sent)
+        return PushedLayer(layer=layer, num_sent=num_sent)
 
     def close(self) -> None:
         for registry in self._registries:

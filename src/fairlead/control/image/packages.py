@@ -9,7 +9,6 @@ from importlib.util import find_spec
 from pathlib import Path, PurePosixPath
 from tempfile import TemporaryDirectory
 
-import fairlead
 from fairlead.control.image.layers import File
 from fairlead.errors import ClusterError
 
@@ -104,7 +103,7 @@ def unpack(wheel: Path) -> dict[str, File]:
 
 def own_files() -> dict[str, File]:
     """Return the files of the running Fairlead."""
-    home = Path(fairlead.__file__).parent
+    home = Path(__file__).parents[2]
     return {
         f"fairlead/{path.relative_to(home).as_posix()}": File(content=path.read_bytes())
         for path in sorted(home.rglob("*"))

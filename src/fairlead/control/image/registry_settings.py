@@ -18,7 +18,7 @@ from fairlead.untrusted_json import text
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegistrySettings:
-    """What `fairlead registry set` has stored.
+    """Settings that `fairlead registry set` has stored.
 
     Attributes:
         url: Registry and name of the images, as the user wrote it.

@@ -9,12 +9,11 @@ from email.parser import BytesHeaderParser
 from typing import Any
 
 from fairlead import __version__
-from fairlead.control.image.content import digest_of, to_json
+from fairlead.control.image.content import EPOCH, digest_of, to_json
 from fairlead.control.image.layers import File
 from fairlead.control.image.references import Reference
 
 MEDIA_TYPE = "application/spdx+json"
-EPOCH = "1970-01-01T00:00:00Z"
 ROOT = "SPDXRef-fairlead"
 
 

@@ -51,7 +51,7 @@ _ENTRY = re.compile(r"\s*(?P<module>[\w.]+)\s*:\s*(?P<attribute>(?P<first>\w+)[\
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
+class LayerEntry:
     """A file or link of a layer.
 
     Attributes:
@@ -92,7 +92,7 @@ def layer_of(wheels: Sequence[tuple[LockedWheel, Path]], python: str, directory:
     Raises:
         ClusterError: One of them is damaged, or has a file outside of its place.
     """
-    entries: dict[str, Entry] = {}
+    entries: dict[str, LayerEntry] = {}
     for wheel, path in wheels:
         with _explained(wheel):
             entries |= installed(path, python)
@@ -115,17 +115,17 @@ def base_layer(lock: str, python: str, directory: Path) -> Layer:
     settings = f"home = {BASE_PYTHON}\ninclude-system-site-packages = false\nversion = {python}\n"
     return write_layer(
         {
-            f"{PREFIX}/pyvenv.cfg": Entry(content=settings.encode()),
-            f"{PREFIX}/pylock.toml": Entry(content=lock.encode()),
-            f"{PREFIX}/bin/python": Entry(target=f"{BASE_PYTHON}/python{minor}"),
-            f"{PREFIX}/bin/python3": Entry(target="python"),
-            f"{PREFIX}/bin/python{minor}": Entry(target="python"),
+            f"{PREFIX}/pyvenv.cfg": LayerEntry(content=settings.encode()),
+            f"{PREFIX}/pylock.toml": LayerEntry(content=lock.encode()),
+            f"{PREFIX}/bin/python": LayerEntry(target=f"{BASE_PYTHON}/python{minor}"),
+            f"{PREFIX}/bin/python3": LayerEntry(target="python"),
+            f"{PREFIX}/bin/python{minor}": LayerEntry(target="python"),
         },
         directory,
     )
 
 
-def installed(wheel: Path, python: str) -> dict[str, Entry]:
+def installed(wheel: Path, python: str) -> dict[str, LayerEntry]:
     """Return the files of a wheel by their paths in the image, as the binary distribution format (PEP 427) has them.
 
     Raises:
@@ -141,7 +141,7 @@ def installed(wheel: Path, python: str) -> dict[str, Entry]:
         "headers": f"include/site/python{minor}/{name}",
         "data": "",
     }
-    entries: dict[str, Entry] = {}
+    entries: dict[str, LayerEntry] = {}
     with zipfile.ZipFile(wheel) as archive:
         for member in archive.infolist():
             if member.is_dir():
@@ -157,15 +157,15 @@ def installed(wheel: Path, python: str) -> dict[str, Entry]:
                     is_executable, content = True, _script(archive.read(member))
             path = below(PurePosixPath(PREFIX, folder), "/".join(parts)).as_posix()
             if content is not None:
-                entries[path] = Entry(content=content, is_executable=True)
+                entries[path] = LayerEntry(content=content, is_executable=True)
             else:
-                entries[path] = Entry(wheel=wheel, member=member, is_executable=is_executable)
+                entries[path] = LayerEntry(wheel=wheel, member=member, is_executable=is_executable)
             if len(parts) == 2 and parts[0].endswith(".dist-info") and parts[1] == "entry_points.txt":
                 entries |= _programs(archive.read(member).decode())
     return entries
 
 
-def write_layer(entries: Mapping[str, Entry], directory: Path) -> Layer:
+def write_layer(entries: Mapping[str, LayerEntry], directory: Path) -> Layer:
     """Write a layer to a file of a directory."""
     folders = {str(parent) for name in entries for parent in PurePosixPath(name).parents}
     folders = {folder for folder in folders if folder == PREFIX or folder.startswith(f"{PREFIX}/")}
@@ -196,7 +196,7 @@ def _header(info: tarfile.TarInfo) -> bytes:
     return info.tobuf(tarfile.PAX_FORMAT, "utf-8", "surrogateescape")
 
 
-def _add(members: "_Members", info: tarfile.TarInfo, entry: Entry) -> None:
+def _add(members: "_Members", info: tarfile.TarInfo, entry: LayerEntry) -> None:
     """Add a file; a member of a wheel as it is compressed there."""
     if entry.content is not None:
         info.size = len(entry.content)
@@ -314,7 +314,7 @@ def _script(content: bytes) -> bytes:
     return f"#!{PREFIX}/bin/python".encode() + newline + rest
 
 
-def _programs(entry_points: str) -> dict[str, Entry]:
+def _programs(entry_points: str) -> dict[str, LayerEntry]:
     """Return the programs of a wheel's entry points, as the specification of entry points has them."""
     parser = configparser.ConfigParser(delimiters=("=",), strict=False, interpolation=None)
     parser.optionxform = str  # type: ignore[assignment, method-assign]  # names have capitals
@@ -330,5 +330,5 @@ def _programs(entry_points: str) -> dict[str, Entry]:
                 raise ValueError(f"its entry point {name!r} cannot be read")
             text = _SCRIPT.format(python=f"{PREFIX}/bin/python", **match.groupdict())
             path = below(PurePosixPath(PREFIX, "bin"), name).as_posix()
-            entries[path] = Entry(content=text.encode(), is_executable=True)
+            entries[path] = LayerEntry(content=text.encode(), is_executable=True)
     return entries
