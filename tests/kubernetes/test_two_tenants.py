@@ -20,6 +20,7 @@ from fairlead.cluster.kubernetes import names
 from fairlead.cluster.kubernetes.api.client import Client
 from fairlead.cluster.kubernetes.api.config import Access, load_access
 from fairlead.cluster.kubernetes.client.published_costs import day_of, read_published
+from fairlead.cluster.kubernetes.informers import informers
 from fairlead.cluster.kubernetes.kinds import kept_kinds, objects_path, workload_kinds
 from fairlead.cluster.kubernetes.manifests.install import InstallSettings, render_install
 from fairlead.cluster.kubernetes.manifests.spec_objects import write_object
@@ -628,6 +629,26 @@ def test_objects_that_name_what_another_team_has_are_nobodys(unharmed: World) ->
     changed = Attempt(who=USER, method="PATCH", path=path, body=view, kind=MERGE, refusal="")
     unharmed.make([changed])
     until(lambda: "NotOfItsOwner" in unharmed.reasons(ALPHA).get("train-0-0", ()), lambda: unharmed.reasons(ALPHA))
+
+
+def test_pods_without_number_are_not_held(unharmed: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(informers, "MOST_OF_NAMESPACE", 10)
+    gates = [{"name": "example.com/never"}]
+    unharmed.make(
+        Attempt(
+            who=ADMIN, method="POST", path=core("pods", ALPHA), refusal="",
+            body=a_pod(f"ghost-0-{number}", owners=owner("Training", "ghost", "no-uid"), schedulingGates=gates,
+                       labels={names.ATTEMPT: "0", names.INDEX: str(number)}),
+        )
+        for number in range(40)
+    )  # fmt: skip
+
+    def held() -> list[str]:
+        return [pod.key for pod in unharmed.operator.view.pods.all() if pod.key.startswith(f"{ALPHA}/ghost-")]
+
+    until(lambda: len(held()) == 10, held)
+    unharmed.settled("settled-between")
+    assert len(held()) == 10
 
 
 def broken_objects() -> Iterator[tuple[Object, str]]:

@@ -25,6 +25,7 @@ from fairlead.cluster.kubernetes.informers.engine_objects import EngineObjects
 from fairlead.cluster.kubernetes.informers.node_cache import NodeCache, SlicedNodes
 from fairlead.cluster.kubernetes.informers.pod_index import Marks, PodIndex, RunKey
 from fairlead.cluster.kubernetes.informers.pod_status import LastWord, observe_pod, remembering
+from fairlead.cluster.kubernetes.informers.unbound_pods import MOST_OF_NAMESPACE, MOST_OF_RUN, UnboundPods
 from fairlead.cluster.kubernetes.informers.urgent_passes import UrgentPasses
 from fairlead.cluster.kubernetes.kinds import leaf_kinds, objects_path, parent_kinds
 from fairlead.cluster.kubernetes.names import SYSTEM_NAMESPACE, controller_of
@@ -94,7 +95,7 @@ class Informers:
         self.daemons: Cache[DaemonObject] = Cache(
             client, DAEMONS, partial(read_daemon, system=system), self._daemon_changed, idle_s=idle_s
         )
-        self.pods: Cache[PodObject] = Cache(client, PODS, _read_pod, self._pod_changed, idle_s=idle_s)
+        self.pods: Cache[PodObject] = Cache(client, PODS, self._read_pod, self._pod_changed, idle_s=idle_s)
         self.leaves: Mapping[str, Cache[TrainingObject]] = {
             kind: Cache(client, objects_path(kind), read, self._training_changed, idle_s=idle_s)
             for kind in leaf_kinds()
@@ -113,6 +114,8 @@ class Informers:
         self._epoch = 0
         self._lock = threading.Lock()
         self._index = PodIndex()
+        self._unbound = UnboundPods()
+        self._bounds_pods = False
         self._readers: list[Marks] = []
         self._seen: dict[str, dict[int, tuple[object, Pod]]] = {}
         self._key_of: dict[str, RunKey] = {}
@@ -186,6 +189,7 @@ class Informers:
                     self.stop()
                     raise trouble or ClusterError(f"{cache.path} could not be listed within {SYNC_S:.0f} s")
             time.sleep(0.02)
+        self.bound_pods()
 
     def look_for_slices(self) -> None:
         """Determine whether GPUs in ResourceSlices are to be watched.
@@ -580,11 +584,59 @@ class Informers:
         if before is None or after is None or replace(before, version=0) != replace(after, version=0):
             self._mark(nodes=[node.key for node in self.nodes.all()])
 
+    def bound_pods(self) -> None:
+        """Bound from now on the pods on no node that are held; call it once the runs are listed, which have some."""
+        self._bounds_pods = True
+        for pod in self.pods.all():
+            group = self._group_of(pod)
+            if self._is_held(pod):
+                with self._lock:
+                    self._unbound.follow(pod.key, group and group[0])
+            else:
+                self.pods.drop(pod.key, pod.version)
+
+    def _read_pod(self, content: Object) -> PodObject | None:
+        """Read a pod; None for one from which nothing follows, or of which there are too many."""
+        pod = read_pod(content)
+        return pod if pod.counts and (not self._bounds_pods or self._is_held(pod)) else None
+
+    def _is_held(self, pod: PodObject) -> bool:
+        group = self._group_of(pod)
+        if group is None:
+            return True
+        with self._lock:
+            return self._unbound.admits(pod.key, *group)
+
+    def _group_of(self, pod: PodObject) -> tuple[str, int] | None:
+        """Return the group that a pod takes a place of, and how many that has; None if nodes or a gang bound it."""
+        if (pod.node and not pod.is_over) or pod.is_gateway:
+            return None
+        namespace = pod.key.partition("/")[0]
+        if pod.pool and namespace == self.namespace:
+            return None
+        uid = pod.run_uid or pod.room_for
+        if not uid or self.key_of(uid) != pod.run_key:
+            return f"namespace {namespace}", MOST_OF_NAMESPACE
+        kind, key = pod.run_key
+        run_object = self.leaves[kind].get(key)
+        gang = None if run_object is None else run_object.state.gang
+        size = 0 if gang is None else len(gang.nodes)
+        # An engine gives its pods any names, so that no number of them follows from the gang.
+        is_counted = bool(pod.run_uid) and not pod.engine and pod.index < size
+        if is_counted and gang is not None and gang.has(pod.attempt, pod.index, pod.replacement):
+            return None
+        if run_object is not None and run_object.workload is not None:
+            spec = run_object.workload.spec
+            size = max(size, spec.nodes, spec.most_nodes or 0)
+        return f"run {uid}", 2 * size + MOST_OF_RUN
+
     def _pod_changed(self, before: PodObject | None, after: PodObject | None) -> None:
         last = after or before
         if last is None:
             return
+        group = self._group_of(after) if after is not None and self._bounds_pods else None
         with self._lock:
+            self._unbound.follow(last.key, group and group[0])
             known, word = self._index.get(last.key), self._last_heard.get(last.run_uid)
             if known is not None and word is not None:
                 known = word.applied(known)
@@ -765,12 +817,6 @@ def _absent(run_uid: str, member: CreatePod, at: float, *, told_at: float | None
 def _is_same(one: PodObject, other: PodObject) -> bool:
     """Return whether two versions of a pod are equal in all that is read here."""
     return one == replace(other, version=one.version)
-
-
-def _read_pod(content: Object) -> PodObject | None:
-    """Read a pod; None for one of others that takes no room, of which anybody may create any number."""
-    pod = read_pod(content)
-    return pod if pod.counts else None
 
 
 def _wish(workload_object: AnyObject) -> tuple[object, ...]:
