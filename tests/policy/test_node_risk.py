@@ -8,6 +8,7 @@ import pytest
 from fairlead.policy.decide import decide
 from fairlead.policy.health.incidents import blamed_program, failed_on, is_of_program, with_incident
 from fairlead.policy.health.node_risk import (
+    LEAST_EVIDENCE,
     charged,
     evidence_bits,
     forgotten,
@@ -84,6 +85,9 @@ def test_a_likelihood_ratio_of_two_failures_is_that_of_the_formula() -> None:
     history = replace(NodeHistory(node="n", since=0.0), failures=2.0, at=NOW)
     assert evidence_bits(history, NOW) == 10  # log2(2 / (20.35 * .0018)^2) = 10.5
     assert evidence_bits(replace(history, failures=0.0), NOW) == 0
+    new = replace(history, since=NOW, at=NOW)
+    few, enough = (replace(new, failures=factor * LEAST_EVIDENCE) for factor in (0.999, 1.2))
+    assert (evidence_bits(few, NOW), evidence_bits(enough, NOW)) == (0, 1)
 
 
 def test_failures_count_half_after_sixty_days() -> None:

@@ -34,6 +34,8 @@ HEALTHY_PER_DAY, LEMON_PER_DAY = 0.0018, 0.4
 PRIOR, PRIOR_RETURNED = 0.012, 0.1
 """The chance that a node is a lemon, before any failure: of a new one, and of one that comes back from repair."""
 MOST_BITS = 16
+LEAST_EVIDENCE = math.log(2) / math.log(LEMON_PER_DAY / HEALTHY_PER_DAY)
+"""Fewer failures than this are no evidence against any node, however short its service: the first bit takes more."""
 MOST_OF_TEAM = 1.0
 """The failures of a node, less than it takes to take it out, that one team accounts for by what its programs do."""
 MOST_TEAMS = 8
@@ -91,7 +93,7 @@ def evidence_bits(history: NodeHistory, now: float) -> int:
     Unlike the probability it hardly changes with time alone, and is 0 for every node that has not failed.
     """
     failures = failures_at(history, now)
-    if failures <= 0:
+    if failures < LEAST_EVIDENCE:
         return 0
     days = service_days(history.since, now) + 1 / LEMON_PER_DAY
     log_ratio = math.lgamma(failures + 1) - failures * math.log(days * HEALTHY_PER_DAY)
@@ -103,7 +105,7 @@ def risks_of(snapshot: Snapshot, now: float) -> dict[str, int]:
     if not snapshot.rules.places_by_risk:
         return {}
     histories = snapshot.node_health.items()
-    bits = ((name, evidence_bits(history, now)) for name, history in histories if history.failures)
+    bits = ((name, evidence_bits(history, now)) for name, history in histories if history.failures >= LEAST_EVIDENCE)
     return {name: risk for name, risk in bits if risk}
 
 
