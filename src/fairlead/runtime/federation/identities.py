@@ -13,7 +13,7 @@ from pathlib import Path
 from fairlead.runtime.federation.settings import write_atomically
 
 VALID_DAYS = 365
-CA, CERTIFICATE, KEY = "ca.crt", "server.crt", "server.key"
+CA, CERTIFICATE, KEY, SITE_KEY = "ca.crt", "server.crt", "server.key", "site.key"
 
 
 def make_server_identity(directory: Path) -> None:
@@ -49,7 +49,7 @@ def make_site_key(directory: Path) -> str:
     from cryptography.hazmat.primitives import serialization
     from cryptography.hazmat.primitives.asymmetric import ec
 
-    path = directory / "site.key"
+    path = directory / SITE_KEY
     if not path.exists():
         write_atomically(path, _private(ec.generate_private_key(ec.SECP384R1()), openssh=True))
     key = serialization.load_ssh_private_key(path.read_bytes(), None)

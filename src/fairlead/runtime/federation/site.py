@@ -33,7 +33,13 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from fairlead.runtime.session import Run
+
 ADDRESS_MOST_BYTES = 1 << 20
+ONLINE_S = 60.0
+"""A killed client counts as online for two heartbeats, and Flower refuses another with its key until then."""
+ACTIVATES_WITHIN_S = 1.5 * ONLINE_S
+AGAIN_S = 5.0
 
 
 def node_config(settings: FederationSettings) -> str:
@@ -64,6 +70,7 @@ def main() -> None:
         program = flower_program("flower-supernode")
     except MissingExtra as error:
         sys.exit(f"fairlead: {error}")
+    is_first = not (directory / identities.SITE_KEY).exists()
     with session.run() as run:
         public = identities.make_site_key(directory)
         port = None
@@ -72,27 +79,41 @@ def main() -> None:
                 sys.exit(session.STOPPED_CODE)
             port = bring_key(place, settings.site or "", public)
             time.sleep(LOOK_S)
-        reports = ReportReader(directory / "report.jsonl")
         argv = [
             program, "--superlink", f"{LOOPBACK}:{port}", "--root-certificates", str(place / identities.CA),
-            "--auth-supernode-private-key", str(directory / "site.key"), "--host", LOOPBACK,
+            "--auth-supernode-private-key", str(directory / identities.SITE_KEY), "--host", LOOPBACK,
             "--port", str(free_port()), "--node-config", node_config(settings),
         ]  # fmt: skip
-        node = subprocess.Popen(argv, env=flower_environment(directory, os.environ), stdin=subprocess.DEVNULL)
-        try:
-            while node.poll() is None:
-                if run.stop_requested:
-                    sys.exit(session.STOPPED_CODE)
-                for report in reports.new():
-                    number, loss = report.get("round"), report.get("loss")
-                    if report.get("event") == "train" and isinstance(number, int):
-                        run.progress(number, total=settings.rounds, loss=loss)
-                time.sleep(LOOK_S)
-        finally:
-            if node.poll() is None:
-                node.terminate()
-            node.wait()
-    sys.exit(f"fairlead: flower-supernode of site {settings.site} ended with exit code {node.returncode}")
+        environment = flower_environment(directory, os.environ)
+        reports = ReportReader(directory / "report.jsonl")
+        ends = time.monotonic() + ACTIVATES_WITHIN_S
+        code = _run_supernode(argv, environment, run, settings, reports)
+        while code != 0 and not is_first and time.monotonic() < ends:
+            print(f"an earlier client of this site may count as online for {ONLINE_S:.0f} s; tries again", flush=True)
+            time.sleep(AGAIN_S)
+            code = _run_supernode(argv, environment, run, settings, reports)
+    sys.exit(f"fairlead: flower-supernode of site {settings.site} ended with exit code {code}")
+
+
+def _run_supernode(
+    argv: list[str], environment: dict[str, str], run: Run, settings: FederationSettings, reports: ReportReader
+) -> int:
+    """Run Flower's supernode, and report its rounds; return its exit code, or exit when the run has to stop."""
+    node = subprocess.Popen(argv, env=environment, stdin=subprocess.DEVNULL)
+    try:
+        while node.poll() is None:
+            if run.stop_requested:
+                sys.exit(session.STOPPED_CODE)
+            for report in reports.new():
+                number, loss = report.get("round"), report.get("loss")
+                if report.get("event") == "train" and isinstance(number, int):
+                    run.progress(number, total=settings.rounds, loss=loss)
+            time.sleep(LOOK_S)
+    finally:
+        if node.poll() is None:
+            node.terminate()
+        node.wait()
+    return node.returncode
 
 
 if __name__ == "__main__":
