@@ -95,6 +95,22 @@ def test_a_run_gets_an_image_and_its_lock_is_shown_and_compared(
     assert "fairlead: one has no lock" in desk("show", "one", "--environment", code=6).err, "the image is another one"
 
 
+def test_a_resumed_run_gets_the_image_of_its_changed_file(
+    desk: Desk, access: Access, cluster: WorkloadApi, plane: ControlPlane
+) -> None:
+    desk("run", "-d", "a.yaml")
+    image = the_object(desk, plane, "a")["spec"]["image"]
+    want(desk, "fl_one")
+    with operating(access, desk.namespace):
+        desk("suspend", "a")
+        until(lambda: the_object(desk, plane, "a")["status"].get("phase") == "Suspended", "a suspended run")
+        desk("resume", "a", "a.yaml")
+    changed = the_object(desk, plane, "a")["spec"]
+    assert changed["image"] != image
+    assert "environment" not in changed
+    assert 'version = "2.0"' in desk("show", "a", "--environment").out
+
+
 def test_trials_have_the_image_and_the_lock_of_their_sweep(
     desk: Desk, access: Access, cluster: WorkloadApi, plane: ControlPlane
 ) -> None:
