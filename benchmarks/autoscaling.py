@@ -210,7 +210,7 @@ Policy = Callable[[Sequence[Service], int, bool], Sequence[int]]
 def fairlead(services: Sequence[Service], places: int, gate: bool) -> Sequence[int]:
     """The rule of endpoints, on what was offered."""
     seen = [
-        joint_scaling.Service(
+        joint_scaling.EndpointState(
             rates=[tick.offered / DECIDE_S for tick in each.ticks[-90:]],
             service_s=SERVICE_MEAN,
             service_cv2=SERVICE_CV2,

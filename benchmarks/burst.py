@@ -20,7 +20,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.data import folder_of
-from fairlead.policy.fleet.bursting import Held, Job, Waits, book, choose_leaving
+from fairlead.policy.fleet.bursting import Held, WaitingJob, Waits, book, choose_leaving
 
 SIZES = (8, 8, 8, 8)
 DOLLARS = 2.5
@@ -31,7 +31,7 @@ DRAWS = 5
 class Arrival:
     """A job as it is, and how long it is expected to run."""
 
-    job: Job
+    job: WaitingJob
     hours: float
 
 
@@ -79,7 +79,7 @@ def read_trace(path: Path) -> list[Arrival]:
     """Jobs in the order in which they come, whose run times are known."""
     with path.open(newline="") as file:
         jobs = [
-            Job(
+            WaitingJob(
                 name=index,
                 arrived_h=float(row["arrival_h"]),
                 hours=float(row["runtime_h"]),
@@ -116,7 +116,7 @@ def replay(arrivals: Sequence[Arrival], allowed_h: float | None) -> Figures:
     """All jobs until the last has started; with no wait allowed what does not start at once goes away."""
     hours = {each.job.name: each.hours for each in arrivals}
     coming = list(reversed(arrivals))
-    waiting: list[Job] = []
+    waiting: list[WaitingJob] = []
     running: list[tuple[float, Held]] = []  # real ends
     cost = waited_h = now = 0.0
     num_jobs = 0

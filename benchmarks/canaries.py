@@ -19,7 +19,7 @@ import numpy as np
 from fairlead.gateway.canaries import Pairs
 from fairlead.gateway.messages import ResponseHead
 from fairlead.gateway.routes import CANARY, CONTROL, CanaryRoute
-from fairlead.policy.serving.canary import Verdict, judge_canary
+from fairlead.policy.serving.canary import CanaryVerdict, judge_canary
 from fairlead.specs.serving import Canary, CanaryMetric
 from fairlead.state.endpoint_detail import Comparison
 
@@ -84,16 +84,16 @@ def main(given: Sequence[str] | None = None) -> None:
 def simulated(case: str, seeds: int) -> Outcome:
     """All simulations of a case."""
     found = [judged(CASES[case], seed) for seed in range(seeds)]
-    parts = {verdict: sum(each is verdict for each, _ in found) / seeds for verdict in Verdict}
+    parts = {verdict: sum(each is verdict for each, _ in found) / seeds for verdict in CanaryVerdict}
     return Outcome(
-        promoted=parts[Verdict.PROMOTE],
-        rolled_back=parts[Verdict.ROLL_BACK],
-        undecided=parts[Verdict.UNDECIDED],
+        promoted=parts[CanaryVerdict.PROMOTE],
+        rolled_back=parts[CanaryVerdict.ROLL_BACK],
+        undecided=parts[CanaryVerdict.UNDECIDED],
         pairs=float(np.median([pairs for _, pairs in found])),
     )
 
 
-def judged(new: tuple[float, float, float], seed: int) -> tuple[Verdict, int]:
+def judged(new: tuple[float, float, float], seed: int) -> tuple[CanaryVerdict, int]:
     """The verdict on a version with these probabilities to fail, be slow, score badly; and after how many pairs."""
     rng = np.random.default_rng(seed)
     pairs = Pairs(ROUTE)
@@ -108,7 +108,7 @@ def judged(new: tuple[float, float, float], seed: int) -> tuple[Verdict, int]:
             for name in RULES.margins
         }
         verdict = judge_canary(seen, RULES.margins, RULES.confidence).verdict
-        if verdict is not Verdict.GO_ON:
+        if verdict is not CanaryVerdict.GO_ON:
             return verdict, pairs.num_pairs
 
 

@@ -6,7 +6,7 @@
 A simulation: failures come at random (exponentially distributed) at the rate that Llama 3 had, 419 in 54 days on 16,384
 GPUs. Each costs a restart and the training since the last complete checkpoint. Fixed intervals from 20 s to 3 h, six
 for each doubling, see the same failures; `auto` knows neither the failures nor what a save costs beforehand, which
-differs from save to save by up to a fifth. All that is simulated is `Interval`, as the runtime uses it.
+differs from save to save by up to a fifth. All that is simulated is `SaveInterval`, as the runtime uses it.
 Beside it is what Llama 3 reports of that training: more than 90 % effective training time (arXiv 2407.21783, 3.3.4).
 """
 
@@ -16,7 +16,7 @@ import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from fairlead.runtime.save_interval import Interval, continued
+from fairlead.runtime.save_interval import SaveInterval, continued
 
 DAY_S = 86_400.0
 COSTS = ((0.1, 5.0), (1.0, 20.0), (5.0, 60.0), (20.0, 60.0))
@@ -79,7 +79,7 @@ class _Saved:
     written_s: float
 
 
-def _start(world: World, interval: Interval, costs: random.Random, fixed_s: float | None) -> Iterator[_Saved]:
+def _start(world: World, interval: SaveInterval, costs: random.Random, fixed_s: float | None) -> Iterator[_Saved]:
     """The saves of one start, for as long as it lasts."""
     while True:
         factor = costs.uniform(1 - JITTER, 1 + JITTER)

@@ -54,7 +54,7 @@ from fairlead.control.simulation import World, simulate
 from fairlead.runtime.data.layout import FileLayout
 from fairlead.runtime.data.manifest import DataManifest, Entry
 from fairlead.runtime.data.order import epoch_order
-from fairlead.runtime.data.reader import Data, Source
+from fairlead.runtime.data.reader import Data, DataSet
 from fairlead.specs.pool import Hardware, Pool, PoolGpu
 from fairlead.specs.simulation import Simulation, Store
 from fairlead.traces.arrivals import Arrival
@@ -233,7 +233,7 @@ def _read(reader: str, rank: int, ranks: int) -> dict[str, Any]:
 
 def by_fairlead(rank: int, ranks: int) -> Data:
     """Return the data as a rank of a run has it."""
-    source = Source(
+    source = DataSet(
         url=f"s3://{BUCKET}/train",
         mode="cache",
         version=os.environ.get("BENCHMARK_VERSION"),
@@ -320,7 +320,7 @@ EPOCHS = 3
 
 def _digest_of(path: Path, root: Path, limit: int, *, epochs: int, ranks: int = 1) -> str:
     """Read on from the position in a file, which is replaced after each batch; return the digest of all samples."""
-    source = Source(
+    source = DataSet(
         url=str(root / "files"), mode="cache" if limit else "mount", directory=root / "data", limit=limit or None
     )
     parts = [Data(source, rank=rank, world_size=ranks) for rank in range(ranks)]

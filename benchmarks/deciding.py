@@ -9,7 +9,7 @@ import sys
 import time
 
 from fairlead.cluster.simulated.cluster import SimulatedCluster
-from fairlead.cluster.simulated.programs import Program
+from fairlead.cluster.simulated.programs import SimulatedProgram
 from fairlead.control.loop import run_pass
 from fairlead.policy.decide import decide
 from fairlead.specs.resources import Resources
@@ -53,7 +53,7 @@ def _running(num_runs: int) -> SimulatedCluster:
         Node(name=f"node-{number}", cpu_milli=ON_A_NODE * 1000, memory_bytes=2**36)
         for number in range(-(-num_runs // ON_A_NODE))
     ]
-    cluster = SimulatedCluster(nodes, lambda spec, attempt: Program(duration_s=1e6))
+    cluster = SimulatedCluster(nodes, lambda spec, attempt: SimulatedProgram(duration_s=1e6))
     for number in range(num_runs):
         cluster.submit(_spec(f"run-{number}", 1000, None))
     while run_pass(cluster, cluster.clock.now()):

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from benchmarks.candidates.mig.layouts import Wish, choose
 from benchmarks.candidates.mig.partitions import Device, Held
-from fairlead.policy.gpu.mig import MODELS, Instance
+from fairlead.policy.gpu.mig import MODELS, MigInstance
 
 if TYPE_CHECKING:
     from ortools.sat.python import cp_model
@@ -78,7 +78,7 @@ def _add_device(
 ) -> None:
     """Its instances and who stays. ``needed`` are instances for those who leave."""
     there = {
-        Instance(start=start, profile=profile.name): model.new_bool_var("")
+        MigInstance(start=start, profile=profile.name): model.new_bool_var("")
         for profile in device.model.profiles.values()
         for start in profile.starts
     }
@@ -105,7 +105,7 @@ def _add_device(
 
 def _device(name: str, model_name: str, random: Random) -> Device:
     model = MODELS[model_name]
-    held, free, used = list[Held](), list[Instance](), set[int]()
+    held, free, used = list[Held](), list[MigInstance](), set[int]()
     places = [(profile, start) for profile in model.profiles.values() for start in profile.starts]
     has_media = False
     for profile, start in random.sample(places, random.randint(0, len(places))):
@@ -114,7 +114,7 @@ def _device(name: str, model_name: str, random: Random) -> Device:
             continue
         used |= lies_on
         has_media |= profile.has_media
-        placed = Instance(start=start, profile=profile.name)
+        placed = MigInstance(start=start, profile=profile.name)
         if random.random() < 0.4:
             free.append(placed)
         else:

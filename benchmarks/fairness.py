@@ -15,7 +15,7 @@ from pathlib import Path
 
 from benchmarks.baselines.shockwave import TRACE, Choose, Figures, read_published, read_trace, replay
 from benchmarks.production import fair_in_production
-from fairlead.policy.selection.finish_time import Claim, rank
+from fairlead.policy.selection.finish_time import JobShare, rank
 from fairlead.state.scheduling_policy import POLICIES as CHOOSABLE
 
 
@@ -46,7 +46,7 @@ def main() -> None:
         _print(name, source, figures, as_json=arguments.json)
 
 
-def choose_fairly(claims: Sequence[Claim], num_gpus: int, now: float, contention: float) -> tuple[Claim, ...]:
+def choose_fairly(claims: Sequence[JobShare], num_gpus: int, now: float, contention: float) -> tuple[JobShare, ...]:
     """Choose who holds devices until the next round; ``contention`` is how many jobs share one device, at least 1.
 
     Sorts once: n log n.
@@ -61,10 +61,10 @@ def choose_fairly(claims: Sequence[Claim], num_gpus: int, now: float, contention
     return tuple(chosen)
 
 
-def in_order(key: Callable[[Claim], float]) -> Choose:
+def in_order(key: Callable[[JobShare], float]) -> Choose:
     """A policy that goes greedily down one order."""
 
-    def choose(claims: Sequence[Claim], num_gpus: int, now: float, contention: float) -> Sequence[Claim]:
+    def choose(claims: Sequence[JobShare], num_gpus: int, now: float, contention: float) -> Sequence[JobShare]:
         chosen, free = [], num_gpus
         for claim in sorted(claims, key=key):
             if claim.job.num_gpus <= free:

@@ -13,15 +13,15 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from fairlead.cluster.ledger_tables import Grouping, LedgerTables, Price
+from fairlead.cluster.ledger_tables import CostGrouping, LedgerTables, Price
 from fairlead.cluster.local.cluster import LocalCluster
-from fairlead.ledger.usage import DAY_MS, WHOLE, Holder, Interval, Use
+from fairlead.ledger.usage import DAY_MS, WHOLE, Holder, UsageInterval, Use
 
 NUM_RUNS, NUM_TEAMS = 2_000, 20
 BATCH = 10_000
 
 
-def intervals(number: int, now_ms: int) -> Iterator[Interval]:
+def intervals(number: int, now_ms: int) -> Iterator[UsageInterval]:
     """So many intervals of the last thirty days, an eighth of the machine each."""
     draw = random.Random(1)
     holders = [
@@ -32,7 +32,7 @@ def intervals(number: int, now_ms: int) -> Iterator[Interval]:
     length_ms = 8 * 30 * DAY_MS // number
     for n in range(number):
         start = now_ms - 30 * DAY_MS + n * (30 * DAY_MS - length_ms) // number
-        yield Interval(
+        yield UsageInterval(
             node="localhost",
             holder=draw.choice(holders),
             use=draw.choice(uses),
@@ -58,7 +58,7 @@ def main() -> None:
                 ledger.add(each for _, each in zip(range(BATCH), made, strict=False))
         took_s, size = time.perf_counter() - began, cluster.home.database.stat().st_size >> 20
         print(f"{number:,} intervals written in {took_s:.1f} s, {size} MiB", flush=True)
-        for by in Grouping:
+        for by in CostGrouping:
             began, began_cpu = time.perf_counter(), time.process_time()
             found = cluster.costs(by, since=now - 30 * DAY_MS / 1000, until=now)
             took_s, cpu_s = time.perf_counter() - began, time.process_time() - began_cpu

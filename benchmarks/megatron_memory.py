@@ -10,7 +10,7 @@ one hidden state.
 import math
 
 from fairlead.errors import UnknownModel
-from fairlead.policy.strategy.memory import Moment, StageMemory
+from fairlead.policy.strategy.memory import MemoryPeak, StageMemory
 from fairlead.policy.strategy.split import Recompute, Split
 from fairlead.policy.strategy.transformer import Experts, LatentAttention, Transformer
 
@@ -130,7 +130,7 @@ class _Stage:
         each = self.tokens // self.split.tensor if self.split.tensor > 1 else self.tokens
         return math.ceil(each * of.per_token / of.count) * of.count
 
-    def _moments(self) -> list[Moment]:
+    def _moments(self) -> list[MemoryPeak]:
         """Moments on top of all activations in flight; the optimizer step is smaller than each of them."""
         model, t, tokens, x = self.model, self.split.tensor, self.tokens, self.hidden_state
         whole = 2 * tokens * model.hidden
@@ -138,20 +138,22 @@ class _Stage:
         found = []
         if any(not model.has_experts(layer) for layer in self.layers):
             # Backward of SwiGLU: the gradients of gate and up, and the gradient that came in.
-            found.append(Moment(temporaries=4 * tokens * model.width / t + x))
+            found.append(MemoryPeak(temporaries=4 * tokens * model.width / t + x))
             # Backward of the first linear layer: its input gathered again, and the input's gradient before its scatter.
-            found.append(Moment(temporaries=whole * (1 + gathers) + x * (1 + gathers) - 2 * tokens * model.width / t))
+            found.append(
+                MemoryPeak(temporaries=whole * (1 + gathers) + x * (1 + gathers) - 2 * tokens * model.width / t)
+            )
         if self.is_last:
             # Backward of the output layer: logits, which their gradient overwrites; the final norm's output, the
             # gradient of the hidden states, and with tensor parallelism both of them scattered.
             logits = 2 * tokens * self.vocabulary / t
-            found.append(Moment(temporaries=x * (1 + 2 * gathers) + whole, logits=logits))
+            found.append(MemoryPeak(temporaries=x * (1 + 2 * gathers) + whole, logits=logits))
         if model.experts is not None and any(model.has_experts(layer) for layer in self.layers):
             routed = 2 * self._capacity(model.experts) * model.hidden
             # Combining in forward: the permuted tokens and the all-to-all's output still have names while the experts'
             # output, its transpose and the result live; the residual; and the gradient of the last micro-batch.
-            found.append(Moment(temporaries=4 * routed + 2 * x + (0 if self.is_last else x)))
-            found.append(Moment(temporaries=2 * routed + x))
+            found.append(MemoryPeak(temporaries=4 * routed + 2 * x + (0 if self.is_last else x)))
+            found.append(MemoryPeak(temporaries=2 * routed + x))
         return found
 
     def _dummy_gradients(self) -> float:

@@ -27,7 +27,7 @@ from benchmarks.convnets import NETWORKS
 from benchmarks.convolutions import CONTEXT, peak_memory
 from fairlead.policy.strategy import torch_memory
 from fairlead.policy.strategy.memory import GIB, worst
-from fairlead.policy.strategy.split import Recompute, Schedule, Split
+from fairlead.policy.strategy.split import PipelineSchedule, Recompute, Split
 from fairlead.policy.strategy.transformer import WRITTEN_OUT_NORM, Experts, LatentAttention, Transformer
 
 DATA = Path(__file__).parents[2] / "shared" / "traces"
@@ -156,7 +156,7 @@ def _case(row: Mapping[str, Any]) -> tuple[Transformer, Split]:
         context=context,
         expert=expert,
         virtual=virtual,
-        schedule=Schedule.INTERLEAVED if virtual > 1 else Schedule.ONE_F_ONE_B,
+        schedule=PipelineSchedule.INTERLEAVED if virtual > 1 else PipelineSchedule.ONE_F_ONE_B,
         micro_batch=int(row.get("mbs") or row.get("micro_batch_size") or 1),
         micro_batches=int(row.get("mbc") or row.get("micro_batch_num") or 1),
     )

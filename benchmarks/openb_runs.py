@@ -10,7 +10,7 @@ from pathlib import Path
 
 from benchmarks.openb import read_nodes, read_workload
 from benchmarks.replaying import POLICIES, churn, fill, make_policy
-from fairlead.policy.placement.fleet_arrays import Fleet
+from fairlead.policy.placement.fleet_arrays import FleetArrays
 
 DATA = Path("../shared/traces")
 NUM_PODS = 10_000
@@ -61,7 +61,7 @@ def _figures(runs: Sequence[Run], data: Path, jobs: int) -> Iterable[tuple[Run, 
 def measure(data: Path, run: Run) -> float:
     """GPUs allocated as a percentage; with departures, GPU hours refused as a percentage."""
     workload = read_workload(data, run.workload)
-    fleet = Fleet(read_nodes(data))
+    fleet = FleetArrays(read_nodes(data))
     policy = make_policy(run.policy, fleet, workload, run.seed)
     if run.load is None:
         return fill(workload.arrivals(run.seed), fleet, policy)

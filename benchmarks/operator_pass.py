@@ -19,12 +19,12 @@ from typing import Any
 import psutil
 
 from fairlead.cluster.kubernetes.api.client import Client
-from fairlead.cluster.kubernetes.api.config import Access
+from fairlead.cluster.kubernetes.api.config import ClusterAccess
 from fairlead.cluster.kubernetes.api.credentials import Anonymous
 from fairlead.cluster.kubernetes.informers.informers import Informers
 from fairlead.cluster.kubernetes.manifests.pods import PodSettings, render_pod
 from fairlead.cluster.kubernetes.operator.cluster import KubernetesCluster
-from fairlead.cluster.kubernetes.operator.pods.pod_agent import Agent
+from fairlead.cluster.kubernetes.operator.pods.pod_agent import PodAgent
 from fairlead.cluster.kubernetes.workloads.run_record import recorded, state_plain
 from fairlead.policy.decide import decide
 from fairlead.state.plan import Change, CreatePod
@@ -42,12 +42,12 @@ def main() -> None:
     parser.add_argument("--nodes", type=int, default=5_000)
     parser.add_argument("--pods", type=int, default=10_000)
     arguments = parser.parse_args()
-    view = Informers(Client(Access(context="none", server="http://127.0.0.1:9", credentials=Anonymous())))
+    view = Informers(Client(ClusterAccess(context="none", server="http://127.0.0.1:9", credentials=Anonymous())))
     began = time.thread_time()
     last = fill(view, arguments.nodes, arguments.pods)
     filled_s = time.thread_time() - began
     cluster = KubernetesCluster(view.client, view=view)
-    agent = Agent(cluster, PodSettings(runtime="none"))
+    agent = PodAgent(cluster, PodSettings(runtime="none"))
 
     def one_pass() -> None:
         assert not decide(cluster.snapshot(), 2e9).changes

@@ -18,7 +18,7 @@ from collections import deque
 
 import numpy as np
 
-from fairlead.policy.placement.fleet_arrays import Fleet, Spot
+from fairlead.policy.placement.fleet_arrays import FleetArrays, Spot
 from fairlead.policy.placement.gang_placement import place_one, release
 from fairlead.policy.placement.packing import Packing
 from fairlead.policy.placement.pod_shapes import WHOLE_GPU, Shape
@@ -57,7 +57,7 @@ def main() -> None:
 def steady(num_nodes: int, num_decisions: int) -> float:
     """Mean seconds of one decision, that is to choose, to take and now and then to learn anew."""
     rng = np.random.default_rng(0)
-    fleet = Fleet([_node(i) for i in range(num_nodes)])
+    fleet = FleetArrays([_node(i) for i in range(num_nodes)])
     shapes = _shapes()
     packing = Packing(fleet, TaskMix())
     held: deque[tuple[Shape, Spot]] = deque()
@@ -86,7 +86,7 @@ def new_nodes() -> tuple[float, int]:
     nodes = [Node(name=f"new-{i}", cpu_milli=16_000, memory_bytes=64 * GIB) for i in range(NUM_NEW_NODES)]
     shapes = [Shape(cpu_milli=1000 * cores, memory_bytes=gib * GIB) for cores, gib in SIX]
     began = time.process_time()
-    fleet = Fleet(nodes)
+    fleet = FleetArrays(nodes)
     packing = Packing(fleet, TaskMix())
     used = set()
     for i in rng.permutation(NUM_PODS):

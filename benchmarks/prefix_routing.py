@@ -51,7 +51,7 @@ from fairlead.gateway.prefix_affinity import PrefixAffinity, Prompt, read_prompt
 from fairlead.gateway.routes import Backend, RevisionRoute, ServiceRoute
 from fairlead.gateway.services import ReplicaLease, RoutedService
 from fairlead.policy.serving.text_capacity import blocks_of, by_data_sheet
-from fairlead.policy.serving.text_engine import BLOCK, GRAPH, Engine, StepTimes, step_s
+from fairlead.policy.serving.text_engine import BLOCK, GRAPH, EngineLimits, StepTimes, step_s
 from fairlead.policy.strategy.gpus import find
 from fairlead.policy.strategy.transformer import hugging_face
 from tests.ports import free_ports
@@ -112,7 +112,7 @@ class Server:
 
     times: StepTimes
     blocks: int
-    limits: Engine = field(default_factory=Engine)
+    limits: EngineLimits = field(default_factory=EngineLimits)
     now: float = 0.0
     step: int = 0
     cache: OrderedDict[bytes, None] = field(default_factory=OrderedDict)

@@ -11,7 +11,7 @@ import numpy as np
 from benchmarks.baselines.best_fit import BestFit
 from benchmarks.baselines.fgd import Fgd
 from benchmarks.openb import Workload
-from fairlead.policy.placement.fleet_arrays import Fleet, Spot
+from fairlead.policy.placement.fleet_arrays import FleetArrays, Spot
 from fairlead.policy.placement.gang_placement import place_one, release
 from fairlead.policy.placement.packing import Packing
 from fairlead.policy.placement.pod_shapes import Shape
@@ -50,7 +50,7 @@ class Outcome:
         return 100 * self.refused / self.offered
 
 
-def make_policy(name: str, fleet: Fleet, workload: Workload, seed: int) -> Policy:
+def make_policy(name: str, fleet: FleetArrays, workload: Workload, seed: int) -> Policy:
     """A policy of ``POLICIES``; only FGD is told of the list beforehand, as its authors have it."""
     if name == "fairlead":
         return Packing(fleet, TaskMix())
@@ -61,7 +61,7 @@ def make_policy(name: str, fleet: Fleet, workload: Workload, seed: int) -> Polic
     raise ValueError(f"{name!r} is no policy; there are {', '.join(POLICIES)}")
 
 
-def fill(shapes: Iterable[Shape], fleet: Fleet, policy: Policy) -> float:
+def fill(shapes: Iterable[Shape], fleet: FleetArrays, policy: Policy) -> float:
     """GPUs allocated, as a percentage, when all have arrived and none has left; what fits nowhere is dropped."""
     for shape in shapes:
         policy.observe(shape)
@@ -69,7 +69,7 @@ def fill(shapes: Iterable[Shape], fleet: Fleet, policy: Policy) -> float:
     return 100 * (1 - fleet.free_gpu_milli / fleet.total_gpu_milli)
 
 
-def churn(workload: Workload, load: float, num_pods: int, seed: int, fleet: Fleet, policy: Policy) -> Outcome:
+def churn(workload: Workload, load: float, num_pods: int, seed: int, fleet: FleetArrays, policy: Policy) -> Outcome:
     """Pods drawn from the list come as a Poisson stream and stay for exponential times; what fits nowhere is refused.
 
     The first pods, as many as are there at any time, come at once; neither they nor those of the first half of a mean

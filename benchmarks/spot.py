@@ -23,7 +23,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.data import folder_of
-from fairlead.policy.capacity.spot_schedule import SpotProblem, Use, solve
+from fairlead.policy.capacity.spot_schedule import CapacityUse, SpotProblem, solve
 
 WORK_H = 48.0
 STARTS = 30
@@ -64,14 +64,14 @@ class Moment:
 
     left: float
     work: float
-    use: Use
+    use: CapacityUse
     zone: int
     pending: float
     up: tuple[bool, ...]
     ages: tuple[int, ...]
 
 
-Policy = Callable[[Moment], tuple[Use, int]]
+Policy = Callable[[Moment], tuple[CapacityUse, int]]
 Prepared = Callable[[Variant, float, np.ndarray], Policy]
 
 
@@ -173,30 +173,30 @@ def run(up: np.ndarray, tick: float, variant: Variant, policy: Policy) -> tuple[
     """Dollars that a job costs, and whether it is late; a late one goes on on on-demand until it is done."""
     num_zones, ticks = up.shape
     left, work, changeover = variant.deadline_h * 60.0, WORK_H * 60.0, variant.changeover_h * 60.0
-    use, zone, pending, cost = Use.NOTHING, 0, 0.0, 0.0
+    use, zone, pending, cost = CapacityUse.NOTHING, 0, 0.0, 0.0
     ages = [0] * num_zones
     for t in range(ticks):
         if work <= 1e-9:
             return cost, False
         now = tuple(bool(each) for each in up[:, t])
         ages = [ages[z] + 1 if t and now[z] == up[z, t - 1] else 1 for z in range(num_zones)]
-        if use is Use.SPOT and not now[zone]:
-            use, pending = Use.NOTHING, 0.0
+        if use is CapacityUse.SPOT and not now[zone]:
+            use, pending = CapacityUse.NOTHING, 0.0
         wanted, at = policy(
             Moment(left=left, work=work, use=use, zone=zone, pending=pending, up=now, ages=tuple(ages))
         )  # fmt: skip
-        if wanted is Use.SPOT and not now[at]:
+        if wanted is CapacityUse.SPOT and not now[at]:
             raise ValueError("spot was asked for where there is none")
-        if wanted is not use or (wanted is Use.SPOT and at != zone):
+        if wanted is not use or (wanted is CapacityUse.SPOT and at != zone):
             pending = changeover
         use, zone = wanted, at
-        if use is Use.NOTHING:
+        if use is CapacityUse.NOTHING:
             pending = 0.0
         else:
             served = min(pending, tick)
             pending -= served
             work -= tick - served
-            cost += (variant.spot_price if use is Use.SPOT else variant.on_demand_price) * tick / 60.0
+            cost += (variant.spot_price if use is CapacityUse.SPOT else variant.on_demand_price) * tick / 60.0
         left -= tick
     if work <= 1e-9:
         return cost, False
@@ -208,7 +208,7 @@ def ours(variant: Variant, tick: float, window: np.ndarray) -> Policy:
     problem = problem_of(variant, tick)
     schedule = solve(problem)
 
-    def choose(now: Moment) -> tuple[Use, int]:
+    def choose(now: Moment) -> tuple[CapacityUse, int]:
         zone = _zone(now)
         spot = now.up[zone]
         use = schedule.use(
@@ -244,11 +244,11 @@ def greedy(variant: Variant, tick: float, window: np.ndarray) -> Policy:
     """Spot whenever there is any, nothing until the slack is used up, then on-demand to the end."""
     changeover = variant.changeover_h * 60.0
 
-    def choose(now: Moment) -> tuple[Use, int]:
+    def choose(now: Moment) -> tuple[CapacityUse, int]:
         zone = _zone(now)
         if _must_hurry(now, changeover, tick):
-            return Use.ON_DEMAND, zone
-        return (Use.SPOT if now.up[zone] else Use.NOTHING), zone
+            return CapacityUse.ON_DEMAND, zone
+        return (CapacityUse.SPOT if now.up[zone] else CapacityUse.NOTHING), zone
 
     return choose
 
@@ -258,19 +258,23 @@ def uniform_progress(variant: Variant, tick: float, window: np.ndarray) -> Polic
     changeover = variant.changeover_h * 60.0
     whole, work = variant.deadline_h * 60.0, WORK_H * 60.0
 
-    def choose(now: Moment) -> tuple[Use, int]:
+    def choose(now: Moment) -> tuple[CapacityUse, int]:
         zone = _zone(now)
         if _must_hurry(now, changeover, tick):
-            return Use.ON_DEMAND, zone
+            return CapacityUse.ON_DEMAND, zone
         passed, done = whole - now.left, work - now.work
-        if now.up[zone] and now.use is not Use.ON_DEMAND:
-            return Use.SPOT, zone
-        behind = done < (passed + (0.0 if now.use is Use.ON_DEMAND else tick)) * work / whole
+        if now.up[zone] and now.use is not CapacityUse.ON_DEMAND:
+            return CapacityUse.SPOT, zone
+        behind = done < (passed + (0.0 if now.use is CapacityUse.ON_DEMAND else tick)) * work / whole
         if now.up[zone]:
             # From on-demand only with so much done ahead that two change-overs leave it on the line.
             ahead = done - (passed + 2 * changeover) * work / whole
-            return (Use.SPOT if ahead >= 0 else Use.ON_DEMAND), zone
-        return (Use.ON_DEMAND if behind or (now.use is Use.ON_DEMAND and done < work) else Use.NOTHING), zone
+            return (CapacityUse.SPOT if ahead >= 0 else CapacityUse.ON_DEMAND), zone
+        return (
+            CapacityUse.ON_DEMAND
+            if behind or (now.use is CapacityUse.ON_DEMAND and done < work)
+            else CapacityUse.NOTHING
+        ), zone
 
     return choose
 
@@ -281,19 +285,25 @@ def optimum(variant: Variant, tick: float, window: np.ndarray) -> Policy:
     change = round(variant.changeover_h * 60.0)
     levels = [0, *range(change - step, 0, -step)]
     slacks = round((variant.deadline_h - WORK_H) * 60.0) + 1
-    machines = [(Use.NOTHING, 0), *((use, left) for use in (Use.SPOT, Use.ON_DEMAND) for left in levels)]
+    machines = [
+        (CapacityUse.NOTHING, 0),
+        *((use, left) for use in (CapacityUse.SPOT, CapacityUse.ON_DEMAND) for left in levels),
+    ]
     index = {machine: i for i, machine in enumerate(machines)}
-    price = {Use.SPOT: variant.spot_price * tick / 60.0, Use.ON_DEMAND: variant.on_demand_price * tick / 60.0}
+    price = {
+        CapacityUse.SPOT: variant.spot_price * tick / 60.0,
+        CapacityUse.ON_DEMAND: variant.on_demand_price * tick / 60.0,
+    }
     costs = np.zeros((len(machines), slacks))
     choices = np.zeros((ticks, len(machines), slacks), dtype=np.uint8)
     for t in reversed(range(ticks)):
         found = np.full((3, len(machines), slacks), np.inf)
         for m, (use, left) in enumerate(machines):
             found[0, m, step:] = costs[0, : slacks - step]
-            for wanted in (Use.SPOT, Use.ON_DEMAND):
-                if wanted is Use.SPOT and not window[0, t]:
+            for wanted in (CapacityUse.SPOT, CapacityUse.ON_DEMAND):
+                if wanted is CapacityUse.SPOT and not window[0, t]:
                     continue
-                lost = use is Use.SPOT and not window[0, t]
+                lost = use is CapacityUse.SPOT and not window[0, t]
                 pending = left if wanted is use and not lost else change
                 served = min(pending, step)
                 if served < slacks:
@@ -304,17 +314,17 @@ def optimum(variant: Variant, tick: float, window: np.ndarray) -> Policy:
         done = (ticks - t) * step
         costs[:, done:] = 0.0
 
-    def choose(now: Moment) -> tuple[Use, int]:
+    def choose(now: Moment) -> tuple[CapacityUse, int]:
         t = ticks - round(now.left / tick)
         slack = min(slacks - 1, round(now.left - now.work))
-        return Use(int(choices[t, index[(now.use, round(now.pending))], slack])), 0
+        return CapacityUse(int(choices[t, index[(now.use, round(now.pending))], slack])), 0
 
     return choose
 
 
 def _zone(now: Moment) -> int:
     """That in use while it has spot, else that which has had spot for longest."""
-    if now.use is Use.SPOT:
+    if now.use is CapacityUse.SPOT:
         return now.zone
     up = [zone for zone, there in enumerate(now.up) if there]
     return max(up, key=lambda zone: now.ages[zone]) if up else 0
@@ -322,7 +332,7 @@ def _zone(now: Moment) -> int:
 
 def _must_hurry(now: Moment, changeover: float, tick: float) -> bool:
     """Whether a tick more without on-demand could make it late."""
-    pending = now.pending if now.use is Use.ON_DEMAND else changeover
+    pending = now.pending if now.use is CapacityUse.ON_DEMAND else changeover
     return now.left - now.work < tick + 2 * changeover and now.left - now.work - pending < tick + changeover
 
 

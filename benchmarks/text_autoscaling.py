@@ -31,7 +31,7 @@ from fairlead.gateway.text_requests import TextRequests, TextRow
 from fairlead.policy.serving.latency_scaling import service_of, shares
 from fairlead.policy.serving.replica_count import wanted_replicas
 from fairlead.policy.serving.text_capacity import blocks_of, by_data_sheet
-from fairlead.policy.serving.text_engine import Engine, Rank, Request, StepTimes, step_s
+from fairlead.policy.serving.text_engine import EngineLimits, EngineRequest, Rank, StepTimes, step_s
 from fairlead.policy.strategy.gpus import find
 from fairlead.policy.strategy.transformer import hugging_face
 from fairlead.specs.serving import Scale, Serving
@@ -68,7 +68,7 @@ class Replica:
     lasts: dict[int, float] = field(default_factory=dict)
     ends: list[tuple[float, int]] = field(default_factory=list)
 
-    def give(self, number: int, request: Request, at: float) -> None:
+    def give(self, number: int, request: EngineRequest, at: float) -> None:
         """Take a request that has come now."""
         if self.idle:
             self.now = self.end = max(self.end, at)
@@ -104,7 +104,9 @@ class Outcome:
     most: int
 
 
-def simulate(requests: Sequence[Request], spec: Serving, times: StepTimes, engine: Engine, start_s: float) -> Outcome:
+def simulate(
+    requests: Sequence[EngineRequest], spec: Serving, times: StepTimes, engine: EngineLimits, start_s: float
+) -> Outcome:
     """Serve requests with as many replicas as a spec's rule says."""
     tally, texts = ServiceMetrics(), TextRequests()
     made = 0
@@ -191,13 +193,15 @@ def _wanted(spec: Serving, demand: Demand, before: int, there: int, moves: bool,
     return wanted_replicas(spec, demand, 0.0, before, now, share)
 
 
-def read(path: Path, minutes: int) -> list[Request]:
+def read(path: Path, minutes: int) -> list[EngineRequest]:
     """Read the requests of the first minutes."""
     with path.open(newline="") as file:
         rows = list(csv.DictReader(file))
     times = [datetime.fromisoformat(row["TIMESTAMP"][:26]).timestamp() for row in rows]
     found = [
-        Request(arrived_s=at - times[0], prompt=int(row["ContextTokens"]), output=max(1, int(row["GeneratedTokens"])))
+        EngineRequest(
+            arrived_s=at - times[0], prompt=int(row["ContextTokens"]), output=max(1, int(row["GeneratedTokens"]))
+        )
         for at, row in zip(times, rows, strict=True)
         if at - times[0] < 60 * minutes
     ]
@@ -223,7 +227,7 @@ def main(given: Sequence[str] | None = None) -> None:
     gpu = find("RTX4090")
     assert gpu is not None
     model = hugging_face(LLAMA)
-    times, engine = by_data_sheet(model, gpu, 1), Engine(max_seqs=128, blocks=blocks_of(model, gpu, 1))
+    times, engine = by_data_sheet(model, gpu, 1), EngineLimits(max_seqs=128, blocks=blocks_of(model, gpu, 1))
     for trace in arguments.traces.split(","):
         path = arguments.data / f"AzureLLMInferenceTrace_{trace}.csv"
         if not path.is_file():

@@ -20,7 +20,7 @@ import numpy as np
 from benchmarks.data import folder_of
 from fairlead.control.served_requests import read_served
 from fairlead.policy.serving.text_calibration import BLOCKS_WIDTH, calibrate, predict
-from fairlead.policy.serving.text_engine import Engine, Request, Served
+from fairlead.policy.serving.text_engine import EngineLimits, EngineRequest, Served
 
 
 def main(given: Sequence[str] | None = None) -> None:
@@ -46,7 +46,7 @@ def main(given: Sequence[str] | None = None) -> None:
         seen = whole.first(len(requests) // 2)
         facts = {} if arguments.unknown else read_facts(arguments.data / f"{run}.engine.json")
         share = facts.get("experts_per_token", 0) / facts.get("experts", 1)
-        limits = Engine(
+        limits = EngineLimits(
             max_tokens=arguments.max_tokens,
             max_seqs=arguments.max_seqs,
             blocks=facts.get("blocks"),
@@ -87,7 +87,7 @@ def read_facts(path: Path) -> dict[str, int]:
     return {str(name): int(value) for name, value in facts.items()}
 
 
-def metrics(requests: Sequence[Request], served: Served) -> dict[str, float]:
+def metrics(requests: Sequence[EngineRequest], served: Served) -> dict[str, float]:
     """Milliseconds: to the first token, for each further one, and in all."""
     arrived = np.array([each.arrived_s for each in requests])
     outputs = np.array([each.output for each in requests])

@@ -26,7 +26,7 @@ from statistics import median
 from typing import Any
 
 from fairlead.cluster.local.cluster import LocalCluster
-from fairlead.cluster.local.store import Store
+from fairlead.cluster.local.store import LocalStore
 from fairlead.cluster.records import dump
 from fairlead.specs.formats.serialization import to_json
 from fairlead.specs.training import Training
@@ -176,7 +176,7 @@ def call(port: int, path: str) -> float:
     return 1000 * took
 
 
-def stream(port: int, store: Store, pid: int, calls: int) -> tuple[list[float], float]:
+def stream(port: int, store: LocalStore, pid: int, calls: int) -> tuple[list[float], float]:
     """Milliseconds from an event to its arrival, and the share of a core that is used while nothing happens."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE_S)
     connection.request("GET", f"/live?view=/runs/{RUNNING_UID}")

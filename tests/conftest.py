@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
-from fairlead.policy.kinds.internal_failures import Failures
+from fairlead.policy.kinds.internal_failures import InternalFailures
 from tests.kubernetes.testcluster.errors import Unavailable
 from tests.late import IMPORTED
 
@@ -41,10 +41,10 @@ def failures_are_raised(request: pytest.FixtureRequest, monkeypatch: pytest.Monk
     if "failures_are_told" in request.fixturenames:
         return
 
-    def note(_failures: Failures, _uid: str, error: Exception) -> None:
+    def note(_failures: InternalFailures, _uid: str, error: Exception) -> None:
         raise error
 
-    monkeypatch.setattr(Failures, "note", note)
+    monkeypatch.setattr(InternalFailures, "note", note)
 
 
 @pytest.fixture(autouse=True)

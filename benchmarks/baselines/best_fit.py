@@ -6,21 +6,21 @@ the fullest device that holds it.
 
 import numpy as np
 
-from fairlead.policy.placement.fleet_arrays import Fleet, Spot
+from fairlead.policy.placement.fleet_arrays import FleetArrays, Spot
 from fairlead.policy.placement.node_arrays import Ints, Mask
-from fairlead.policy.placement.node_ranking import Ranking, Scores
+from fairlead.policy.placement.node_ranking import NodeRanking, Scores
 from fairlead.policy.placement.pod_shapes import Shape
 
 
 class BestFit:
     """Best fit on a fleet."""
 
-    def __init__(self, fleet: Fleet, seed: int) -> None:
+    def __init__(self, fleet: FleetArrays, seed: int) -> None:
         self._fleet = fleet
         self._tie = np.random.default_rng(seed).permutation(len(fleet)) / len(fleet) / 2
         self._most_cpu = int(fleet.cpu_milli.max())
         self._most_gpu = int(fleet.gpu_milli.sum(axis=1).max())
-        self._ranking = Ranking(fleet, self._score)
+        self._ranking = NodeRanking(fleet, self._score)
 
     def observe(self, shape: Shape) -> None:
         """Nothing is learnt from arrivals."""

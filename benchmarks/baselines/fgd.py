@@ -10,9 +10,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from fairlead.policy.placement.fleet_arrays import Fleet, Spot
+from fairlead.policy.placement.fleet_arrays import FleetArrays, Spot
 from fairlead.policy.placement.node_arrays import Ints, Mask
-from fairlead.policy.placement.node_ranking import Ranking, Scores
+from fairlead.policy.placement.node_ranking import NodeRanking, Scores
 from fairlead.policy.placement.pod_shapes import WHOLE_GPU, Shape
 
 TYPICAL = 0.95
@@ -25,7 +25,7 @@ class Fgd:
         tasks: The list that typical tasks are taken from, known beforehand as in the paper.
     """
 
-    def __init__(self, fleet: Fleet, tasks: Sequence[Shape], seed: int) -> None:
+    def __init__(self, fleet: FleetArrays, tasks: Sequence[Shape], seed: int) -> None:
         self._fleet = fleet
         self._order = np.random.default_rng(seed).permutation(len(fleet))
         self._tie = np.empty(len(fleet))
@@ -36,7 +36,7 @@ class Fgd:
         self._milli = np.array([task.gpu_milli for task, _ in typical])
         self._num = np.array([task.num_gpus for task, _ in typical])
         self._allowed = np.array([fleet.allowed(task) for task, _ in typical])
-        self._ranking = Ranking(fleet, self._score)
+        self._ranking = NodeRanking(fleet, self._score)
 
     def observe(self, shape: Shape) -> None:
         """Nothing is learnt from arrivals."""

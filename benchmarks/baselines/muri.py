@@ -7,7 +7,7 @@ import csv
 from dataclasses import dataclass
 from pathlib import Path
 
-from fairlead.policy.gpu.stage_interleaving import Profile
+from fairlead.policy.gpu.stage_interleaving import StageProfile
 
 TRACES = ("trace1", "trace1_pr", "trace3", "trace3_pr")
 NUM_NODES, GPUS_PER_NODE = 8, 8
@@ -51,7 +51,7 @@ class Submitted:
     submitted_s: float
     work_s: float
     overhead_s: float
-    profile: Profile
+    profile: StageProfile
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,5 +98,5 @@ def _submitted(row: dict[str, str]) -> Submitted:
         submitted_s=int(row["submit_time"]) / 1000,
         work_s=int(row["iterations"]) * iteration_s,
         overhead_s=float(overheads_s[min(num_gpus.bit_length(), len(overheads_s)) - 1]),
-        profile=Profile(iteration_s=iteration_s, stages_s=(stages_s[0], stages_s[1], stages_s[2])),
+        profile=StageProfile(iteration_s=iteration_s, stages_s=(stages_s[0], stages_s[1], stages_s[2])),
     )

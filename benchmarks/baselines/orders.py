@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 
 from benchmarks.baselines.replay import Answer, Policy
-from fairlead.policy.selection.jobs import Group, Job
+from fairlead.policy.selection.jobs import Job, JobGroup
 
 
 def srtf() -> Policy:
@@ -18,6 +18,6 @@ def srsf() -> Policy:
 
 def _ordered(key: Callable[[Job], float]) -> Policy:
     def policy(queue: Sequence[Job], num_gpus: int, now: float) -> Answer:
-        return Answer(groups=tuple(Group(jobs=(job,)) for job in sorted(queue, key=key)))
+        return Answer(groups=tuple(JobGroup(jobs=(job,)) for job in sorted(queue, key=key)))
 
     return policy

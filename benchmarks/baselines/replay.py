@@ -17,7 +17,7 @@ from typing import Protocol
 
 from benchmarks.baselines.muri import GPUS_PER_NODE, NUM_NODES, Figures, Submitted
 from fairlead.policy.gpu.stage_interleaving import speeds
-from fairlead.policy.selection.jobs import Group, Job, Sharable
+from fairlead.policy.selection.jobs import Job, JobGroup, Sharable
 
 _SAME_MOMENT_S = 1e-6
 
@@ -33,7 +33,7 @@ class Account(StrEnum):
 class Answer:
     """Groups in the order in which they are placed, and when to ask again if nothing happens before."""
 
-    groups: tuple[Group, ...]
+    groups: tuple[JobGroup, ...]
     wake_s: float = math.inf
 
 
@@ -152,7 +152,7 @@ def _show(state: _State, known: Estimator) -> Job:
     return state.shown
 
 
-def _place(groups: Sequence[Group]) -> list[Group]:
+def _place(groups: Sequence[JobGroup]) -> list[JobGroup]:
     """The groups that find room, each tried once."""
     free = [GPUS_PER_NODE] * NUM_NODES
     placed = []
@@ -172,7 +172,7 @@ def _place(groups: Sequence[Group]) -> list[Group]:
     return placed
 
 
-def _start(placed: Sequence[Group], queue: dict[str, _State], account: Account) -> list[_State]:
+def _start(placed: Sequence[JobGroup], queue: dict[str, _State], account: Account) -> list[_State]:
     """States of the jobs that run from now on; each job is asked for once at most."""
     running = []
     for group in placed:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fairlead.policy.queue.duration_estimates import declared_remaining_s
-from fairlead.policy.selection.finish_time import Claim
+from fairlead.policy.selection.finish_time import JobShare
 from fairlead.policy.selection.jobs import Job
 
 TRACE = "120_jobs_32_gpus.trace"
@@ -28,7 +28,7 @@ WRONG_BY = 2.0
 # Columns of the trace.
 _NUM_GPUS, _DURATION, _ARRIVAL = 6, 10, 11
 
-Choose = Callable[[Sequence[Claim], int, float, float], Sequence[Claim]]
+Choose = Callable[[Sequence[JobShare], int, float, float], Sequence[JobShare]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,10 +107,10 @@ def replay(trace: Sequence[Submitted], choose: Choose, *, seed: int | None = Non
     return figures(trace, ended_s)
 
 
-def _claim(job: Submitted, declared_s: float, done_s: float, wrong_by: float) -> Claim:
+def _claim(job: Submitted, declared_s: float, done_s: float, wrong_by: float) -> JobShare:
     remaining_s = declared_remaining_s(declared_s, wrong_by, done_s)
     known = Job(uid=job.uid, num_gpus=job.num_gpus, remaining_s=remaining_s, done_s=done_s)
-    return Claim(job=known, submitted_s=job.submitted_s, total_s=done_s + remaining_s)
+    return JobShare(job=known, submitted_s=job.submitted_s, total_s=done_s + remaining_s)
 
 
 def figures(trace: Sequence[Submitted], ended_s: dict[str, float]) -> Figures:

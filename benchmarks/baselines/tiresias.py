@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 
 from benchmarks.baselines.replay import Answer, Policy
-from fairlead.policy.selection.jobs import Group, Job
+from fairlead.policy.selection.jobs import Job, JobGroup
 
 # GPU-seconds after which a job leaves the first and the second queue.
 LIMITS_GPU_S = (3250.0, 7200.0)
@@ -40,7 +40,7 @@ class TiresiasL:
             names.sort(key=lambda uid: uid not in self._running)
         wake_s = min((now + self._until_demoted_s(job) for job in chosen), default=math.inf)
         ordered = sorted(chosen, key=lambda job: -job.num_gpus)
-        return Answer(groups=tuple(Group(jobs=(job,)) for job in ordered), wake_s=wake_s)
+        return Answer(groups=tuple(JobGroup(jobs=(job,)) for job in ordered), wake_s=wake_s)
 
     def _update(self, queue: Sequence[Job], by_uid: dict[str, Job]) -> None:
         for names in self._queues:

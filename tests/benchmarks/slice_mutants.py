@@ -12,7 +12,7 @@ from benchmarks.candidates.mig.layouts import Wish
 from benchmarks.candidates.mig.partitions import Device, Held, Option
 from benchmarks.candidates.mig.repartitioning import Drain, MigNode, Step
 from fairlead.policy.gpu import mig
-from fairlead.policy.gpu.mig import Instance, Layout, Partitionable, Profile
+from fairlead.policy.gpu.mig import Layout, MigInstance, MigProfile, Partitionable
 from tests.benchmarks import slice_properties
 from tests.benchmarks.slice_properties import Property
 
@@ -37,12 +37,12 @@ class SliceMutant:
 fits, options_of, step_of, leaving = mig._fits, partitions.options_of, repartitioning._step, repartitioning._leaving
 
 
-def lie_on_one_another(profile: Profile, start: int, used: frozenset[int]) -> bool:
+def lie_on_one_another(profile: MigProfile, start: int, used: frozenset[int]) -> bool:
     return start not in used and start + profile.memory <= 8
 
 
-def begin_anywhere(model: Partitionable, kept: Iterable[Instance], *, media: bool = False) -> tuple[Layout, ...]:
-    return ((*sorted(kept), Instance(start=2, profile="3g.20gb")),)
+def begin_anywhere(model: Partitionable, kept: Iterable[MigInstance], *, media: bool = False) -> tuple[Layout, ...]:
+    return ((*sorted(kept), MigInstance(start=2, profile="3g.20gb")),)
 
 
 def take_all_for_movable(device: Device, wanted: frozenset[str]) -> list[Option]:
@@ -65,16 +65,16 @@ def serve_as_if_nothing_were_in_use(device: Device, wanted: frozenset[str]) -> l
     ]
 
 
-def node(*inside: Held | Instance, name: str = "node-0", as_a_whole: bool = True) -> MigNode:
+def node(*inside: Held | MigInstance, name: str = "node-0", as_a_whole: bool = True) -> MigNode:
     """A node with one GPU."""
     held = tuple(replace(each, pod=f"{name}-{each.pod}") for each in inside if isinstance(each, Held))
-    free = tuple(each for each in inside if isinstance(each, Instance))
+    free = tuple(each for each in inside if isinstance(each, MigInstance))
     gpu = Device(id=f"{name}-gpu", model=A100, held=held, free=free, as_a_whole=as_a_whole)
     return MigNode(name=name, devices=(gpu,))
 
 
 def _held(start: int, profile: str, move_cost: float | None) -> Held:
-    return Held(instance=Instance(start=start, profile=profile), pod=f"pod-{profile}-{start}", move_cost=move_cost)
+    return Held(instance=MigInstance(start=start, profile=profile), pod=f"pod-{profile}-{start}", move_cost=move_cost)
 
 
 def _wish(profile: str, count: int = 1, weight: float = 1.0) -> Wish:
@@ -84,12 +84,12 @@ def _wish(profile: str, count: int = 1, weight: float = 1.0) -> Wish:
 EMPTY = (node(),)
 IN_USE = (
     node(_held(2, "2g.10gb", None), as_a_whole=False),
-    node(Instance(start=0, profile="2g.10gb"), _held(4, "3g.20gb", None), name="node-1"),
+    node(MigInstance(start=0, profile="2g.10gb"), _held(4, "3g.20gb", None), name="node-1"),
 )
 BESIDE = (node(_held(6, "1g.5gb", 1.0), as_a_whole=False),)
 MOVABLE = (
     node(_held(0, "1g.5gb", 0.1)),
-    node(_held(0, "1g.5gb", 0.5), Instance(start=1, profile="1g.5gb"), name="node-1"),
+    node(_held(0, "1g.5gb", 0.5), MigInstance(start=1, profile="1g.5gb"), name="node-1"),
 )
 HALF = (_wish("4g.20gb", weight=5.0),)
 WHOLE = (_wish("7g.40gb", weight=5.0),)

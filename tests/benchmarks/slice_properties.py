@@ -12,7 +12,7 @@ from benchmarks.candidates.mig import repartitioning as repartitioning
 from benchmarks.candidates.mig.layouts import Chosen, Wish
 from benchmarks.candidates.mig.partitions import Device
 from benchmarks.candidates.mig.repartitioning import Await, Cordon, Drain, MigNode, Relabel, Repartition, Uncordon
-from fairlead.policy.gpu.mig import Instance, Layout, Partitionable
+from fairlead.policy.gpu.mig import Layout, MigInstance, Partitionable
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,12 +119,12 @@ SLICE_PROPERTIES: tuple[Property, ...] = (
 )
 
 
-def _starts(model: Partitionable, instance: Instance) -> tuple[int, ...]:
+def _starts(model: Partitionable, instance: MigInstance) -> tuple[int, ...]:
     profile = model.profiles.get(instance.profile)
     return () if profile is None else profile.starts
 
 
-def _slices(model: Partitionable, instance: Instance) -> range:
+def _slices(model: Partitionable, instance: MigInstance) -> range:
     return range(instance.start, instance.start + model.profiles[instance.profile].memory)
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from benchmarks import burst
-from fairlead.policy.fleet.bursting import Held, Job, Waits, book, choose_leaving
+from fairlead.policy.fleet.bursting import Held, WaitingJob, Waits, book, choose_leaving
 
 
 def drawn(seed: int, num: int = 120) -> list[burst.Arrival]:
@@ -15,7 +15,9 @@ def drawn(seed: int, num: int = 120) -> list[burst.Arrival]:
     at = np.cumsum(rng.exponential(0.06, num))
     sizes = [1, 2, 4, 8]
     jobs = [
-        Job(name=i, arrived_h=float(at[i]), hours=float(rng.exponential(0.8) + 0.05), units=int(rng.choice(sizes)))
+        WaitingJob(
+            name=i, arrived_h=float(at[i]), hours=float(rng.exponential(0.8) + 0.05), units=int(rng.choice(sizes))
+        )
         for i in range(num)
     ]
     return [burst.Arrival(job=job, hours=job.hours) for job in jobs]
@@ -48,7 +50,7 @@ def test_waits_of_a_crowded_trace_stay_within_what_is_allowed(seed: int) -> None
 
 def test_waits_that_are_booked_count_before_they_are_over() -> None:
     held = [Held(node=0, until_h=2.0, units=8)]
-    jobs = [Job(name=number, arrived_h=0.0, hours=2.0, units=2) for number in range(4)]
+    jobs = [WaitingJob(name=number, arrived_h=0.0, hours=2.0, units=2) for number in range(4)]
     rich, poor = (Waits(allowed_h=0.1, num_jobs=num, waited_h=0.0) for num in (4000, 4))
     assert choose_leaving(jobs, held, 0.0, rich, sizes=(8,)) == []
     assert len(choose_leaving(jobs, held, 0.0, poor, sizes=(8,))) >= 2
@@ -57,8 +59,8 @@ def test_waits_that_are_booked_count_before_they_are_over() -> None:
 def test_a_job_that_is_not_worth_its_wait_leaves_and_one_that_is_stays() -> None:
     waits = Waits(allowed_h=0.05, num_jobs=10, waited_h=0.0)
     held = [Held(node=0, until_h=1.0, units=8)]
-    small = Job(name=0, arrived_h=0.0, hours=0.1, units=1)
-    large = Job(name=1, arrived_h=0.0, hours=8.0, units=8)
+    small = WaitingJob(name=0, arrived_h=0.0, hours=0.1, units=1)
+    large = WaitingJob(name=1, arrived_h=0.0, hours=8.0, units=8)
     assert choose_leaving([small, large], held, 0.0, waits, sizes=(8,)) == [small]
 
 

@@ -11,7 +11,7 @@ from benchmarks.candidates.mig.layouts import Wish
 from benchmarks.candidates.mig.partitions import Device, Held
 from benchmarks.exact import PROBLEMS, compare
 from benchmarks.exact_mig import optimum
-from fairlead.policy.gpu.mig import MODELS, Instance
+from fairlead.policy.gpu.mig import MODELS, MigInstance
 from tests.policy.fleets import node, shape
 
 TOLERANCE = 1e-6
@@ -45,7 +45,7 @@ def test_policies_are_within_two_percent_of_the_optimum_on_average(
 
 
 def test_the_exact_solver_knows_what_a_person_can_see() -> None:
-    use = Held(instance=Instance(start=0, profile="1g.5gb"), pod="pod", move_cost=0.5)
+    use = Held(instance=MigInstance(start=0, profile="1g.5gb"), pod="pod", move_cost=0.5)
     gpu = Device(id="gpu", model=MODELS["A100-40GB"], held=(use,), as_a_whole=False)
     three, four = (Wish(profiles=frozenset({name})) for name in ("3g.20gb", "4g.20gb"))
     assert optimum([gpu], [three]) == 1.0

@@ -7,25 +7,25 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks.fairness import choose_fairly
-from fairlead.policy.selection.finish_time import TARGET, Claim, Turn, due_s, slack_s, turn
+from fairlead.policy.selection.finish_time import TARGET, JobClass, JobShare, due_s, slack_s, turn
 from fairlead.policy.selection.jobs import Job
 from tests.policy.examples import example_of
 
 NUM_GPUS = 8
 NOW = 1_000.0
 
-Chooser = Callable[[Sequence[Claim]], Sequence[Claim]]
-Breach = Callable[[Sequence[Claim], Sequence[Claim]], bool]
+Chooser = Callable[[Sequence[JobShare]], Sequence[JobShare]]
+Breach = Callable[[Sequence[JobShare], Sequence[JobShare]], bool]
 
 
-def claim(uid: str = "a", num_gpus: int = 1, remaining_s: float = 100.0, **changes: float) -> Claim:
+def claim(uid: str = "a", num_gpus: int = 1, remaining_s: float = 100.0, **changes: float) -> JobShare:
     total_s = changes.get("total_s", remaining_s)
     known = Job(uid=uid, num_gpus=num_gpus, remaining_s=remaining_s)
-    return Claim(job=known, submitted_s=changes.get("submitted_s", NOW), total_s=total_s)
+    return JobShare(job=known, submitted_s=changes.get("submitted_s", NOW), total_s=total_s)
 
 
 @st.composite
-def claims(draw: st.DrawFn) -> tuple[Claim, ...]:
+def claims(draw: st.DrawFn) -> tuple[JobShare, ...]:
     drawn = draw(
         st.lists(
             st.tuples(st.sampled_from((1, 2, 4, 8)), st.floats(1.0, 1e5), st.floats(0.0, 1.0), st.floats(0.0, NOW)),
@@ -38,37 +38,37 @@ def claims(draw: st.DrawFn) -> tuple[Claim, ...]:
     )
 
 
-def fairly(queue: Sequence[Claim]) -> Sequence[Claim]:
+def fairly(queue: Sequence[JobShare]) -> Sequence[JobShare]:
     return choose_fairly(queue, NUM_GPUS, NOW, contention=2.0)
 
 
-def overcommits(queue: Sequence[Claim], chosen: Sequence[Claim]) -> bool:
+def overcommits(queue: Sequence[JobShare], chosen: Sequence[JobShare]) -> bool:
     return sum(each.job.num_gpus for each in chosen) > NUM_GPUS
 
 
-def idles_beside_one_that_fits(queue: Sequence[Claim], chosen: Sequence[Claim]) -> bool:
+def idles_beside_one_that_fits(queue: Sequence[JobShare], chosen: Sequence[JobShare]) -> bool:
     free = NUM_GPUS - sum(each.job.num_gpus for each in chosen)
     return any(each.job.num_gpus <= free for each in queue if each not in chosen)
 
 
-def lets_the_most_pressed_wait(queue: Sequence[Claim], chosen: Sequence[Claim]) -> bool:
-    pressed = [each for each in queue if turn(each, NOW, 2.0, drain_s=0.0) is Turn.PRESSED]
+def lets_the_most_pressed_wait(queue: Sequence[JobShare], chosen: Sequence[JobShare]) -> bool:
+    pressed = [each for each in queue if turn(each, NOW, 2.0, drain_s=0.0) is JobClass.PRESSED]
     if not pressed:
         return False
     most = min(pressed, key=lambda each: slack_s(each, NOW, 2.0) / max(each.job.remaining_s, 1.0))
     return most not in chosen
 
 
-def everybody(queue: Sequence[Claim]) -> Sequence[Claim]:
+def everybody(queue: Sequence[JobShare]) -> Sequence[JobShare]:
     return queue
 
 
-def nobody(queue: Sequence[Claim]) -> Sequence[Claim]:
+def nobody(queue: Sequence[JobShare]) -> Sequence[JobShare]:
     return ()
 
 
-def largest_first(queue: Sequence[Claim]) -> Sequence[Claim]:
-    chosen: list[Claim] = []
+def largest_first(queue: Sequence[JobShare]) -> Sequence[JobShare]:
+    chosen: list[JobShare] = []
     for each in sorted(queue, key=lambda each: -each.job.num_gpus):
         if sum(one.job.num_gpus for one in (*chosen, each)) <= NUM_GPUS:
             chosen.append(each)
@@ -84,7 +84,7 @@ PROMISES: list[tuple[Breach, Chooser]] = [
 
 @given(claims())
 @settings(deadline=None)
-def test_no_promise_is_broken(queue: tuple[Claim, ...]) -> None:
+def test_no_promise_is_broken(queue: tuple[JobShare, ...]) -> None:
     chosen = fairly(queue)
     assert not [breach.__name__ for breach, _ in PROMISES if breach(queue, chosen)]
     assert fairly(queue) == chosen

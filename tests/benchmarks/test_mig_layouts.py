@@ -4,14 +4,14 @@ import pytest
 
 from benchmarks.candidates.mig.layouts import Wish, choose
 from benchmarks.candidates.mig.partitions import Device, Held
-from fairlead.policy.gpu.mig import MODELS, Instance, counts_of
+from fairlead.policy.gpu.mig import MODELS, MigInstance, counts_of
 
 A100 = MODELS["A100-40GB"]
 SMALL, MIDDLE, LARGE = "1g.5gb", "2g.10gb", "3g.20gb"
 
 
-def at(start: int, profile: str) -> Instance:
-    return Instance(start=start, profile=profile)
+def at(start: int, profile: str) -> MigInstance:
+    return MigInstance(start=start, profile=profile)
 
 
 def held(start: int, profile: str, move_cost: float | None = None) -> Held:
@@ -22,12 +22,12 @@ def wish(profile: str, count: int = 1, weight: float = 1.0) -> Wish:
     return Wish(profiles=frozenset({profile}), count=count, weight=weight)
 
 
-def gpu(*inside: Held | Instance, name: str = "gpu-0", as_a_whole: bool = False) -> Device:
+def gpu(*inside: Held | MigInstance, name: str = "gpu-0", as_a_whole: bool = False) -> Device:
     return Device(
         id=name,
         model=A100,
         held=tuple(each for each in inside if isinstance(each, Held)),
-        free=tuple(each for each in inside if isinstance(each, Instance)),
+        free=tuple(each for each in inside if isinstance(each, MigInstance)),
         as_a_whole=as_a_whole,
     )
 

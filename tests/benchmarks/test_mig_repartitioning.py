@@ -13,14 +13,14 @@ from benchmarks.candidates.mig.repartitioning import (
     repartition,
     say,
 )
-from fairlead.policy.gpu.mig import MODELS, Instance, Layout
+from fairlead.policy.gpu.mig import MODELS, Layout, MigInstance
 
 A100, A30 = MODELS["A100-40GB"], MODELS["A30-24GB"]
 SMALL, MIDDLE, LARGE, WHOLE = "1g.5gb", "2g.10gb", "3g.20gb", "7g.40gb"
 
 
 def layout(*places: tuple[int, str]) -> Layout:
-    return tuple(Instance(start=start, profile=profile) for start, profile in places)
+    return tuple(MigInstance(start=start, profile=profile) for start, profile in places)
 
 
 SEVEN = layout(*((i, SMALL) for i in range(7)))
@@ -28,13 +28,13 @@ TWO = layout((0, LARGE), (4, LARGE))
 
 
 def held(start: int, profile: str, move_cost: float | None, pod: str = "pod") -> Held:
-    return Held(instance=Instance(start=start, profile=profile), pod=pod, move_cost=move_cost)
+    return Held(instance=MigInstance(start=start, profile=profile), pod=pod, move_cost=move_cost)
 
 
-def node(name: str, *inside: Held | Instance, gpus: int = 1) -> MigNode:
+def node(name: str, *inside: Held | MigInstance, gpus: int = 1) -> MigNode:
     """What is inside is inside the first GPU; further ones are empty."""
     users = tuple(each for each in inside if isinstance(each, Held))
-    free = tuple(each for each in inside if isinstance(each, Instance))
+    free = tuple(each for each in inside if isinstance(each, MigInstance))
     first = Device(id=f"{name}/0", model=A100, held=users, free=free)
     return MigNode(name=name, devices=(first, *(Device(id=f"{name}/{i}", model=A100) for i in range(1, gpus))))
 

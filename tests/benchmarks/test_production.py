@@ -4,9 +4,9 @@ import pytest
 
 from benchmarks.baselines.muri import Submitted
 from benchmarks.production import in_production
-from fairlead.policy.gpu.stage_interleaving import Profile
+from fairlead.policy.gpu.stage_interleaving import StageProfile
 
-ANY = Profile(iteration_s=0.5, stages_s=(0.1, 0.2, 0.1))
+ANY = StageProfile(iteration_s=0.5, stages_s=(0.1, 0.2, 0.1))
 
 
 def job(uid: str, num_gpus: int, submitted_s: float, work_s: float) -> Submitted:

@@ -6,8 +6,8 @@ from itertools import combinations, pairwise
 import pytest
 from hypothesis import given, settings
 
-from fairlead.policy.gpu.stage_interleaving import Profile
-from fairlead.policy.selection.jobs import Group, Job, Sharable
+from fairlead.policy.gpu.stage_interleaving import StageProfile
+from fairlead.policy.selection.jobs import Job, JobGroup, Sharable
 from fairlead.policy.selection.knapsack import choose
 from fairlead.policy.selection.worth import worth
 from tests.policy.examples import example_of
@@ -30,24 +30,24 @@ from tests.policy.queues import (
     twice,
 )
 
-Breach = Callable[[Sequence[Job], tuple[Group, ...]], bool]
+Breach = Callable[[Sequence[Job], tuple[JobGroup, ...]], bool]
 
 
-def overcommits(queue: Sequence[Job], groups: tuple[Group, ...]) -> bool:
+def overcommits(queue: Sequence[Job], groups: tuple[JobGroup, ...]) -> bool:
     return sum(group.num_gpus for group in groups) > NUM_GPUS
 
 
-def runs_somebody_twice(queue: Sequence[Job], groups: tuple[Group, ...]) -> bool:
+def runs_somebody_twice(queue: Sequence[Job], groups: tuple[JobGroup, ...]) -> bool:
     uids = [member.uid for group in groups for member in group.jobs]
     return len(uids) != len(set(uids)) or not set(uids) <= {each.uid for each in queue}
 
 
-def idles_beside_one_that_fits(queue: Sequence[Job], groups: tuple[Group, ...]) -> bool:
+def idles_beside_one_that_fits(queue: Sequence[Job], groups: tuple[JobGroup, ...]) -> bool:
     free = NUM_GPUS - sum(group.num_gpus for group in groups)
     return any(each.num_gpus <= free for each in _waiting(queue, groups))
 
 
-def lets_a_longer_one_pass(queue: Sequence[Job], groups: tuple[Group, ...]) -> bool:
+def lets_a_longer_one_pass(queue: Sequence[Job], groups: tuple[JobGroup, ...]) -> bool:
     running = [member for group in groups for member in group.jobs]
     return any(
         one.num_gpus == other.num_gpus and one.sharable == other.sharable and worth(one) > worth(other)
@@ -56,12 +56,12 @@ def lets_a_longer_one_pass(queue: Sequence[Job], groups: tuple[Group, ...]) -> b
     )
 
 
-def shares_without_need(queue: Sequence[Job], groups: tuple[Group, ...]) -> bool:
+def shares_without_need(queue: Sequence[Job], groups: tuple[JobGroup, ...]) -> bool:
     fits = sum(each.num_gpus for each in queue if each.num_gpus <= NUM_GPUS) <= NUM_GPUS
     return fits and any(len(group.jobs) > 1 for group in groups)
 
 
-def lowers_the_sum_by_grouping(queue: Sequence[Job], groups: tuple[Group, ...]) -> bool:
+def lowers_the_sum_by_grouping(queue: Sequence[Job], groups: tuple[JobGroup, ...]) -> bool:
     # Where nobody of a size waits, the last to share a slot may cost the sum a little, and all run.
     contested = {each.num_gpus for each in _waiting(queue, groups)}
     return any(
@@ -69,7 +69,7 @@ def lowers_the_sum_by_grouping(queue: Sequence[Job], groups: tuple[Group, ...]) 
     )
 
 
-def misses_a_worthier_set(queue: Sequence[Job], groups: tuple[Group, ...]) -> bool:
+def misses_a_worthier_set(queue: Sequence[Job], groups: tuple[JobGroup, ...]) -> bool:
     reached = sum(gain(group) for group in groups)
     return any(
         sum(map(worth, chosen)) > reached * (1 + 1e-9)
@@ -107,7 +107,7 @@ def test_a_chooser_that_breaks_a_promise_is_caught(breach: Breach, mutant: Choos
 
 def test_all_of_a_size_run_even_where_one_alone_would_be_worth_a_little_more_than_two_together() -> None:
     loading, computing, mixed = (
-        Sharable(kind=Profile(iteration_s=length, stages_s=stages), most=4)
+        Sharable(kind=StageProfile(iteration_s=length, stages_s=stages), most=4)
         for length, stages in ((0.5, (0.45, 0.01, 0.0)), (0.43, (0.001, 0.41, 0.02)), (0.21, (0.08, 0.08, 0.07)))
     )
     queue = [
@@ -150,13 +150,13 @@ def test_groups_come_largest_first_so_that_they_leave_no_fragments() -> None:
 
 def test_a_job_larger_than_the_cluster_keeps_nobody_from_running() -> None:
     queue = [job("huge", 16), job("small", 1)]
-    assert choose(queue, NUM_GPUS, packings) == (Group(jobs=(queue[1],)),)
+    assert choose(queue, NUM_GPUS, packings) == (JobGroup(jobs=(queue[1],)),)
 
 
 def test_a_nearly_finished_gang_passes_small_jobs_that_do_not_fill_its_place() -> None:
     gang = job("gang", 8, 100.0)
     small = [job(f"small{index}", 1, 1000.0) for index in range(3)]
-    assert choose([gang, *small], NUM_GPUS) == (Group(jobs=(gang,)),)
+    assert choose([gang, *small], NUM_GPUS) == (JobGroup(jobs=(gang,)),)
 
 
 def test_jobs_that_need_different_stages_share_when_devices_are_short() -> None:
@@ -167,7 +167,7 @@ def test_jobs_that_need_different_stages_share_when_devices_are_short() -> None:
 
 def test_jobs_that_need_the_same_stage_do_not_share() -> None:
     queue = [job("first", 8, 1000.0, COMPUTING), job("second", 8, 1100.0, COMPUTING)]
-    assert choose(queue, NUM_GPUS, packings) == (Group(jobs=(queue[0],)),)
+    assert choose(queue, NUM_GPUS, packings) == (JobGroup(jobs=(queue[0],)),)
 
 
 def test_a_job_that_was_never_measured_never_shares() -> None:
@@ -176,6 +176,6 @@ def test_a_job_that_was_never_measured_never_shares() -> None:
     assert all(len(group.jobs) == 1 for group in groups if any(member.sharable is None for member in group.jobs))
 
 
-def _waiting(queue: Sequence[Job], groups: tuple[Group, ...]) -> list[Job]:
+def _waiting(queue: Sequence[Job], groups: tuple[JobGroup, ...]) -> list[Job]:
     running = {member.uid for group in groups for member in group.jobs}
     return [each for each in queue if each.uid not in running]

@@ -8,14 +8,14 @@ from benchmarks.baselines.muri import Submitted
 from benchmarks.baselines.orders import srsf, srtf
 from benchmarks.baselines.replay import Account, Answer, replay
 from benchmarks.baselines.tiresias import tiresias_l
-from fairlead.policy.gpu.stage_interleaving import Profile, speeds
-from fairlead.policy.selection.jobs import Group, Job
+from fairlead.policy.gpu.stage_interleaving import StageProfile, speeds
+from fairlead.policy.selection.jobs import Job, JobGroup
 
-LOADING = Profile(iteration_s=0.50, stages_s=(0.45, 0.01, 0.0))
-COMPUTING = Profile(iteration_s=0.43, stages_s=(0.001, 0.41, 0.02))
+LOADING = StageProfile(iteration_s=0.50, stages_s=(0.45, 0.01, 0.0))
+COMPUTING = StageProfile(iteration_s=0.43, stages_s=(0.001, 0.41, 0.02))
 
 
-def submitted(uid: str, num_gpus: int, at_s: float, work_s: float, profile: Profile = LOADING) -> Submitted:
+def submitted(uid: str, num_gpus: int, at_s: float, work_s: float, profile: StageProfile = LOADING) -> Submitted:
     return Submitted(
         uid=uid,
         model="bert",
@@ -60,7 +60,7 @@ def test_tiresias_lets_new_jobs_pass_those_that_had_their_share() -> None:
 
 def test_members_of_a_group_progress_at_their_speed_and_pay_for_all_of_it() -> None:
     def together(queue: Sequence[Job], num_gpus: int, now: float) -> Answer:
-        return Answer(groups=(Group(jobs=tuple(queue)),))
+        return Answer(groups=(JobGroup(jobs=tuple(queue)),))
 
     trace = [submitted("a", 8, 0.0, 100.0, LOADING), submitted("b", 8, 0.0, 1000.0, COMPUTING)]
     loading, computing = speeds([LOADING, COMPUTING])

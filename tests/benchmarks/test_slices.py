@@ -12,7 +12,7 @@ from benchmarks.candidates.mig.legality import why_illegal
 from benchmarks.candidates.mig.partitions import Device, Held
 from benchmarks.candidates.mig.repartitioning import MigNode
 from fairlead.policy.gpu import mig
-from fairlead.policy.gpu.mig import MODELS, Instance
+from fairlead.policy.gpu.mig import MODELS, MigInstance
 from tests.benchmarks.slice_mutants import SLICE_MUTANTS, SliceMutant
 from tests.benchmarks.slice_properties import SLICE_PROPERTIES, partition
 
@@ -23,9 +23,9 @@ COSTS = st.one_of(st.none(), st.sampled_from((0.0, 0.5, 2.0)))
 def devices(draw: Callable[..., object], name: str) -> Device:
     """A GPU with some instances, in use or not."""
     model = MODELS[draw(st.sampled_from(("A30-24GB", "A100-40GB", "H100-80GB")))]  # type: ignore[index]
-    places = [Instance(start=start, profile=each.name) for each in model.profiles.values() for start in each.starts]
+    places = [MigInstance(start=start, profile=each.name) for each in model.profiles.values() for start in each.starts]
     held: list[Held] = []
-    free: list[Instance] = []
+    free: list[MigInstance] = []
     for place in draw(st.lists(st.sampled_from(places), max_size=7)):  # type: ignore[attr-defined]
         there = [*(each.instance for each in held), *free]
         if why_illegal(model, [*there, place]) is not None:

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks import spot
-from fairlead.policy.capacity.spot_schedule import SpotProblem, Use, solve
+from fairlead.policy.capacity.spot_schedule import CapacityUse, SpotProblem, solve
 
 JOB = spot.Variant(deadline_h=52.0, changeover_h=0.20)
 HOUR_TICKS = 6
@@ -78,17 +78,17 @@ def test_spot_is_not_worth_a_change_that_costs_more_than_it_saves() -> None:
         tick_s=600.0, step_s=60.0, changeover_s=720.0, spot_price=2.9, on_demand_price=3.0, num_ticks=60, slack_s=7200.0
     )
     schedule = solve(problem)
-    use = schedule.use(ticks_left=50, slack_s=7200.0, now=Use.ON_DEMAND, pending_s=0.0, spot=True, age=1)
-    assert use is Use.ON_DEMAND
+    use = schedule.use(ticks_left=50, slack_s=7200.0, now=CapacityUse.ON_DEMAND, pending_s=0.0, spot=True, age=1)
+    assert use is CapacityUse.ON_DEMAND
 
 
 def test_no_slack_is_on_demand_whatever_is_there() -> None:
     problem = _problem(slack_s=900.0)
     for spot_there in (False, True):
         use = solve(problem).use(
-            ticks_left=60, slack_s=900.0, now=Use.NOTHING, pending_s=0.0, spot=spot_there, age=1
+            ticks_left=60, slack_s=900.0, now=CapacityUse.NOTHING, pending_s=0.0, spot=spot_there, age=1
         )  # fmt: skip
-        assert use is Use.ON_DEMAND
+        assert use is CapacityUse.ON_DEMAND
 
 
 def _problem(slack_s: float) -> SpotProblem:

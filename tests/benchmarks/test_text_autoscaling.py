@@ -11,20 +11,20 @@ from benchmarks import text_autoscaling as benchmark
 from fairlead.gateway.routes import Backend
 from fairlead.gateway.services import UpstreamReplica
 from fairlead.policy.serving.text_capacity import blocks_of, by_data_sheet
-from fairlead.policy.serving.text_engine import Engine, Rank, Request, simulate
+from fairlead.policy.serving.text_engine import EngineLimits, EngineRequest, Rank, simulate
 from fairlead.policy.strategy.gpus import find
 from fairlead.policy.strategy.transformer import hugging_face
 from fairlead.specs.serving import Scale
 
 
-def drawn(minutes: int) -> list[Request]:
+def drawn(minutes: int) -> list[EngineRequest]:
     rng = np.random.default_rng(7)
-    found = list[Request]()
+    found = list[EngineRequest]()
     for minute in range(minutes):
         rate = 5.0 + 4.0 * np.sin(minute / 2.0)
         for at in np.sort(rng.uniform(60.0 * minute, 60.0 * minute + 60.0, rng.poisson(60 * rate))):
             prompt, output = int(rng.integers(100, 2_000)), int(rng.integers(20, 400))
-            found.append(Request(arrived_s=float(at), prompt=prompt, output=output))
+            found.append(EngineRequest(arrived_s=float(at), prompt=prompt, output=output))
     return found
 
 
@@ -32,7 +32,7 @@ def drawn(minutes: int) -> list[Request]:
 def test_as_many_are_in_time_with_fewer_replica_hours_than_by_plain_service_times() -> None:
     gpu, model = find("RTX4090"), hugging_face(benchmark.LLAMA)
     assert gpu is not None
-    times, engine = by_data_sheet(model, gpu, 1), Engine(max_seqs=128, blocks=blocks_of(model, gpu, 1))
+    times, engine = by_data_sheet(model, gpu, 1), EngineLimits(max_seqs=128, blocks=blocks_of(model, gpu, 1))
     requests = drawn(8)
 
     def outcome(scale: Scale) -> benchmark.Outcome:
@@ -52,7 +52,7 @@ def test_between_settings_the_share_at_some_hours_lies_between_theirs() -> None:
 def test_a_replica_that_is_given_requests_as_they_come_answers_as_the_simulation_does() -> None:
     gpu, model = find("RTX4090"), hugging_face(benchmark.LLAMA)
     assert gpu is not None
-    times, engine = by_data_sheet(model, gpu, 1), Engine(max_seqs=128)
+    times, engine = by_data_sheet(model, gpu, 1), EngineLimits(max_seqs=128)
     requests = drawn(1)
     served = simulate(requests, times, engine)
     replica = benchmark.Replica("a", times, Rank(engine), UpstreamReplica(Backend("a", "", 1)))
@@ -73,5 +73,5 @@ def test_a_trace_is_read_from_its_first_request_on(tmp_path: Path) -> None:
         for second, output in ((0, 44), (30, 0), (90, 7)):
             writer.writerow([f"{began + timedelta(seconds=second)}.6805900", 374, output])
     assert benchmark.read(path, 1) == [
-        Request(arrived_s=0.0, prompt=374, output=44), Request(arrived_s=30.0, prompt=374, output=1),
+        EngineRequest(arrived_s=0.0, prompt=374, output=44), EngineRequest(arrived_s=30.0, prompt=374, output=1),
     ]  # fmt: skip

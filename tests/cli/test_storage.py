@@ -16,7 +16,7 @@ from fairlead.cluster.local.cluster import LocalCluster
 from fairlead.cluster.local.disk_errors import NEEDED_BYTES
 from fairlead.cluster.local.home import Home
 from fairlead.cluster.local.room import hold_reserve, release_reserve, trouble
-from fairlead.cluster.local.store import Observation
+from fairlead.cluster.local.store import PodObservation
 from fairlead.cluster.local.tables import PodRow
 from fairlead.control.loop import run_pass
 from fairlead.errors import NoRoom
@@ -282,7 +282,7 @@ def test_status_and_its_json_tell_of_saves_that_fail(call: Call, past: Past, mon
         uid="p", workload_uid=run.uid, attempt=0, index=0, node="here", grant=Grant(), phase=PodPhase.RUNNING,
         created_at=now,
     )  # fmt: skip
-    past.cluster.store.observe(Observation(row=PodRow(pod=pod), progress=said), now)
+    past.cluster.store.observe(PodObservation(row=PodRow(pod=pod), progress=said), now)
     listed = call("status").out
     assert "no checkpoint for 11m 4" in listed
     assert "8 saves failed: disk full" in listed

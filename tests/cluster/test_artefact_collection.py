@@ -15,7 +15,7 @@ from fairlead.control.pipelines.collection import REMOVED, collect
 from fairlead.control.pipelines.results import Results
 from fairlead.control.pipelines.step_run import COLLECTED
 from fairlead.control.pipelines.submission import as_workload
-from fairlead.control.pipelines.triggers import Applied, keep
+from fairlead.control.pipelines.triggers import AppliedPipeline, keep
 from fairlead.errors import Conflict, NotFound
 from fairlead.policy.kinds.retention import KEEP_ALL, Retention
 from fairlead.policy.kinds.steps import Result, Task, TaskPhase
@@ -104,7 +104,7 @@ def test_what_a_pipeline_that_runs_by_itself_names_stays(cluster: LocalCluster) 
     tune = Step(training=StepTraining(name="tune", run="true", checkpoint=Checkpoint(origin=origin)))
     pipeline = as_workload(Pipeline(name="p", steps={"tune": tune}, schedule=Schedule(cron="0 3 * * *")), cluster.home)
     assert isinstance(pipeline, Pipeline)
-    keep(cluster.home, Applied(pipeline=pipeline, spec=pipeline, environ={}, at=NOW))
+    keep(cluster.home, AppliedPipeline(pipeline=pipeline, spec=pipeline, environ={}, at=NOW))
     assert collect(cluster, NOTHING, NOW).digests == (gone,)
 
 

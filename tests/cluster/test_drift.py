@@ -15,7 +15,7 @@ import pytest
 
 from fairlead.cluster.local.cluster import LocalCluster
 from fairlead.control.pipelines import drift, triggers
-from fairlead.control.pipelines.drift import Finding, look, request_of
+from fairlead.control.pipelines.drift import DriftFinding, look, request_of
 from fairlead.control.pipelines.triggers import Triggers, all_applied, check, keep, remove
 from fairlead.errors import Conflict
 from fairlead.runtime.processes import descendants
@@ -40,7 +40,7 @@ def csv_of(mistakes: list[int]) -> str:
     return "id,error\n" + "".join(f"{number},{mistake}\n" for number, mistake in enumerate(mistakes))
 
 
-def found(work: Path, watched: Drift, **state: object) -> Finding:
+def found(work: Path, watched: Drift, **state: object) -> DriftFinding:
     return look(request_of(watched, work, **state))
 
 

@@ -12,14 +12,14 @@ from pathlib import Path
 
 import pytest
 
-from fairlead.cluster.ledger_tables import Grouping, Price, month_of
+from fairlead.cluster.ledger_tables import CostGrouping, Price, month_of
 from fairlead.cluster.local import store
 from fairlead.cluster.local.cluster import LocalCluster
-from fairlead.cluster.local.store import Observation
+from fairlead.cluster.local.store import PodObservation
 from fairlead.cluster.local.tables import PodRow, training_of
 from fairlead.control.budget_balances import balances
 from fairlead.errors import NotFound
-from fairlead.ledger.usage import WHOLE, Holder, Interval, Use
+from fairlead.ledger.usage import WHOLE, Holder, UsageInterval, Use
 from fairlead.specs.training import Training
 from fairlead.state.plan import CreatePod, Plan
 from fairlead.state.snapshot import Grant, Intent, Phase, Pod, PodPhase, RankExit, Spending, Workload
@@ -61,7 +61,7 @@ def end(cluster: LocalCluster, pod: Pod, after_s: float = HOUR_S) -> None:
     at = pod.created_at + after_s
     exits = (RankExit(rank=0, exit_code=0, at=at),)
     over = replace(pod, phase=PodPhase.SUCCEEDED, started_at=pod.created_at, exits=exits)
-    cluster.store.observe(Observation(row=PodRow(pod=over)), at + 24 * HOUR_S)
+    cluster.store.observe(PodObservation(row=PodRow(pod=over)), at + 24 * HOUR_S)
 
 
 def price(cluster: LocalCluster, rate: int = 2_500_000, since: float = 0.0) -> None:
@@ -96,7 +96,7 @@ def test_a_pod_that_lives_is_charged_up_to_now_in_every_grouping(cluster: LocalC
     price(cluster, since=began - HOUR_S)
     keys = {"run": ("a", run.uid), "model": ("gpt",), "team": ("default",), "project": ("p",), "pool": ("localhost",)}
     for word, key in keys.items():
-        found = cluster.store.cost(Grouping(word), since=began - HOUR_S, until=began + HOUR_S, now=began + HOUR_S)
+        found = cluster.store.cost(CostGrouping(word), since=began - HOUR_S, until=began + HOUR_S, now=began + HOUR_S)
         assert found.billed_microusd == 5_000_000
         amounts = {(line.key, line.use): line.microusd for line in found.lines}
         rest = ("localhost",) if word == "pool" else None
@@ -121,7 +121,7 @@ def test_gpus_that_several_hold_are_divided_among_them_while_they_do(cluster: Lo
     # An hour of a GPU costs a dollar: shared for one hour, alone for the next.
     costs = {name: cluster.cost_of(run) or 0 for name, run in runs.items()}
     assert costs == pytest.approx({"a": 1_500_000, "b": 500_000, "alone": 1_000_000}, abs=3_000)
-    found = cluster.store.cost(Grouping.RUN, since=began, until=began + HOUR_S, now=began + 30 * HOUR_S)
+    found = cluster.store.cost(CostGrouping.RUN, since=began, until=began + HOUR_S, now=began + 30 * HOUR_S)
     assert sum(line.microusd for line in found.lines) == found.billed_microusd == 4_000_000
     idle = sum(line.microusd for line in found.lines if line.use is Use.IDLE)
     assert idle == pytest.approx(2_000_000, abs=3_000)
@@ -137,7 +137,7 @@ def test_what_a_deleted_run_cost_stays(cluster: LocalCluster) -> None:
     cluster.apply(Plan(changes=(change(now, status=status(Phase.STOPPED), intent=Intent.STOP),)))
     assert cluster.forget([cluster.get(run.uid)]) == (True,)
     found = cluster.store.cost(
-        Grouping.RUN, since=pod.created_at, until=pod.created_at + HOUR_S, now=pod.created_at + HOUR_S
+        CostGrouping.RUN, since=pod.created_at, until=pod.created_at + HOUR_S, now=pod.created_at + HOUR_S
     )
     assert [(line.key, line.microusd) for line in found.lines] == [(("a", run.uid), 2_500_000)]
     cluster.close()
@@ -147,7 +147,7 @@ def test_nothing_is_billed_without_a_price_and_only_this_machine_has_one(cluster
     run = placed(cluster, "a")
     assert cluster.cost_of(run) is None
     now = time.time()
-    assert cluster.costs(Grouping.RUN, since=now - HOUR_S, until=now).billed_microusd == 0
+    assert cluster.costs(CostGrouping.RUN, since=now - HOUR_S, until=now).billed_microusd == 0
     assert cluster.snapshot().nodes[0].price_per_hour == 0.0
     price(cluster)
     assert cluster.snapshot().nodes[0].price_per_hour == 2.5
@@ -246,7 +246,7 @@ def test_a_team_is_told_once_a_month_how_much_of_its_budget_is_spent(cluster: Lo
     with cluster.store._transaction():
         cluster.store._ledger.add(
             [
-                Interval(
+                UsageInterval(
                     node="localhost",
                     holder=Holder(uid="u", run="r", team="default", model="m"),
                     use=Use.PRODUCTIVE,
@@ -273,7 +273,7 @@ def test_runs_of_a_project_alone_are_told_how_much_of_its_budget_is_spent(cluste
     same, other = cluster.submit(training("a", labels={"project": "search"}), environ={}), training("b")
     run = cluster.submit(other, environ={})
     since = month_of(time.time())[1]
-    held = Interval(
+    held = UsageInterval(
         node="localhost", holder=Holder(uid="u", run="r", team="default", model="m", project="search"),
         use=Use.PRODUCTIVE, start_ms=round(since * 1000), end_ms=round(since * 1000) + 1000, share=WHOLE,
     )  # fmt: skip

@@ -14,7 +14,7 @@ from fairlead.cluster.local import logs
 from fairlead.cluster.local.logs import dropped_output, read_logs
 from fairlead.cluster.output import EVERYTHING, LogQuery, Watermark
 from fairlead.cluster.port import LogLine
-from fairlead.runtime.podlog import Log, Stream
+from fairlead.runtime.podlog import Log, RankOutput
 
 MIB = 1024 * 1024
 
@@ -25,7 +25,7 @@ class Pods:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._logs: dict[tuple[int, int], Log] = {}
-        self._streams: dict[tuple[int, int], Stream] = {}
+        self._streams: dict[tuple[int, int], RankOutput] = {}
         self.is_over = False
 
     def write(self, text: str, *, at: float, rank: int = 0, attempt: int = 0, max_bytes: int = MIB) -> None:
@@ -35,7 +35,7 @@ class Pods:
             directory = self._path / f"{attempt}-{rank}"
             directory.mkdir()
             self._logs[place] = Log(str(directory / "output.log"), max_bytes=max_bytes // 4, num_files=4)
-            self._streams[place] = Stream(self._logs[place], str(rank), "o")
+            self._streams[place] = RankOutput(self._logs[place], str(rank), "o")
         self._streams[place].feed(text.encode(), at)
 
     def directories(self) -> list[tuple[int, Path]]:

@@ -16,7 +16,7 @@ import pytest
 
 from fairlead.cluster.local import limits
 from fairlead.cluster.local.cluster import LocalCluster
-from fairlead.cluster.local.store import Store
+from fairlead.cluster.local.store import LocalStore
 from fairlead.cluster.local.supervision import start_supervisor
 from fairlead.cluster.output import LogQuery
 from fairlead.control import supervisor
@@ -531,11 +531,11 @@ def test_a_log_that_cannot_be_written_back_just_now_does_not_end_the_supervisor(
 ) -> None:
     asked: list[str] = []
 
-    def relieve(_: Store) -> None:
+    def relieve(_: LocalStore) -> None:
         asked.append("relieve")
         raise ClusterError("The state database cannot be used: disk I/O error.")
 
-    monkeypatch.setattr(Store, "relieve", relieve)
+    monkeypatch.setattr(LocalStore, "relieve", relieve)
     monkeypatch.setattr(supervisor, "IDLE_EXIT_S", 0.0)
     monkeypatch.setattr(signal, "signal", lambda *_: None)
     cluster = LocalCluster.open(tmp_path)

@@ -20,7 +20,7 @@ from fairlead.runtime.checkpoint.store import step_name
 from fairlead.specs.goal import Goal
 from fairlead.specs.model_reference import ModelReference, read_reference
 from fairlead.specs.training import Checkpoint
-from fairlead.state.models import Content, ModelVersion, best_version
+from fairlead.state.models import ModelContent, ModelVersion, best_version
 from tests.builders import training
 
 
@@ -43,7 +43,7 @@ def checkpoint(place: Path, step: int, text: str) -> Path:
 
 def version(number: int, *, objective: str | None = "loss", **metrics: float) -> ModelVersion:
     return ModelVersion(
-        name="m", version=number, digest="0" * 64, content=Content.FILE, size_bytes=1, created_at=0.0,
+        name="m", version=number, digest="0" * 64, content=ModelContent.FILE, size_bytes=1, created_at=0.0,
         metrics=metrics, objective=objective, goal=None if objective is None else Goal.MINIMIZE,
     )  # fmt: skip
 
@@ -81,7 +81,7 @@ def test_a_file_that_was_pushed_stays_as_it_was(cluster: LocalCluster, tmp_path:
     source.write_text("second")
     assert is_new
     found = resolve(cluster, "churn@best")
-    assert (found.version, found.path.read_text(), found.content) == (pushed, "first", Content.FILE)
+    assert (found.version, found.path.read_text(), found.content) == (pushed, "first", ModelContent.FILE)
     assert push(cluster, "churn", str(source))[0].version == 2
     assert resolve(cluster, "churn@latest").path.read_text() == "second"
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from fairlead.cluster.client import Probing
+from fairlead.cluster.client import CheckPrograms
 from fairlead.cluster.preflight import command_problem, place_problem, workdir_problem
 from fairlead.specs.serving import PREDICTOR_SERVER, Replica
 from fairlead.specs.training import Checkpoint
@@ -152,18 +152,18 @@ def test_a_plan_starts_no_program_that_the_spec_brings(name: str, project: Path)
     (project / "sitecustomize.py").write_text(f"open({str(mark)!r}, 'w')")
     program, env = TRIES[name]
     spec = training(run=RUNS.format(program=program.format(project=project)), env=env)
-    for probing in (Probing.INSTALLED, Probing.NONE):
+    for probing in (CheckPrograms.INSTALLED, CheckPrograms.NONE):
         assert command_problem(spec, project, ENV, probing) is None
         assert not mark.exists()
     if "library" not in name:
-        command_problem(spec, project, ENV, Probing.ANY)
+        command_problem(spec, project, ENV, CheckPrograms.ANY)
         assert mark.exists()
 
 
 def test_a_plan_asks_an_interpreter_of_the_machine_but_not_in_ci(project: Path) -> None:
     spec = training(run=f"{sys.executable} -m surely_absent")
-    assert "has no module 'surely_absent'" in (command_problem(spec, project, ENV, Probing.INSTALLED) or "")
-    assert command_problem(spec, project, ENV, Probing.NONE) is None
+    assert "has no module 'surely_absent'" in (command_problem(spec, project, ENV, CheckPrograms.INSTALLED) or "")
+    assert command_problem(spec, project, ENV, CheckPrograms.NONE) is None
 
 
 def test_a_module_of_the_directory_is_not_imported_by_the_check(project: Path) -> None:
@@ -171,7 +171,7 @@ def test_a_module_of_the_directory_is_not_imported_by_the_check(project: Path) -
     (project / "importlib").mkdir()
     for name in ("importlib/__init__.py", "importlib/util.py", "sys.py", "surely.py"):
         (project / name).write_text(f"open({str(mark)!r}, 'w')")
-    for probing in Probing:
+    for probing in CheckPrograms:
         command_problem(training(run=f"{sys.executable} -m surely_absent"), project, ENV, probing)
     assert not mark.exists()
 
@@ -179,5 +179,5 @@ def test_a_module_of_the_directory_is_not_imported_by_the_check(project: Path) -
 def test_without_programs_nothing_is_written_to_the_place_of_checkpoints(project: Path) -> None:
     for to in (str(project / "made"), f"local://{project}/made"):
         spec = training(run="true", checkpoint=Checkpoint(to=to))
-        assert place_problem(spec, project, ENV, Probing.NONE) is None
+        assert place_problem(spec, project, ENV, CheckPrograms.NONE) is None
         assert not (project / "made").exists()

@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 
 from fairlead.cluster import project_files
-from fairlead.cluster.project_files import Found, Ignored, TooMany, Withheld, no_project, walk
+from fairlead.cluster.project_files import Ignored, ProjectFile, TooMany, Withheld, no_project, walk
 from fairlead.cluster.revisions import read_revision
 from fairlead.cluster.secret_files import EXAMPLES, FILES, is_secret
 
 
 def paths(directory: Path, ignored: Ignored | None = None) -> list[str]:
-    return [each.path for each in walk(directory, ignored=ignored) if isinstance(each, Found)]
+    return [each.path for each in walk(directory, ignored=ignored) if isinstance(each, ProjectFile)]
 
 
 def write(directory: Path, *names: str, text: str = "") -> None:

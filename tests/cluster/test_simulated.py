@@ -8,7 +8,7 @@ import pytest
 from fairlead.cluster.port import LogLine
 from fairlead.cluster.simulated.cluster import SimulatedCluster
 from fairlead.cluster.simulated.faults import LosePod
-from fairlead.cluster.simulated.programs import OnTerm, Program, by_command
+from fairlead.cluster.simulated.programs import OnTerm, SimulatedProgram, by_command
 from fairlead.control.loop import run_pass
 from fairlead.specs.resources import Resources
 from fairlead.specs.training import Training
@@ -26,7 +26,7 @@ class SimulatedHarness:
     moment_s = 1.0
 
     def __init__(self) -> None:
-        self._programs: dict[str, Program] = {}
+        self._programs: dict[str, SimulatedProgram] = {}
         self.cluster = SimulatedCluster((NODE,), by_command(self._programs))
 
     def program(
@@ -40,7 +40,7 @@ class SimulatedHarness:
         output: tuple[str, ...] = (),
     ) -> Training:
         name = f"run-{len(self._programs)}"
-        self._programs[name] = Program(
+        self._programs[name] = SimulatedProgram(
             duration_s=duration_s,
             exit_code=exit_code,
             signal=signal,
@@ -89,7 +89,7 @@ class TestSimulatedCluster(ClusterContract, FamilyContract):
     """Every promise of the port, kept by plain data."""
 
 
-def simulated(program: Program) -> SimulatedCluster:
+def simulated(program: SimulatedProgram) -> SimulatedCluster:
     return SimulatedCluster((NODE,), by_command({"work": program}))
 
 
@@ -99,7 +99,7 @@ def training(name: str, **changes: object) -> Training:
 
 
 def test_a_gang_works_as_fast_as_it_is_large_also_from_a_checkpoint_of_another_size() -> None:
-    cluster = simulated(Program(duration_s=100.0, step_s=1.0, checkpoint_s=10.0))
+    cluster = simulated(SimulatedProgram(duration_s=100.0, step_s=1.0, checkpoint_s=10.0))
     run = cluster.submit(training("train", nodes=1, most_nodes=2, resources=Resources(cpu_milli=2000)))
     run_pass(cluster, cluster.clock.now())
     cluster.advance(25.0)
@@ -133,7 +133,7 @@ def named(cluster: SimulatedCluster, name: str) -> Workload:
 
 
 def test_gangs_run_one_after_the_other_when_only_one_fits() -> None:
-    cluster = simulated(Program(duration_s=100.0))
+    cluster = simulated(SimulatedProgram(duration_s=100.0))
     for name in ("first", "second", "third"):
         cluster.submit(training(name))
     play(cluster, 50.0)
@@ -149,7 +149,7 @@ def test_gangs_run_one_after_the_other_when_only_one_fits() -> None:
 
 
 def test_a_higher_priority_goes_first() -> None:
-    cluster = simulated(Program(duration_s=100.0))
+    cluster = simulated(SimulatedProgram(duration_s=100.0))
     cluster.submit(training("low"))
     cluster.submit(training("high", priority=10))
     play(cluster, 50.0)
@@ -158,7 +158,7 @@ def test_a_higher_priority_goes_first() -> None:
 
 
 def test_a_lost_pod_restarts_the_gang_whole() -> None:
-    cluster = simulated(Program(duration_s=100.0))
+    cluster = simulated(SimulatedProgram(duration_s=100.0))
     uid = cluster.submit(training("train")).uid
     play(cluster, 20.0)
     cluster.inject(LosePod(pod_uid=f"{uid}-0-1"))
@@ -171,7 +171,7 @@ def test_a_lost_pod_restarts_the_gang_whole() -> None:
 
 
 def test_a_request_to_suspend_a_gang_whose_pods_have_just_ended_does_no_harm() -> None:
-    cluster = simulated(Program(duration_s=10.0))
+    cluster = simulated(SimulatedProgram(duration_s=10.0))
     uid = cluster.submit(training("train")).uid
     play(cluster, 5.0)
     cluster.wait(60.0)

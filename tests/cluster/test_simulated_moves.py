@@ -4,7 +4,7 @@ import pytest
 
 from fairlead.cluster.simulated.cluster import SimulatedCluster
 from fairlead.cluster.simulated.faults import LoseNode
-from fairlead.cluster.simulated.programs import OnTerm, Program, by_command
+from fairlead.cluster.simulated.programs import OnTerm, SimulatedProgram, by_command
 from fairlead.control.loop import run_pass
 from fairlead.specs.resources import GpuRequest, Resources
 from fairlead.specs.training import Training
@@ -14,9 +14,9 @@ from tests.builders import node, training
 
 NODES = tuple(node(f"node-{number}", gpus=4, cpu_milli=64_000) for number in range(3))
 PROGRAMS = {
-    "filler": Program(duration_s=100.0),
-    "saving": Program(duration_s=3000.0, step_s=1.0, checkpoint_s=10.0, on_term=OnTerm.CHECKPOINT, save_s=5.0),
-    "wide": Program(duration_s=500.0),
+    "filler": SimulatedProgram(duration_s=100.0),
+    "saving": SimulatedProgram(duration_s=3000.0, step_s=1.0, checkpoint_s=10.0, on_term=OnTerm.CHECKPOINT, save_s=5.0),
+    "wide": SimulatedProgram(duration_s=500.0),
 }
 BEHAVIOUR = by_command(PROGRAMS)
 

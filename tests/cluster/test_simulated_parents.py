@@ -7,7 +7,7 @@ import pytest
 
 from fairlead.cluster.simulated.cluster import SimulatedCluster
 from fairlead.cluster.simulated.faults import LosePod
-from fairlead.cluster.simulated.programs import OnTerm, Program, by_command
+from fairlead.cluster.simulated.programs import OnTerm, SimulatedProgram, by_command
 from fairlead.policy.decide import decide
 from fairlead.specs.training import Retry
 from fairlead.state.plan import Plan
@@ -20,7 +20,7 @@ from tests.rounds import rounds
 __all__ = ["relays"]
 
 NODES = tuple(Node(name=f"node-{number}", cpu_milli=4000, memory_bytes=32 * 1024**3) for number in range(2))
-PROGRAM = Program(duration_s=10.0, start_s=0.5, on_term=OnTerm.EXIT)
+PROGRAM = SimulatedProgram(duration_s=10.0, start_s=0.5, on_term=OnTerm.EXIT)
 STEP_S, MOST_STEPS = 0.5, 4000
 
 

@@ -26,7 +26,7 @@ def test_the_first_to_open_a_database_waits_for_another_that_does_so_too(
 
     clock = SimpleNamespace(monotonic=time.monotonic, time=time.time, sleep=sleep)
     monkeypatch.setattr(store, "time", clock)
-    found = store.Store(home)
+    found = store.LocalStore(home)
     assert len(waits) == 1
     assert found.workloads() == ()
     found.close()

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fairlead.cluster.local.home import Home
-from fairlead.cluster.local.store import Observation, Store
+from fairlead.cluster.local.store import LocalStore, PodObservation
 from fairlead.cluster.local.tables import PodRow
 from fairlead.policy.kinds.parents import submit
 from fairlead.specs.formats.reading import parse
@@ -34,12 +34,12 @@ def read_sweep() -> Sweep:
     return sweep
 
 
-def contents(store: Store) -> tuple[object, ...]:
+def contents(store: LocalStore) -> tuple[object, ...]:
     active, pods, ended = store.active()
     return active, pods, sorted(ended, key=lambda child: child.uid)
 
 
-def take(store: Store, parent: AnyWorkload, what: str, number: int, now: float) -> None:
+def take(store: LocalStore, parent: AnyWorkload, what: str, number: int, now: float) -> None:
     """One step of somebody who writes: the loop, the agent or a person's command."""
     uid = child_uid(parent.uid, str(number))
     if what == "new":
@@ -63,7 +63,7 @@ def take(store: Store, parent: AnyWorkload, what: str, number: int, now: float) 
             uid=f"{uid}-0-0", workload_uid=uid, attempt=0, index=0, node="here", grant=Grant(),
             phase=PodPhase.SUCCEEDED, created_at=now,
         )  # fmt: skip
-        store.observe(Observation(row=PodRow(pod=pod), progress=Progress(step=int(now), updated_at=now)), now)
+        store.observe(PodObservation(row=PodRow(pod=pod), progress=Progress(step=int(now), updated_at=now)), now)
     elif what == "ask":
         asked = (ChildIntent(uid=uid, intent=Intent.STOP),)
         store.apply(Change(workload_uid=parent.uid, version=store.get(parent.uid).version, children=asked), now)
@@ -75,7 +75,7 @@ def take(store: Store, parent: AnyWorkload, what: str, number: int, now: float) 
 def test_looking_again_shows_what_a_first_look_shows(steps: list[tuple[str, int, bool]]) -> None:
     with TemporaryDirectory() as name:
         home = Home.open(Path(name))
-        own, other = Store(home), Store(home)
+        own, other = LocalStore(home), LocalStore(home)
         own.submit("parent", read_sweep(), 1.0)
         for number in range(NUM_CHILDREN - 1):
             take(own, own.get("parent"), "new", number, 2.0)
@@ -83,7 +83,7 @@ def test_looking_again_shows_what_a_first_look_shows(steps: list[tuple[str, int,
         for at, (what, number, is_own) in enumerate(steps):
             # Only the loop's own agent reports.
             take(own if is_own or what == "report" else other, own.get("parent"), what, number, 10.0 + at)
-            fresh = Store(home)
+            fresh = LocalStore(home)
             assert contents(own) == contents(fresh)
             fresh.close()
         own.close()
@@ -91,7 +91,7 @@ def test_looking_again_shows_what_a_first_look_shows(steps: list[tuple[str, int,
 
 
 def test_ended_children_that_nobody_touched_are_the_same_values_as_before(tmp_path: Path) -> None:
-    store = Store(Home.open(tmp_path))
+    store = LocalStore(Home.open(tmp_path))
     store.submit("parent", read_sweep(), 1.0)
     for number in range(NUM_CHILDREN):
         take(store, store.get("parent"), "new", number, 2.0)

@@ -10,7 +10,7 @@ import pytest
 
 from fairlead.cluster.local.cluster import LocalCluster
 from fairlead.control.pipelines.submission import as_training
-from fairlead.control.pipelines.triggers import Applied, Triggers, all_applied, check, keep, remove
+from fairlead.control.pipelines.triggers import AppliedPipeline, Triggers, all_applied, check, keep, remove
 from fairlead.errors import ClusterError, Conflict
 from fairlead.runtime.podfiles import write_json
 from fairlead.specs import pipeline
@@ -37,11 +37,11 @@ def applied(
     schedule: Schedule | None = None,
     on: On | None = None,
     name: str = "nightly",
-) -> Applied:
+) -> AppliedPipeline:
     work.mkdir(exist_ok=True)
     pipeline = Pipeline(name=name, workdir=str(work), steps={"a": Step(run="true")}, schedule=schedule, on=on)
     spec = as_training(pipeline, cluster.home)
-    return Applied(pipeline=pipeline, spec=spec, environ={"PATH": "/bin"}, at=BEGAN)
+    return AppliedPipeline(pipeline=pipeline, spec=spec, environ={"PATH": "/bin"}, at=BEGAN)
 
 
 def look(cluster: LocalCluster, now: float) -> list[str]:

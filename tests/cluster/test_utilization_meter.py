@@ -14,7 +14,7 @@ import pytest
 from fairlead.cluster.local.cluster import LocalCluster
 from fairlead.cluster.local.nvml import NvmlReader
 from fairlead.cluster.local.process_metrics import usages
-from fairlead.cluster.local.store import Observation
+from fairlead.cluster.local.store import PodObservation
 from fairlead.cluster.local.tables import PodRow
 from fairlead.cluster.local.utilization_meter import SAMPLE_S, UtilizationMeter
 from fairlead.control.metrics.local import read_gpus
@@ -78,7 +78,7 @@ class Bench:
 
     def seen(self, **facts: Any) -> None:
         self.pod = replace(self.pod, **facts)
-        self.cluster.store.observe(Observation(row=PodRow(pod=self.pod)), self.now)
+        self.cluster.store.observe(PodObservation(row=PodRow(pod=self.pod)), self.now)
 
     def measure(self, times: int = 1, every_s: float = SAMPLE_S) -> None:
         for _ in range(times):
@@ -204,7 +204,7 @@ def test_nvml_is_open_only_while_there_is_something_to_measure(cluster: LocalClu
     assert devices[0].num_open == 1
     bench.seen(terminating_since=bench.now)
     bench.cluster.store.observe(
-        Observation(row=PodRow(pod=replace(bench.pod, phase=PodPhase.SUCCEEDED, exits=()))), bench.now
+        PodObservation(row=PodRow(pod=replace(bench.pod, phase=PodPhase.SUCCEEDED, exits=()))), bench.now
     )
     bench.measure()
     assert devices[0].num_open == 0

@@ -7,16 +7,16 @@ from pathlib import Path
 from random import Random
 from typing import Any, cast
 
-from fairlead.cluster.client import ClusterClient, Prepared, Probing
+from fairlead.cluster.client import CheckPrograms, ClusterClient, Prepared
 from fairlead.cluster.local.home import Home
-from fairlead.cluster.selection import Selection
+from fairlead.cluster.selection import RunSelection
 from fairlead.control.fleets.controller import LABEL, FleetController
 from fairlead.control.fleets.journal import FleetJournal
 from fairlead.errors import ClusterError, Conflict, NameTaken, NotAllowed, NotFound
 from fairlead.specs.fleet import Fleet, Member
 from fairlead.specs.team import Team
 from fairlead.specs.training import Checkpoint, Training
-from fairlead.state.fleets import FleetRun, Stage
+from fairlead.state.fleets import FleetRun, FleetStage
 from fairlead.state.snapshot import Grant, Intent, Node, Phase, Pod, PodPhase, Progress, Snapshot, Workload
 from tests.builders import node, status, training
 
@@ -137,7 +137,7 @@ class FakeClient:
         """Return no team: none of these clusters limits any."""
         return ()
 
-    def select(self, selection: Selection) -> tuple[Workload, ...]:
+    def select(self, selection: RunSelection) -> tuple[Workload, ...]:
         self._call()
         return tuple(self._seen(each) for each in reversed(self._runs) if selection.matches(each))
 
@@ -161,7 +161,9 @@ class FakeClient:
         self._runs[self._runs.index(found)] = replace(found, intent=intent, version=found.version + 1)
         self._call()
 
-    def prepare(self, spec: Training, directory: Path | None, *, probing: Probing = Probing.ANY) -> Prepared:
+    def prepare(
+        self, spec: Training, directory: Path | None, *, probing: CheckPrograms = CheckPrograms.ANY
+    ) -> Prepared:
         return Prepared(spec=spec)
 
     def finished_names(self, team: str) -> frozenset[str]:
@@ -260,7 +262,7 @@ class FleetWorld:
         return self.journal.find(name)
 
     def is_over(self) -> bool:
-        return all(run.stage is Stage.ENDED for run in self.journal.runs())
+        return all(run.stage is FleetStage.ENDED for run in self.journal.runs())
 
     def submit(self, name: str, files: Path, *, steps: int = 5, **changes: Any) -> FleetRun:
         """Submit a run that does so many steps of ten seconds on one whole node."""

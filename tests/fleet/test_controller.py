@@ -15,7 +15,7 @@ from fairlead.control.fleets.controller import NOTE_S, FleetController
 from fairlead.control.fleets.journal import FleetJournal, names
 from fairlead.errors import Conflict, NotFound
 from fairlead.specs.fleet import Member
-from fairlead.state.fleets import Stage
+from fairlead.state.fleets import FleetStage
 from fairlead.state.snapshot import Intent, Phase
 from tests.fleet.clusters import FakeClient, make_fleet, random_deaths
 from tests.rounds import rounds
@@ -86,7 +86,7 @@ def test_a_cluster_out_of_reach_keeps_its_runs_and_nothing_runs_twice(tmp_path: 
     for _ in range(20):
         fleet.round()
     run = fleet.run("one")
-    assert (run.stage, run.cluster) == (Stage.PLACED, "home")
+    assert (run.stage, run.cluster) == (FleetStage.PLACED, "home")
     assert run.reason == "home is unreachable; the run stays there"
     assert fleet.journal.clusters()["home"].trouble is not None
     fleet.kill()
@@ -213,7 +213,9 @@ def test_no_more_is_rented_than_is_allowed(tmp_path: Path, files: Path) -> None:
     most = 0
     for _ in range(300):
         fleet.round()
-        most = max(most, sum(run.cluster == "cloud" and run.stage is not Stage.ENDED for run in fleet.journal.runs()))
+        most = max(
+            most, sum(run.cluster == "cloud" and run.stage is not FleetStage.ENDED for run in fleet.journal.runs())
+        )
     assert most == 2
     assert fleet.is_over()
     # Nobody gave up its turn at home for nodes that it could not have.
@@ -253,7 +255,7 @@ def test_a_name_is_free_again_once_its_run_is_over(tmp_path: Path, files: Path) 
         fleet.submit("one", files)
     fleet.until(fleet.is_over)
     fleet.submit("one", files)
-    assert fleet.run("one").stage is Stage.QUEUED
+    assert fleet.run("one").stage is FleetStage.QUEUED
 
 
 def test_a_run_keeps_the_files_that_it_was_submitted_with(tmp_path: Path, files: Path) -> None:

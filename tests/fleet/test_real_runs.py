@@ -16,7 +16,7 @@ from fairlead.policy.fleet import placement
 from fairlead.specs.fleet import Fleet, Member
 from fairlead.specs.resources import Resources
 from fairlead.specs.training import Checkpoint, Training
-from fairlead.state.fleets import Stage
+from fairlead.state.fleets import FleetStage
 from fairlead.state.snapshot import Phase
 from tests.home import end_everything
 from tests.waiting import until
@@ -101,7 +101,9 @@ def test_a_run_leaves_the_queue_for_a_rented_cluster_and_comes_home_from_its_che
         assert moved.origin is not None
         assert moved.origin.startswith(str(tmp_path / "checkpoints" / "second-"))
         until(
-            lambda: acted(lambda: all(run.stage is Stage.ENDED for run in journal.runs())), every_s=0.2, timeout_s=120
+            lambda: acted(lambda: all(run.stage is FleetStage.ENDED for run in journal.runs())),
+            every_s=0.2,
+            timeout_s=120,
         )
     finally:
         controller.close()

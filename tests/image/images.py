@@ -4,17 +4,20 @@ from pathlib import Path
 
 from fairlead.control.image.building import push
 from fairlead.control.image.content import Image, config_blob
-from fairlead.control.image.layers import File, make_layer
+from fairlead.control.image.layers import LayerFile, make_layer
 from fairlead.control.image.references import Reference, read_reference
 from fairlead.control.image.registry import Registry
 
-PACKAGES = {"click/__init__.py": File(content=b"name = 'click'\n"), "numpy/core.so": File(content=bytes(range(256)))}
+PACKAGES = {
+    "click/__init__.py": LayerFile(content=b"name = 'click'\n"),
+    "numpy/core.so": LayerFile(content=bytes(range(256))),
+}
 
 
 def base_image(directory: Path, *, python: str = "3.12.4", architecture: str = "amd64") -> Image:
     """An image as the official ones are described, with one file."""
     directory.mkdir(parents=True, exist_ok=True)
-    layer = make_layer({"/etc/os-release": File(content=b"ID=debian\n")}, "/etc", directory)
+    layer = make_layer({"/etc/os-release": LayerFile(content=b"ID=debian\n")}, "/etc", directory)
     settings = {
         "architecture": architecture,
         "os": "linux",

@@ -8,17 +8,17 @@ from pathlib import Path
 import pytest
 
 from fairlead.control.image.bytecode import compile_modules, interpreter_of
-from fairlead.control.image.layers import File
+from fairlead.control.image.layers import LayerFile
 from fairlead.errors import ClusterError
 
 OWN = f"{sys.version_info.major}.{sys.version_info.minor}"
 TAG = sys.implementation.cache_tag
 FILES = {
-    "/opt/there/shop/__init__.py": File(
+    "/opt/there/shop/__init__.py": LayerFile(
         content=b"WORDS = {'a', 'b', 'c'}\ndef has(word):\n    return word in {'x', 'y'}\n"
     ),
-    "/opt/there/shop/page.html": File(content=b"<p>"),
-    "/opt/there/numpy/__init__.py": File(content=b""),
+    "/opt/there/shop/page.html": LayerFile(content=b"<p>"),
+    "/opt/there/numpy/__init__.py": LayerFile(content=b""),
 }
 
 
@@ -42,7 +42,7 @@ def test_what_was_compiled_is_what_python_runs_and_names_the_place_in_the_image(
 
 def test_a_module_that_is_none_is_told() -> None:
     with pytest.raises(ClusterError, match=r"cannot compile the image's modules. It says: (?s:.)*SyntaxError"):
-        compile_modules(sys.executable, {"/opt/there/broken.py": File(content=b"def\n")})
+        compile_modules(sys.executable, {"/opt/there/broken.py": LayerFile(content=b"def\n")})
 
 
 def test_a_python_of_the_same_version_is_found_and_one_that_only_has_its_name_is_not(

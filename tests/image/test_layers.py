@@ -6,13 +6,13 @@ import tarfile
 import zipfile
 from pathlib import Path
 
-from fairlead.control.image.layers import File, make_layer
+from fairlead.control.image.layers import LayerFile, make_layer
 from fairlead.control.image.packages import unpack
 
 FILES = {
-    "/opt/fairlead/b.py": File(content=b"b"),
-    "/opt/fairlead/a/__init__.py": File(content=b""),
-    "/usr/local/bin/fairlead": File(content=b"#!", is_executable=True),
+    "/opt/fairlead/b.py": LayerFile(content=b"b"),
+    "/opt/fairlead/a/__init__.py": LayerFile(content=b""),
+    "/usr/local/bin/fairlead": LayerFile(content=b"#!", is_executable=True),
 }
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from fairlead.cluster.kubernetes.api.client import Client
-from fairlead.cluster.kubernetes.api.config import Access, load_access
+from fairlead.cluster.kubernetes.api.config import ClusterAccess, load_access
 from fairlead.cluster.kubernetes.manifests.placeholders import render_priority_class
 from fairlead.cluster.kubernetes.manifests.roles import (
     ENGINE_RULES,
@@ -62,7 +62,7 @@ def namespace(control_plane: ControlPlane) -> Iterator[str]:
 
 
 @pytest.fixture(scope="session")
-def access(plane: ControlPlane) -> Iterator[Access]:
+def access(plane: ControlPlane) -> Iterator[ClusterAccess]:
     """An administrator's, to the control plane with two nodes of eight GPUs and all that an installation brings."""
     for content in (render_priority_class(), *render_roles()):
         applied(plane, content)
@@ -78,7 +78,7 @@ def access(plane: ControlPlane) -> Iterator[Access]:
 
 
 @pytest.fixture
-def cluster(access: Access, plane: ControlPlane, namespace: str) -> Iterator[WorkloadApi]:
+def cluster(access: ClusterAccess, plane: ControlPlane, namespace: str) -> Iterator[WorkloadApi]:
     """What a user has: no watches. What the test leaves behind is deleted."""
     for binding in render_operator_bindings(namespace):
         applied(plane, binding)  # the cluster's one moves to the operator of this test

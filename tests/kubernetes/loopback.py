@@ -15,7 +15,7 @@ from urllib.parse import parse_qs, urlsplit
 import urllib3
 
 from fairlead.cluster.kubernetes.api.client import Client, Limits
-from fairlead.cluster.kubernetes.api.config import Access
+from fairlead.cluster.kubernetes.api.config import ClusterAccess
 from fairlead.cluster.kubernetes.api.credentials import Anonymous
 
 Object = dict[str, Any]
@@ -25,7 +25,7 @@ NESTED, DEPTH = "(nested)", 9_000
 def client_of(url: str, **limits: Any) -> Client:
     """A client without credentials, that loses patience soon."""
     settings: dict[str, Any] = {"try_s": 1.0, "patience_s": 5.0, "per_second": 1000.0, **limits}
-    return Client(Access(context="loopback", server=url, credentials=Anonymous()), Limits(**settings))
+    return Client(ClusterAccess(context="loopback", server=url, credentials=Anonymous()), Limits(**settings))
 
 
 class _Server(ThreadingHTTPServer):

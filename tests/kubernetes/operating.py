@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from fairlead.cluster.kubernetes.api.client import Client, Limits
-from fairlead.cluster.kubernetes.api.config import Access
+from fairlead.cluster.kubernetes.api.config import ClusterAccess
 from fairlead.cluster.kubernetes.api.credentials import FixedToken
 from fairlead.cluster.kubernetes.kinds import kept_kinds, objects_path
 from fairlead.cluster.kubernetes.manifests.crds import definitions
@@ -45,7 +45,7 @@ HARMLESS = {
 
 
 @contextmanager
-def operating(access: Access, namespace: str, **settings: Any) -> Iterator[Operator]:
+def operating(access: ClusterAccess, namespace: str, **settings: Any) -> Iterator[Operator]:
     """An operator for one namespace, with the rights that an installed one has and no others."""
     operator = an_operator(access, namespace, **settings)
     thread = threading.Thread(target=operator.run, daemon=True)
@@ -59,7 +59,7 @@ def operating(access: Access, namespace: str, **settings: Any) -> Iterator[Opera
         assert not thread.is_alive()
 
 
-def an_operator(access: Access, namespace: str, **settings: Any) -> Operator:
+def an_operator(access: ClusterAccess, namespace: str, **settings: Any) -> Operator:
     installed = FixedToken(token_of(Client(access), namespace, OPERATOR))
     OPERATED.add((access.server, namespace))
     client = Client(replace(access, credentials=installed), Limits(patience_s=8.0))

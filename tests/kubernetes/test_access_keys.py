@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 
 from fairlead.cluster.kubernetes.api.client import Client
-from fairlead.cluster.kubernetes.api.config import Access
+from fairlead.cluster.kubernetes.api.config import ClusterAccess
 from fairlead.cluster.kubernetes.api.credentials import Anonymous
 from fairlead.cluster.kubernetes.client.access_keys import add_key, keys_of
 from fairlead.cluster.kubernetes.informers.informers import Informers
 from fairlead.cluster.kubernetes.names import KEY_USES
-from fairlead.cluster.kubernetes.operator.pods.gateways import USES_S, Gateways, Report
+from fairlead.cluster.kubernetes.operator.pods.gateways import USES_S, DemandReport, Gateways
 from fairlead.cluster.kubernetes.workloads.team_keys import read_keys
 from fairlead.errors import Conflict
 from fairlead.state.access_keys import MOST_KEYS, new_key
@@ -92,7 +92,7 @@ class Work:
 
 
 def test_uses_of_keys_are_written_where_the_team_reads_them_and_not_often(monkeypatch: pytest.MonkeyPatch) -> None:
-    client = Client(Access(context="none", server="http://127.0.0.1:9", credentials=Anonymous()))
+    client = Client(ClusterAccess(context="none", server="http://127.0.0.1:9", credentials=Anonymous()))
     gateways: Any = Gateways(client, Informers(client))
     content = a_map(used={"sha256": "a" * 64, "created_at": 1.0}, idle={"sha256": "b" * 64, "created_at": 1.0})
     written: list[tuple[str, Any]] = []
@@ -105,7 +105,7 @@ def test_uses_of_keys_are_written_where_the_team_reads_them_and_not_often(monkey
     monkeypatch.setattr(client, "merge", merge)
     monkeypatch.setattr(Gateways, "is_known", property(lambda _: True))
     reports = [{"a" * 64: 600}, {"a" * 64: 660, "c" * 64: 900}, "none", {"a" * 64: "soon"}]
-    told = [Report(key=str(n), version=1, pod="p", document={"keys": uses}) for n, uses in enumerate(reports)]
+    told = [DemandReport(key=str(n), version=1, pod="p", document={"keys": uses}) for n, uses in enumerate(reports)]
     monkeypatch.setattr(gateways._reports, "all", lambda: told)
     monkeypatch.setattr(gateways._keys, "all", lambda: [read_keys(content)])
     work: Any = Work()
@@ -113,7 +113,7 @@ def test_uses_of_keys_are_written_where_the_team_reads_them_and_not_often(monkey
     assert [path for path, _ in written] == ["/api/v1/namespaces/t/configmaps/keys"]
     assert {key.name: key.last_used_at for key in read_keys(content).keys} == {"used": 660.0, "idle": None}
     gateways.act(a_turn(work, 1001.0))
-    told[0] = Report(key="0", version=2, pod="p", document={"keys": {"b" * 64: 1200}})
+    told[0] = DemandReport(key="0", version=2, pod="p", document={"keys": {"b" * 64: 1200}})
     gateways.act(a_turn(work, 1000.0 + USES_S - 1))
     assert len(written) == 1
     gateways.act(a_turn(work, 1000.0 + USES_S))

@@ -6,7 +6,7 @@ import pytest
 
 from fairlead.cluster.isolation import Isolation
 from fairlead.cluster.kubernetes.api.client import Client
-from fairlead.cluster.kubernetes.api.config import Access
+from fairlead.cluster.kubernetes.api.config import ClusterAccess
 from fairlead.cluster.kubernetes.api.credentials import Anonymous
 from fairlead.cluster.kubernetes.devices import DeviceResource
 from fairlead.cluster.kubernetes.manifests.capacity_objects import (
@@ -85,7 +85,7 @@ def test_what_the_autoscaler_says_of_a_request_is_read_from_its_conditions() -> 
 
 def test_an_object_that_cannot_be_read_hides_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever may write such objects in one namespace may give them any status."""
-    client = Client(Access(context="none", server="http://127.0.0.1:9", credentials=Anonymous()))
+    client = Client(ClusterAccess(context="none", server="http://127.0.0.1:9", credentials=Anonymous()))
     isolation = Isolation()
 
     def an_object(name: str, conditions: Any) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
-from fairlead.cluster.kubernetes.api.config import Access, load_access
+from fairlead.cluster.kubernetes.api.config import ClusterAccess, load_access
 from fairlead.cluster.kubernetes.manifests.roles import render_operator_bindings, render_roles
 from tests.kubernetes.operating import operating
 from tests.kubernetes.test_accepted import applied
@@ -26,7 +26,7 @@ HOME = "fairlead-system"
 
 
 @pytest.fixture(scope="module")
-def access(plane: ControlPlane) -> Iterator[Access]:
+def access(plane: ControlPlane) -> Iterator[ClusterAccess]:
     """The plane with two GPU nodes, the roles, and the operator's namespace; without its Deployment."""
     add_nodes(plane, 2, prefix="seen", gpus=4, model="NVIDIA-L4")
     plane.request("POST", "/api/v1/namespaces", {"metadata": {"name": HOME}})
@@ -40,7 +40,7 @@ def access(plane: ControlPlane) -> Iterator[Access]:
 
 
 @pytest.fixture
-def kubeconfig(plane: ControlPlane, access: Access, namespace: str, tmp_path: Path) -> Path:
+def kubeconfig(plane: ControlPlane, access: ClusterAccess, namespace: str, tmp_path: Path) -> Path:
     """Contexts: here, in the test's namespace, which is current; nobody; and gone, where nothing listens."""
     config = yaml.safe_load(plane.kubeconfig(namespace=namespace).read_text())
     config["users"].append({"name": "nobody", "user": {"token": "nobody"}})
@@ -87,7 +87,7 @@ def nodes(plane: ControlPlane, prefix: str, **labels: str) -> Iterator[None]:
 
 
 def test_every_context_is_listed_with_what_is_there_or_why_it_is_not_reached(
-    plane: ControlPlane, access: Access, kubeconfig: Path
+    plane: ControlPlane, access: ClusterAccess, kubeconfig: Path
 ) -> None:
     found = listed(kubeconfig)
     assert list(found) == ["local", "here", "nobody", "gone"]
@@ -106,7 +106,7 @@ def test_every_context_is_listed_with_what_is_there_or_why_it_is_not_reached(
 
 @pytest.mark.slow
 def test_the_chosen_context_is_marked_and_an_operator_elsewhere_is_seen_to_lead(
-    access: Access, kubeconfig: Path
+    access: ClusterAccess, kubeconfig: Path
 ) -> None:
     with operating(access, HOME) as operator:
         until(lambda: operator.election.is_leader)
@@ -122,7 +122,7 @@ def test_the_chosen_context_is_marked_and_an_operator_elsewhere_is_seen_to_lead(
         assert "elsewhere, leading" in chosen
 
 
-def test_a_cluster_in_which_all_is_well_but_nobody_leads(access: Access, kubeconfig: Path) -> None:
+def test_a_cluster_in_which_all_is_well_but_nobody_leads(access: ClusterAccess, kubeconfig: Path) -> None:
     found = findings(kubeconfig, "here", 1)
     assert {what for what, each in found.items() if not each["ok"]} == {"operator"}
     assert found["operator"]["remedy"].startswith("fairlead install --image-to REGISTRY/NAME --context here")
@@ -136,7 +136,7 @@ def test_a_cluster_in_which_all_is_well_but_nobody_leads(access: Access, kubecon
 
 
 def test_operators_that_lead_beside_each_other_are_named(
-    plane: ControlPlane, access: Access, kubeconfig: Path, namespace: str
+    plane: ControlPlane, access: ClusterAccess, kubeconfig: Path, namespace: str
 ) -> None:
     renewed = time.strftime("%Y-%m-%dT%H:%M:%S.000000Z", time.gmtime())
     other = {
@@ -166,7 +166,7 @@ def test_operators_that_lead_beside_each_other_are_named(
 
 
 def test_kinds_of_another_version_are_told_with_what_renews_them(
-    plane: ControlPlane, access: Access, kubeconfig: Path
+    plane: ControlPlane, access: ClusterAccess, kubeconfig: Path
 ) -> None:
     assert "as version" in findings(kubeconfig, "here", 1)["kinds"]["says"]
     path = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/pools.fairlead.dev"
@@ -184,7 +184,7 @@ def test_kinds_of_another_version_are_told_with_what_renews_them(
 
 
 def test_who_lacks_rights_is_told_for_each_command_and_what_gives_them(
-    access: Access, kubeconfig: Path, namespace: str
+    access: ClusterAccess, kubeconfig: Path, namespace: str
 ) -> None:
     found = findings(kubeconfig, "nobody", 1)
     rights = found["rights"]
@@ -197,14 +197,14 @@ def test_who_lacks_rights_is_told_for_each_command_and_what_gives_them(
     assert found["kinds"]["ok"]  # served, whoever asks
 
 
-def test_a_cluster_that_does_not_answer_is_told_and_nothing_else(access: Access, kubeconfig: Path) -> None:
+def test_a_cluster_that_does_not_answer_is_told_and_nothing_else(access: ClusterAccess, kubeconfig: Path) -> None:
     found = findings(kubeconfig, "gone", 1)
     assert list(found) == ["reachable"]
     assert "does not answer" in found["reachable"]["says"]
 
 
 def test_engines_autoscalers_and_silent_gpus_are_found(
-    plane: ControlPlane, access: Access, kubeconfig: Path, namespace: str
+    plane: ControlPlane, access: ClusterAccess, kubeconfig: Path, namespace: str
 ) -> None:
     kinds = [("kueue.x-k8s.io", "Workload"), ("ray.io", "RayJob"), ("karpenter.sh", "NodePool")]
     for group, kind in kinds:

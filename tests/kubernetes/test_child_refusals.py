@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from fairlead.cluster.kubernetes.api.client import ApiError, Client
-from fairlead.cluster.kubernetes.api.config import Access
+from fairlead.cluster.kubernetes.api.config import ClusterAccess
 from fairlead.cluster.kubernetes.api.credentials import Anonymous
 from fairlead.cluster.kubernetes.informers.informers import Informers
 from fairlead.cluster.kubernetes.operator import write_pool
-from fairlead.cluster.kubernetes.operator.cluster import KubernetesCluster, Refusal
+from fairlead.cluster.kubernetes.operator.cluster import KubernetesCluster, RefusedWrite
 from fairlead.cluster.kubernetes.operator.events.event_recorder import api_refusal_of, refusal_of
 from fairlead.cluster.kubernetes.workloads.run_record import read_workload
 from fairlead.cluster.preflight import NO_POPULATION
@@ -43,7 +43,7 @@ RUN = an_object("Training", "other", {"run": "train"})
 @pytest.fixture
 def cluster(monkeypatch: pytest.MonkeyPatch) -> KubernetesCluster:
     """One whose API server takes any status, but no new object."""
-    client = Client(Access(context="none", server="http://127.0.0.1:9", credentials=Anonymous()))
+    client = Client(ClusterAccess(context="none", server="http://127.0.0.1:9", credentials=Anonymous()))
     view = Informers(client)
     view.parents["Sweep"].put(SWEEP)
     view.trainings.put(RUN)
@@ -119,7 +119,7 @@ def test_a_status_that_is_refused_holds_up_its_own_workload_alone_and_is_told_on
     )
     assert cluster.apply(plan) == (False, True)
     ((found, what, said),) = cluster.take_refusals()
-    assert (found.name, what) == ("rates", Refusal.STATUS)
+    assert (found.name, what) == ("rates", RefusedWrite.STATUS)
     assert "denied the request" in said
     assert cluster.apply(plan)[0] is False
     assert cluster.take_refusals() == []
@@ -169,7 +169,7 @@ def test_a_status_that_cannot_be_written_defers_its_own_workload_and_is_told_whe
         until(lambda: not cluster.snapshot().deferred)
         assert cluster.apply(Plan(changes=changed[:1])) == (False,)
     ((found, what, said),) = cluster.take_refusals()
-    assert (found.name, what) == ("rates", Refusal.STATUS)
+    assert (found.name, what) == ("rates", RefusedWrite.STATUS)
     assert "dial tcp" in said
 
 

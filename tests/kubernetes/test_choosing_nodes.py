@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from fairlead.cluster.kubernetes.api.config import Access
+from fairlead.cluster.kubernetes.api.config import ClusterAccess
 from fairlead.cluster.kubernetes.system_namespaces import SystemNamespaces
 from fairlead.cluster.kubernetes.workloads.workload_api import WorkloadApi
 from fairlead.specs.overlay import overlay
@@ -63,7 +63,7 @@ SPOT_TAINTS = [
 @pytest.mark.slow
 @pytest.mark.parametrize("taint", first_of(SPOT_TAINTS), ids=lambda taint: str(taint["key"]))
 def test_spot_nodes_of_every_provider_take_runs_that_allow_spot_and_no_others(
-    access: Access, cluster: WorkloadApi, plane: ControlPlane, namespace: str, nodes: list[str],
+    access: ClusterAccess, cluster: WorkloadApi, plane: ControlPlane, namespace: str, nodes: list[str],
     taint: dict[str, str],
 ) -> None:  # fmt: skip
     gpu = {"key": "nvidia.com/gpu", "value": "present", "effect": "NoSchedule"}
@@ -84,7 +84,7 @@ def test_spot_nodes_of_every_provider_take_runs_that_allow_spot_and_no_others(
     first_of([("eks.amazonaws.com/capacityType", "SPOT"), ("cloud.google.com/gke-provisioning", "spot")]),
 )
 def test_a_spot_node_without_a_taint_takes_only_runs_that_allow_spot(
-    access: Access, cluster: WorkloadApi, plane: ControlPlane, namespace: str, nodes: list[str], key: str,
+    access: ClusterAccess, cluster: WorkloadApi, plane: ControlPlane, namespace: str, nodes: list[str], key: str,
     value: str,
 ) -> None:  # fmt: skip
     nodes += add_nodes(plane, 1, prefix=f"spot-{namespace}", model=MODEL, gpus=1, labels={key: value})
@@ -101,7 +101,7 @@ def test_a_spot_node_without_a_taint_takes_only_runs_that_allow_spot(
 
 @pytest.mark.slow
 def test_a_node_selector_tolerations_and_affinity_laid_over_a_pod_choose_its_node(
-    access: Access, cluster: WorkloadApi, plane: ControlPlane, namespace: str, nodes: list[str]
+    access: ClusterAccess, cluster: WorkloadApi, plane: ControlPlane, namespace: str, nodes: list[str]
 ) -> None:
     taint = {"key": "team", "value": "vision", "effect": "NoSchedule"}
     for name, labels in (("a", {"disk": "slow"}), ("b", {"disk": "fast", "rack": "7"}), ("c", {"disk": "fast"})):
@@ -133,7 +133,7 @@ def test_a_node_selector_tolerations_and_affinity_laid_over_a_pod_choose_its_nod
     ids=["mig", "time-slices"],
 )
 def test_a_share_of_a_gpu_is_placed_as_the_part_that_the_node_hands_out(
-    access: Access, cluster: WorkloadApi, plane: ControlPlane, namespace: str, nodes: list[str],
+    access: ClusterAccess, cluster: WorkloadApi, plane: ControlPlane, namespace: str, nodes: list[str],
     resource: str, labels: dict[str, str], asked: GpuRequest, parts: str,
 ) -> None:  # fmt: skip
     nodes += add_nodes(
@@ -156,7 +156,7 @@ def test_a_share_of_a_gpu_is_placed_as_the_part_that_the_node_hands_out(
 
 
 def test_what_a_daemonset_will_take_of_a_node_is_not_given_away(
-    access: Access, cluster: WorkloadApi, plane: ControlPlane, namespace: str, nodes: list[str]
+    access: ClusterAccess, cluster: WorkloadApi, plane: ControlPlane, namespace: str, nodes: list[str]
 ) -> None:
     nodes += add_nodes(plane, 1, prefix=f"new-{namespace}", model=MODEL, gpus=1, cpu="8")
     ready(plane, nodes)
@@ -174,7 +174,7 @@ def test_what_a_daemonset_will_take_of_a_node_is_not_given_away(
 
 
 def test_a_daemonset_of_a_tenant_takes_nothing_of_a_node_before_its_pods_do(
-    access: Access, cluster: WorkloadApi, plane: ControlPlane, namespace: str, nodes: list[str]
+    access: ClusterAccess, cluster: WorkloadApi, plane: ControlPlane, namespace: str, nodes: list[str]
 ) -> None:
     nodes += add_nodes(plane, 1, prefix=f"new-{namespace}", model=MODEL, gpus=1, cpu="8")
     ready(plane, nodes)
@@ -214,7 +214,7 @@ def daemonset(selector: dict[str, str], **pod: Any) -> dict[str, Any]:
     ],
 )
 def test_a_gang_on_a_node_that_is_about_to_go_is_told_and_starts_elsewhere(
-    access: Access, cluster: WorkloadApi, plane: ControlPlane, namespace: str, nodes: list[str], key: str
+    access: ClusterAccess, cluster: WorkloadApi, plane: ControlPlane, namespace: str, nodes: list[str], key: str
 ) -> None:
     nodes += add_nodes(plane, 3, prefix=f"going-{namespace}", model=MODEL, gpus=1)
     ready(plane, nodes)

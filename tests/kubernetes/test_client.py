@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from fairlead.cluster.kubernetes.api.client import ApiError, Unreachable
-from fairlead.cluster.kubernetes.api.pacing import Pace
+from fairlead.cluster.kubernetes.api.pacing import RateLimiter
 from fairlead.cluster.kubernetes.operator.request_dispatch import Dispatcher
 from tests.kubernetes.loopback import Answering, FaultyProxy, LoseAnswer, Object, Refuse, Stall, client_of, serving
 
@@ -153,7 +153,7 @@ def test_pages_are_followed_to_the_end() -> None:
 
 
 def test_pace_lets_a_burst_through_and_then_keeps_its_rate() -> None:
-    pace = Pace(per_second=50.0, burst=10)
+    pace = RateLimiter(per_second=50.0, burst=10)
     begun = time.monotonic()
     for _ in range(10):
         pace.wait()

@@ -11,14 +11,14 @@ from typing import Any
 import pytest
 
 from fairlead.cluster.kubernetes.api.client import ApiError, Client, Limits
-from fairlead.cluster.kubernetes.api.config import Access, load_access
+from fairlead.cluster.kubernetes.api.config import ClusterAccess, load_access
 from fairlead.cluster.kubernetes.api.objects import PodObject
 from fairlead.cluster.kubernetes.informers.informers import PODS, Informers
 from fairlead.cluster.kubernetes.kinds import objects_path, workload_kinds
 from fairlead.cluster.kubernetes.manifests.pods import PodSettings
 from fairlead.cluster.kubernetes.manifests.runtime_bundle import bundle_name
 from fairlead.cluster.kubernetes.operator.cluster import KubernetesCluster
-from fairlead.cluster.kubernetes.operator.pods.pod_agent import Agent
+from fairlead.cluster.kubernetes.operator.pods.pod_agent import PodAgent
 from fairlead.cluster.port import LogLine
 from fairlead.specs.overlay import overlay
 from fairlead.specs.resources import Resources
@@ -43,7 +43,7 @@ class KubernetesHarness:
 
     moment_s = 1.5
 
-    def __init__(self, access: Access) -> None:
+    def __init__(self, access: ClusterAccess) -> None:
         self._access = access
         self._starts: dict[str, set[str]] = {}
         self._begin()
@@ -133,7 +133,7 @@ class KubernetesHarness:
         self._view.start()
         self._cluster = KubernetesCluster(self._client, view=self._view)
         settings = PodSettings(runtime=bundle_name())
-        self._agent = Agent(self._cluster, settings, num_threads=4)
+        self._agent = PodAgent(self._cluster, settings, num_threads=4)
 
     def _note(self, _: PodObject | None, pod: PodObject | None) -> None:
         if pod is not None and pod.started_at is not None:
@@ -146,7 +146,7 @@ def uid_of(pod: PodObject) -> str:
 
 
 @pytest.fixture(scope="module")
-def prepared(plane: ControlPlane) -> Access:
+def prepared(plane: ControlPlane) -> ClusterAccess:
     """What the contract needs beside the kinds."""
     add_nodes(plane, NUM_NODES, prefix="contract", gpus=0)
     for name in ("vision", "speech"):
@@ -156,7 +156,7 @@ def prepared(plane: ControlPlane) -> Access:
 
 
 @pytest.fixture
-def harness(prepared: Access) -> Iterator[KubernetesHarness]:
+def harness(prepared: ClusterAccess) -> Iterator[KubernetesHarness]:
     harness = KubernetesHarness(prepared)
     yield harness
     harness.clean()
@@ -176,7 +176,7 @@ class TestKubernetesCluster(ClusterContract):
 
 
 @pytest.fixture(scope="module")
-def related(prepared: Access, plane: ControlPlane) -> Access:
+def related(prepared: ClusterAccess, plane: ControlPlane) -> ClusterAccess:
     """With the toy kind, as any other that is added."""
     with pytest.MonkeyPatch.context() as patch, know_relays(patch):
         teach_kinds(plane)
@@ -189,7 +189,7 @@ class TestKubernetesFamilies(FamilyContract):
     makes_uids = True
 
     @pytest.fixture
-    def harness(self, related: Access, relays: None) -> Iterator[KubernetesHarness]:
+    def harness(self, related: ClusterAccess, relays: None) -> Iterator[KubernetesHarness]:
         harness = KubernetesHarness(related)
         yield harness
         harness.clean()

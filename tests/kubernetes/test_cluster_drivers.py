@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from fairlead.cluster.kubernetes.client.cluster_inventory import Found, look_around
+from fairlead.cluster.kubernetes.client.cluster_inventory import Inventory, look_around
 from fairlead.cluster.kubernetes.devices import driver_of
 
 NEW, OLD = "nvidia.com/cuda.driver-version", "nvidia.com/cuda.driver"
@@ -43,7 +43,7 @@ def test_doctor_says_which_driver_each_pool_has_and_which_cuda_it_runs() -> None
         a_node("cpu-0", {}, gpus=0),
         a_node("amd-0", {}, resource="amd.com/gpu"),
     ]
-    findings = look_around(Found(apis=frozenset(), nodes=nodes, controllers=(), storage_classes=()))
+    findings = look_around(Inventory(apis=frozenset(), nodes=nodes, controllers=(), storage_classes=()))
     (drivers,) = (finding for finding in findings if finding.what == "drivers")
     assert drivers.ok
     assert drivers.says == (
@@ -54,5 +54,5 @@ def test_doctor_says_which_driver_each_pool_has_and_which_cuda_it_runs() -> None
 
 def test_a_cluster_without_nvidias_gpus_says_nothing_of_drivers() -> None:
     nodes = [a_node("amd-0", {}, resource="amd.com/gpu")]
-    findings = look_around(Found(apis=frozenset(), nodes=nodes, controllers=(), storage_classes=()))
+    findings = look_around(Inventory(apis=frozenset(), nodes=nodes, controllers=(), storage_classes=()))
     assert "drivers" not in {finding.what for finding in findings}

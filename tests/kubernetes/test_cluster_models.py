@@ -19,7 +19,7 @@ from fairlead.control.cluster_models import FOLDER, fetched
 from fairlead.errors import Conflict
 from fairlead.runtime.checkpoint.manifest import MANIFEST, FileFacts, Manifest
 from fairlead.runtime.checkpoint.store import step_name
-from fairlead.state.models import Content, ModelVersion
+from fairlead.state.models import ModelContent, ModelVersion
 from tests.kubernetes.test_accepted import applied
 from tests.kubernetes.test_faces import Answer, Desk, a_desk
 from tests.kubernetes.testcluster.control_plane import ControlPlane
@@ -93,7 +93,13 @@ def team(plane: ControlPlane, namespace: str, tmp_path: Path, s3: S3) -> Iterato
 
 
 def a_version(**changes: Any) -> ModelVersion:
-    given = {"name": "churn", "digest": "a", "content": Content.CHECKPOINT, "size_bytes": 1, "place": f"{BUCKET}/a"}
+    given = {
+        "name": "churn",
+        "digest": "a",
+        "content": ModelContent.CHECKPOINT,
+        "size_bytes": 1,
+        "place": f"{BUCKET}/a",
+    }
     return ModelVersion(**{"version": 0, "created_at": 1.0, **given, **changes})
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
-from fairlead.cluster.kubernetes.api.config import Access, contexts, find_access
+from fairlead.cluster.kubernetes.api.config import ClusterAccess, contexts, find_access
 from fairlead.cluster.kubernetes.api.credentials import ExecPlugin
 from fairlead.errors import ClusterError
 
@@ -29,7 +29,7 @@ def write(path: Path, *, name: str = "one", user: dict[str, Any] | None = None, 
     return path
 
 
-def find(*files: Path, context: str | None = None) -> Access:
+def find(*files: Path, context: str | None = None) -> ClusterAccess:
     return find_access(context=context, environ={"KUBECONFIG": ":".join(map(str, files)), "HOME": "/nowhere"})
 
 

@@ -11,9 +11,9 @@ import pytest
 from fairlead.cluster.kubernetes.client.published_costs import PublishedCosts
 from fairlead.cluster.kubernetes.manifests import cost_objects
 from fairlead.cluster.kubernetes.manifests.cost_objects import WHOLE, DayCosts, of_team, read_costs, render_costs
-from fairlead.cluster.ledger_tables import Grouping
+from fairlead.cluster.ledger_tables import CostGrouping
 from fairlead.errors import NotFound
-from fairlead.ledger.bills import Line
+from fairlead.ledger.bills import BillLine
 from fairlead.ledger.usage import Holder, Use
 
 DAY = 20_000
@@ -23,25 +23,25 @@ NUM_RUNS, NUM_NODES = 1_500, 40
 
 def a_day_of_sweeps() -> DayCosts:
     rng = random.Random(18)
-    lines: list[Line[Holder | None]] = []
+    lines: list[BillLine[Holder | None]] = []
     for number in range(NUM_RUNS):
         uid = str(uuid.UUID(int=rng.getrandbits(128)))
         team = f"team-{number % 3}"
         run = Holder(uid=uid, run=f"rates-{number}", team=team, model=f"rates-{number}", project="search", user="ann")
         node, microusd = f"node-{number % NUM_NODES}", rng.randrange(1, 10**7)
         lines += [
-            Line(node=node, key=run, use=use, microusd=microusd, unit_ms=rng.randrange(1, 10**12))
+            BillLine(node=node, key=run, use=use, microusd=microusd, unit_ms=rng.randrange(1, 10**12))
             for use in (Use.STARTING, Use.PRODUCTIVE)
         ]
     lines += [
-        Line(node=f"node-{number}", key=None, use=Use.IDLE, microusd=10**9 + number, unit_ms=10**12)
+        BillLine(node=f"node-{number}", key=None, use=Use.IDLE, microusd=10**9 + number, unit_ms=10**12)
         for number in range(NUM_NODES)
     ]
     pools = {f"node-{number}": f"pool-{number % 2}" for number in range(NUM_NODES)}
     return DayCosts(day=DAY, at=DAY * 86_400.0 + 1, lines=tuple(lines), pools=pools)
 
 
-def sums(costs: DayCosts, of: Callable[[Line[Holder | None]], object]) -> dict[object, tuple[int, int]]:
+def sums(costs: DayCosts, of: Callable[[BillLine[Holder | None]], object]) -> dict[object, tuple[int, int]]:
     found: defaultdict[object, tuple[int, int]] = defaultdict(lambda: (0, 0))
     for line in costs.lines:
         microusd, unit_ms = found[of(line)]
@@ -72,7 +72,7 @@ def test_of_more_runs_than_fit_the_cheapest_are_one_row_and_every_sum_is_the_sam
     )
     spent = sums(costs, lambda line: line.key)
     assert min(spent[run] for run in kept)[0] >= max(spent[run] for run in before - kept)[0]
-    rows = PublishedCosts(days=(read,), team=None).statement(Grouping.RUN).lines
+    rows = PublishedCosts(days=(read,), team=None).statement(CostGrouping.RUN).lines
     assert len({line.key for line in rows}) == len(after) + 1
 
 

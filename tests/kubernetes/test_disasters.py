@@ -14,7 +14,7 @@ import pytest
 import trustme
 
 from fairlead.cluster.kubernetes.api.client import ApiError
-from fairlead.cluster.kubernetes.api.config import Access
+from fairlead.cluster.kubernetes.api.config import ClusterAccess
 from fairlead.cluster.kubernetes.workloads.workload_api import WorkloadApi
 from fairlead.state.reasons import Code
 from fairlead.state.snapshot import Phase
@@ -38,7 +38,7 @@ def last_failure(cluster: WorkloadApi, namespace: str) -> str:
 
 @pytest.mark.slow
 def test_a_node_that_vanishes_takes_the_gang_to_another(
-    access: Access, cluster: WorkloadApi, namespace: str, plane: ControlPlane
+    access: ClusterAccess, cluster: WorkloadApi, namespace: str, plane: ControlPlane
 ) -> None:
     client = cluster.client
     add_nodes(plane, 1, prefix="a-mortal", gpus=GPUS)
@@ -62,7 +62,7 @@ def test_a_node_that_vanishes_takes_the_gang_to_another(
 
 @pytest.mark.slow
 def test_a_preempted_pod_says_who_took_its_place_and_the_gang_comes_back(
-    access: Access, cluster: WorkloadApi, namespace: str
+    access: ClusterAccess, cluster: WorkloadApi, namespace: str
 ) -> None:
     client = cluster.client
     name = f"urgent-{namespace}"
@@ -86,7 +86,7 @@ def test_a_preempted_pod_says_who_took_its_place_and_the_gang_comes_back(
 
 
 def test_a_pod_that_its_node_evicts_says_what_it_ran_short_of(
-    access: Access, cluster: WorkloadApi, namespace: str
+    access: ClusterAccess, cluster: WorkloadApi, namespace: str
 ) -> None:
     cluster.submit(gang(namespace))
     with operating(access, namespace):
@@ -100,7 +100,7 @@ def test_a_pod_that_its_node_evicts_says_what_it_ran_short_of(
 
 
 def test_a_webhook_that_denies_a_pod_fails_the_run_with_its_words(
-    access: Access, cluster: WorkloadApi, namespace: str
+    access: ClusterAccess, cluster: WorkloadApi, namespace: str
 ) -> None:
     with denying(cluster, namespace, "no GPUs on Fridays"):
         cluster.submit(gang(namespace))
@@ -112,7 +112,7 @@ def test_a_webhook_that_denies_a_pod_fails_the_run_with_its_words(
 
 
 def test_a_webhook_that_denies_what_pods_need_beside_themselves_fails_the_run_with_its_words(
-    access: Access, cluster: WorkloadApi, namespace: str
+    access: ClusterAccess, cluster: WorkloadApi, namespace: str
 ) -> None:
     with denying(cluster, namespace, "no Services here", what="services"):
         cluster.submit(gang(namespace))
@@ -123,7 +123,7 @@ def test_a_webhook_that_denies_what_pods_need_beside_themselves_fails_the_run_wi
 
 
 def test_an_admission_policy_that_denies_a_pod_is_told_by_its_name(
-    access: Access, cluster: WorkloadApi, namespace: str
+    access: ClusterAccess, cluster: WorkloadApi, namespace: str
 ) -> None:
     rule = {"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["pods"]}
     here = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": namespace}}, "resourceRules": [rule]}
@@ -156,7 +156,7 @@ def test_an_admission_policy_that_denies_a_pod_is_told_by_its_name(
 
 @pytest.mark.slow
 def test_a_webhook_that_cannot_be_asked_is_told_and_the_run_goes_on_when_it_is_back(
-    access: Access, cluster: WorkloadApi, namespace: str
+    access: ClusterAccess, cluster: WorkloadApi, namespace: str
 ) -> None:
     cluster.submit(gang(namespace))
     nobody = "https://127.0.0.1:9/"
@@ -231,7 +231,7 @@ def answering(authority: trustme.CA, why: str) -> Iterator[str]:
 
 @pytest.mark.slow
 def test_a_namespace_that_is_deleted_goes_with_its_runs_and_nothing_is_created_again(
-    access: Access, cluster: WorkloadApi, namespace: str, plane: ControlPlane
+    access: ClusterAccess, cluster: WorkloadApi, namespace: str, plane: ControlPlane
 ) -> None:
     doomed = f"{namespace}-doomed"
     plane.request("POST", "/api/v1/namespaces", {"metadata": {"name": doomed}})

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from fairlead.cluster.kubernetes.api.client import ApiError
-from fairlead.cluster.kubernetes.api.config import Access
+from fairlead.cluster.kubernetes.api.config import ClusterAccess
 from fairlead.cluster.kubernetes.client.user_client import UserClient
 from fairlead.cluster.kubernetes.workloads.workload_api import WorkloadApi
 from fairlead.control.updates import carry_out, plan_update
@@ -47,7 +47,7 @@ def pods_env(cluster: WorkloadApi, spec: Training, name: str) -> dict[str, str]:
 
 
 def test_a_failed_run_that_was_edited_goes_on_with_the_new_spec(
-    access: Access, cluster: WorkloadApi, namespace: str
+    access: ClusterAccess, cluster: WorkloadApi, namespace: str
 ) -> None:
     spec = gang(namespace, nodes=1, run="0.2s", exit_code="1")
     with operating(access, namespace):
@@ -67,7 +67,9 @@ def test_a_failed_run_that_was_edited_goes_on_with_the_new_spec(
 
 
 @pytest.mark.slow
-def test_an_edit_alone_is_told_and_survives_the_operator(access: Access, cluster: WorkloadApi, namespace: str) -> None:
+def test_an_edit_alone_is_told_and_survives_the_operator(
+    access: ClusterAccess, cluster: WorkloadApi, namespace: str
+) -> None:
     spec = gang(namespace, nodes=1)
     with operating(access, namespace):
         cluster.submit(spec)
@@ -85,7 +87,9 @@ def test_an_edit_alone_is_told_and_survives_the_operator(access: Access, cluster
     assert told_of_changes(cluster, uid) == ["priority: 0 -> 7"]
 
 
-def test_a_running_run_is_not_edited_and_kubectl_says_why(access: Access, cluster: WorkloadApi, namespace: str) -> None:
+def test_a_running_run_is_not_edited_and_kubectl_says_why(
+    access: ClusterAccess, cluster: WorkloadApi, namespace: str
+) -> None:
     spec = gang(namespace, nodes=1)
     with operating(access, namespace):
         cluster.submit(spec)
@@ -99,7 +103,7 @@ def test_a_running_run_is_not_edited_and_kubectl_says_why(access: Access, cluste
 
 @pytest.mark.slow
 def test_a_wish_that_there_is_not_changes_nothing_and_is_told_once(
-    access: Access, cluster: WorkloadApi, namespace: str
+    access: ClusterAccess, cluster: WorkloadApi, namespace: str
 ) -> None:
     spec = gang(namespace, nodes=1)
     with operating(access, namespace):
@@ -118,7 +122,7 @@ def test_a_wish_that_there_is_not_changes_nothing_and_is_told_once(
 
 
 def test_a_waiting_gang_that_is_edited_is_placed_by_the_new_spec(
-    access: Access, cluster: WorkloadApi, namespace: str
+    access: ClusterAccess, cluster: WorkloadApi, namespace: str
 ) -> None:
     spec = gang(namespace, nodes=3)
     with operating(access, namespace):
@@ -131,7 +135,7 @@ def test_a_waiting_gang_that_is_edited_is_placed_by_the_new_spec(
         assert live_pods(cluster, namespace) == ["first-0-0", "train-0-0"]
 
 
-def test_a_person_changes_a_run_with_the_command(access: Access, cluster: WorkloadApi, namespace: str) -> None:
+def test_a_person_changes_a_run_with_the_command(access: ClusterAccess, cluster: WorkloadApi, namespace: str) -> None:
     desk = UserClient(cluster.client, namespace=namespace)
     spec = gang(namespace, nodes=1, run="0.2s", exit_code="1")
     with operating(access, namespace):

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from fairlead.cluster.kubernetes import names
-from fairlead.cluster.kubernetes.client.cluster_inventory import Found, look_around
+from fairlead.cluster.kubernetes.client.cluster_inventory import Inventory, look_around
 from fairlead.cluster.kubernetes.devices import DeviceResource
 from fairlead.cluster.kubernetes.engines.endpoint_port import GIVEN, Handover, Version, rendered
 from fairlead.cluster.kubernetes.engines.table import driver_of
@@ -16,7 +16,7 @@ from fairlead.specs.endpoint_engines import EndpointEngine
 from fairlead.specs.formats.reading import parse
 from fairlead.specs.formats.serialization import to_json
 from fairlead.specs.serving import Serving
-from fairlead.state.endpoint_detail import Revision, ServingDetail, Trial
+from fairlead.state.endpoint_detail import CanaryTrial, Revision, ServingDetail
 from fairlead.state.snapshot import Workload
 from tests.kubernetes.builders import UID, a_workload
 
@@ -162,7 +162,7 @@ def test_knative_scales_by_requests_in_flight_and_names_a_revision_by_all_that_i
 def test_knative_divides_requests_between_a_canary_and_the_revision_before_it() -> None:
     old, new = spec("knative", canary="{steps: [10%]}"), spec("knative", canary="{steps: [10%]}", run="other")
     told = [Revision(number=n, spec=to_json(each), replica="", created_at=0.0) for n, each in enumerate((old, new), 1)]
-    trial = Trial(name="r2", old=1, began_at=0.0, rules="")
+    trial = CanaryTrial(name="r2", old=1, began_at=0.0, rules="")
     endpoint = an_endpoint(new)
     before = replace(endpoint.status, detail=ServingDetail(revisions=(told[0],), asked=1, target=1))
     detail = ServingDetail(revisions=tuple(told), asked=2, target=2, serving=1, canary=trial)
@@ -344,7 +344,7 @@ def test_what_an_engine_would_not_honour_is_refused(engine: str, changes: dict[s
 
 def test_doctor_names_the_engines_of_endpoints() -> None:
     apis = frozenset({"serving.kserve.io/v1beta1", "serving.knative.dev/v1", "machinelearning.seldon.io/v1"})
-    found = Found(nodes=(), apis=apis, controllers=(), storage_classes=())
+    found = Inventory(nodes=(), apis=apis, controllers=(), storage_classes=())
     says = next(each.says for each in look_around(found) if each.what == "engines")
     assert "`engine: kserve`" in says
     assert "`engine: knative`" in says

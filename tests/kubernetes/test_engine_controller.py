@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from fairlead.cluster.kubernetes.api.client import ApiError
-from fairlead.cluster.kubernetes.api.config import Access
+from fairlead.cluster.kubernetes.api.config import ClusterAccess
 from fairlead.cluster.kubernetes.engines.table import driver_of, path_of
 from fairlead.cluster.kubernetes.manifests.spec_objects import write_object
 from fairlead.cluster.kubernetes.workloads.workload_api import WorkloadApi
@@ -65,7 +65,7 @@ DONE = {
 # Before the kinds are there.
 @pytest.mark.slow
 def test_a_cluster_without_the_engine_ends_the_run_with_what_to_do(
-    access: Access, cluster: WorkloadApi, namespace: str
+    access: ClusterAccess, cluster: WorkloadApi, namespace: str
 ) -> None:
     cluster.submit(handed(namespace, Engine.VOLCANO))
     with operating(access, namespace):
@@ -81,7 +81,7 @@ def test_a_cluster_without_the_engine_ends_the_run_with_what_to_do(
 @pytest.mark.usefixtures("kinds")
 @pytest.mark.parametrize("engine", [each for each in Engine if each is not Engine.KUEUE])
 def test_each_start_is_one_object_whose_words_and_end_are_the_runs(
-    access: Access, cluster: WorkloadApi, namespace: str, engine: Engine
+    access: ClusterAccess, cluster: WorkloadApi, namespace: str, engine: Engine
 ) -> None:
     driver = driver_of(engine)
     place = path_of(driver, namespace)
@@ -104,7 +104,7 @@ def test_each_start_is_one_object_whose_words_and_end_are_the_runs(
 @pytest.mark.slow
 @pytest.mark.usefixtures("kinds")
 def test_an_operator_that_is_killed_at_any_moment_leaves_one_object(
-    access: Access, cluster: WorkloadApi, namespace: str
+    access: ClusterAccess, cluster: WorkloadApi, namespace: str
 ) -> None:
     place = path_of(driver_of(Engine.JOBSET), namespace)
     cluster.submit(handed(namespace, Engine.JOBSET))
@@ -118,7 +118,7 @@ def test_an_operator_that_is_killed_at_any_moment_leaves_one_object(
 
 @pytest.mark.usefixtures("kinds")
 def test_an_object_that_somebody_deletes_is_followed_by_another_and_never_two_at_once(
-    access: Access, cluster: WorkloadApi, namespace: str
+    access: ClusterAccess, cluster: WorkloadApi, namespace: str
 ) -> None:
     place = path_of(driver_of(Engine.JOBSET), namespace)
     cluster.submit(handed(namespace, Engine.JOBSET))
@@ -133,7 +133,7 @@ def test_an_object_that_somebody_deletes_is_followed_by_another_and_never_two_at
 
 @pytest.mark.usefixtures("kinds")
 def test_somebody_elses_object_of_the_name_is_left_alone_and_told_of(
-    access: Access, cluster: WorkloadApi, namespace: str
+    access: ClusterAccess, cluster: WorkloadApi, namespace: str
 ) -> None:
     driver = driver_of(Engine.JOBSET)
     theirs = {"apiVersion": driver.api, "kind": driver.kind, "metadata": {"name": "train-0"}}
@@ -145,7 +145,9 @@ def test_somebody_elses_object_of_the_name_is_left_alone_and_told_of(
 
 
 @pytest.mark.usefixtures("kinds")
-def test_kueues_words_are_the_reason_while_it_waits(access: Access, cluster: WorkloadApi, namespace: str) -> None:
+def test_kueues_words_are_the_reason_while_it_waits(
+    access: ClusterAccess, cluster: WorkloadApi, namespace: str
+) -> None:
     cluster.submit(handed(namespace, Engine.KUEUE))
     with operating(access, namespace):
         until(lambda: "Kueue has not admitted it yet" in reason(cluster, namespace))
@@ -188,7 +190,9 @@ def test_the_api_server_refuses_what_an_engine_cannot_honour(
     assert said in str(refused.value)
 
 
-def test_what_only_the_operator_reads_is_told_by_it(access: Access, cluster: WorkloadApi, namespace: str) -> None:
+def test_what_only_the_operator_reads_is_told_by_it(
+    access: ClusterAccess, cluster: WorkloadApi, namespace: str
+) -> None:
     content = write_object(gang(namespace))
     content["spec"] = {"run": "work", "engine": "jobset", "resources": {"gpu": "0.5"}}
     path = f"/apis/fairlead.dev/v1alpha1/namespaces/{namespace}/trainings"

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from fairlead.cluster.kubernetes import names
-from fairlead.cluster.kubernetes.api.objects import Amounts, PodObject
-from fairlead.cluster.kubernetes.client.cluster_inventory import Found, look_around
+from fairlead.cluster.kubernetes.api.objects import PodObject, ResourceAmounts
+from fairlead.cluster.kubernetes.client.cluster_inventory import Inventory, look_around
 from fairlead.cluster.kubernetes.devices import DeviceResource
 from fairlead.cluster.kubernetes.engines import kueue
-from fairlead.cluster.kubernetes.engines.port import Object, Stage, Submission
+from fairlead.cluster.kubernetes.engines.port import EngineStage, Object, Submission
 from fairlead.cluster.kubernetes.engines.table import driver_of
 from fairlead.cluster.kubernetes.informers.engine_members import absent, explained
 from fairlead.cluster.kubernetes.informers.engine_objects import EngineObject
@@ -163,40 +163,45 @@ def test_mpi_starts_all_ranks_from_a_launcher_without_gpus() -> None:
 @pytest.mark.parametrize(
     ("engine", "content", "stage", "message"),
     [
-        (Engine.JOBSET, {"spec": {"suspend": True}}, Stage.WAITING,
+        (Engine.JOBSET, {"spec": {"suspend": True}}, EngineStage.WAITING,
          "its JobSet is suspended and not admitted yet"),
-        (Engine.JOBSET, {}, Stage.WAITING, "its JobSet has no pods yet; waits for its controller to create them"),
-        (Engine.JOBSET, {"status": {"replicatedJobsStatus": [{"name": "first", "active": 1}]}}, Stage.RUNNING, ""),
-        (Engine.JOBSET, {"status": {"conditions": [{"type": "Completed", "status": "True"}]}}, Stage.SUCCEEDED, ""),
+        (Engine.JOBSET, {}, EngineStage.WAITING, "its JobSet has no pods yet; waits for its controller to create them"),
+        (Engine.JOBSET, {"status": {"replicatedJobsStatus": [{"name": "first", "active": 1}]}},
+         EngineStage.RUNNING, ""),
+        (Engine.JOBSET, {"status": {"conditions": [{"type": "Completed", "status": "True"}]}},
+         EngineStage.SUCCEEDED, ""),
         (Engine.JOBSET, {"status": {"conditions": [{"type": "Failed", "status": "True", "message": "a Job failed."}]}},
-         Stage.FAILED, "its JobSet failed: a Job failed"),
-        (Engine.KUEUE, {"spec": {"suspend": True}}, Stage.WAITING, "Kueue has not admitted it yet"),
-        (Engine.KUEUE, {"spec": {"suspend": False}, "status": {"active": 2}}, Stage.RUNNING, ""),
+         EngineStage.FAILED, "its JobSet failed: a Job failed"),
+        (Engine.KUEUE, {"spec": {"suspend": True}}, EngineStage.WAITING, "Kueue has not admitted it yet"),
+        (Engine.KUEUE, {"spec": {"suspend": False}, "status": {"active": 2}}, EngineStage.RUNNING, ""),
         (Engine.KUEUE, {"status": {"conditions": [{"type": "Failed", "status": "True", "reason": "BackoffLimit"}]}},
-         Stage.FAILED, "its Job failed: BackoffLimit"),
+         EngineStage.FAILED, "its Job failed: BackoffLimit"),
         (Engine.PYTORCHJOB, {"status": {"conditions": [
             {"type": "Running", "status": "False"}, {"type": "Failed", "status": "True", "message": "worker 0"},
-        ]}}, Stage.FAILED, "its PyTorchJob failed: worker 0"),
-        (Engine.TFJOB, {"spec": {"runPolicy": {"suspend": True}}}, Stage.WAITING,
+        ]}}, EngineStage.FAILED, "its PyTorchJob failed: worker 0"),
+        (Engine.TFJOB, {"spec": {"runPolicy": {"suspend": True}}}, EngineStage.WAITING,
          "its TFJob is suspended and not admitted yet"),
-        (Engine.XGBOOSTJOB, {"status": {"conditions": [{"type": "Running", "status": "True"}]}}, Stage.RUNNING, ""),
-        (Engine.MPIJOB, {"status": {"conditions": [{"type": "Succeeded", "status": "True"}]}}, Stage.SUCCEEDED, ""),
+        (Engine.XGBOOSTJOB, {"status": {"conditions": [{"type": "Running", "status": "True"}]}},
+         EngineStage.RUNNING, ""),
+        (Engine.MPIJOB, {"status": {"conditions": [{"type": "Succeeded", "status": "True"}]}},
+         EngineStage.SUCCEEDED, ""),
         (Engine.KUBEFLOW_TRAINER, {"status": {"conditions": [{"type": "Complete", "status": "True"}]}},
-         Stage.SUCCEEDED, ""),
-        (Engine.RAYJOB, {"status": {"jobDeploymentStatus": "Initializing"}}, Stage.WAITING,
+         EngineStage.SUCCEEDED, ""),
+        (Engine.RAYJOB, {"status": {"jobDeploymentStatus": "Initializing"}}, EngineStage.WAITING,
          "its Ray cluster is Initializing"),
-        (Engine.RAYJOB, {"status": {"jobStatus": "RUNNING", "jobDeploymentStatus": "Running"}}, Stage.RUNNING, ""),
-        (Engine.RAYJOB, {"status": {"jobStatus": "FAILED", "message": "exit code 1"}}, Stage.FAILED,
+        (Engine.RAYJOB, {"status": {"jobStatus": "RUNNING", "jobDeploymentStatus": "Running"}},
+         EngineStage.RUNNING, ""),
+        (Engine.RAYJOB, {"status": {"jobStatus": "FAILED", "message": "exit code 1"}}, EngineStage.FAILED,
          "its RayJob failed: exit code 1"),
-        (Engine.RAYJOB, {"status": {"jobStatus": "SUCCEEDED"}}, Stage.SUCCEEDED, ""),
-        (Engine.VOLCANO, {"spec": {"queue": "a"}, "status": {"state": {"phase": "Pending"}}}, Stage.WAITING,
+        (Engine.RAYJOB, {"status": {"jobStatus": "SUCCEEDED"}}, EngineStage.SUCCEEDED, ""),
+        (Engine.VOLCANO, {"spec": {"queue": "a"}, "status": {"state": {"phase": "Pending"}}}, EngineStage.WAITING,
          "its Volcano Job in queue a is Pending"),
-        (Engine.VOLCANO, {"status": {"state": {"phase": "Running"}}}, Stage.RUNNING, ""),
-        (Engine.VOLCANO, {"status": {"state": {"phase": "Aborted", "reason": "PodFailed"}}}, Stage.FAILED,
+        (Engine.VOLCANO, {"status": {"state": {"phase": "Running"}}}, EngineStage.RUNNING, ""),
+        (Engine.VOLCANO, {"status": {"state": {"phase": "Aborted", "reason": "PodFailed"}}}, EngineStage.FAILED,
          "its Volcano Job is Aborted: PodFailed"),
     ],
 )  # fmt: skip
-def test_a_status_reads_in_our_words(engine: Engine, content: Object, stage: Stage, message: str) -> None:
+def test_a_status_reads_in_our_words(engine: Engine, content: Object, stage: EngineStage, message: str) -> None:
     found = driver_of(engine).observe(content)
     assert (found.stage, found.message) == (stage, message)
 
@@ -318,7 +323,7 @@ def test_the_local_cluster_refuses_an_engine_and_says_what_helps() -> None:
 def test_doctor_says_which_engines_a_cluster_has() -> None:
     apis = frozenset({"jobset.x-k8s.io/v1alpha2", "kubeflow.org/v1"})
     findings = {
-        each.what: each.says for each in look_around(Found(apis=apis, nodes=(), controllers=(), storage_classes=()))
+        each.what: each.says for each in look_around(Inventory(apis=apis, nodes=(), controllers=(), storage_classes=()))
     }
     assert "JobSet (its kinds are installed, but no controller was found) for `engine: jobset`" in findings["engines"]
     assert "for `engine: pytorchjob | tfjob | xgboostjob | mpijob`" in findings["engines"]
@@ -397,7 +402,7 @@ def test_an_exit_code_that_no_program_has_is_not_read(digits: int) -> None:
         (Engine.KUEUE, {"conditions": [{"type": "Failed", "status": "True", "message": words}]}),
     ):
         seen = driver_of(engine).observe({"status": status})
-        assert (seen.stage, seen.index) == (Stage.FAILED, None)
+        assert (seen.stage, seen.index) == (EngineStage.FAILED, None)
 
 
 class TestAHostedProgram:
@@ -407,7 +412,7 @@ class TestAHostedProgram:
     message = "Job entrypoint command failed with exit code 3, last available logs (truncated to 20,000 chars):\n line"
     there = an_object(Engine.RAYJOB, {"status": {"jobStatus": "FAILED", "message": message}})
     head = PodObject(
-        key="research/h", version=1, uid="h", phase="Running", node="n", requests=Amounts(), created_at=AT,
+        key="research/h", version=1, uid="h", phase="Running", node="n", requests=ResourceAmounts(), created_at=AT,
         started_at=AT,
     )  # fmt: skip
     pods = tuple(replace(an_absent(None), phase=PodPhase.RUNNING, index=index) for index in range(2))

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from fairlead.cluster.kubernetes.api.client import ApiError, Client
-from fairlead.cluster.kubernetes.api.config import Access, load_access
+from fairlead.cluster.kubernetes.api.config import ClusterAccess, load_access
 from fairlead.cluster.kubernetes.kinds import objects_path
 from fairlead.cluster.kubernetes.workloads.workload_api import WorkloadApi
 from fairlead.control.image.registry_settings import write_settings
@@ -35,7 +35,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RegistryServer]
 
 
 @pytest.fixture
-def desk(access: Access, plane: ControlPlane, namespace: str, server: RegistryServer, tmp_path: Path) -> Desk:
+def desk(access: ClusterAccess, plane: ControlPlane, namespace: str, server: RegistryServer, tmp_path: Path) -> Desk:
     """A user with a registry, in a directory with a program and wheels of two versions."""
     (tmp_path / "desk").mkdir()
     desk = a_desk(plane, namespace, tmp_path / "desk")
@@ -96,7 +96,7 @@ def test_a_run_gets_an_image_and_its_lock_is_shown_and_compared(
 
 
 def test_a_resumed_run_gets_the_image_of_its_changed_file(
-    desk: Desk, access: Access, cluster: WorkloadApi, plane: ControlPlane
+    desk: Desk, access: ClusterAccess, cluster: WorkloadApi, plane: ControlPlane
 ) -> None:
     desk("run", "-d", "a.yaml")
     image = the_object(desk, plane, "a")["spec"]["image"]
@@ -112,7 +112,7 @@ def test_a_resumed_run_gets_the_image_of_its_changed_file(
 
 
 def test_trials_have_the_image_and_the_lock_of_their_sweep(
-    desk: Desk, access: Access, cluster: WorkloadApi, plane: ControlPlane
+    desk: Desk, access: ClusterAccess, cluster: WorkloadApi, plane: ControlPlane
 ) -> None:
     (desk.directory / "grid.yaml").write_text(
         "kind: Sweep\nname: grid\nparameters: {lr: 0.1 | 0.2}\ntrial:\n  run: python a.py {{lr}}\n"
@@ -157,7 +157,9 @@ def test_what_cannot_work_is_refused_before_there_is_an_object(
     assert nothing()
 
 
-def test_a_secret_to_pull_with_has_to_be_in_the_namespace(desk: Desk, access: Access, plane: ControlPlane) -> None:
+def test_a_secret_to_pull_with_has_to_be_in_the_namespace(
+    desk: Desk, access: ClusterAccess, plane: ControlPlane
+) -> None:
     path = Path(desk.environ["FAIRLEAD_HOME"]) / "registry.json"
     path.write_text(path.read_text().replace('"pull_secret": null', '"pull_secret": "pull"'))
     refused = desk("run", "-d", "a.yaml", code=2).err

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from fairlead.cluster.kubernetes.api.config import Access
+from fairlead.cluster.kubernetes.api.config import ClusterAccess
 from fairlead.cluster.kubernetes.operator.events.event_recorder import (
     BURST,
     NOTE_MOST,
-    EventRecord,
     EventRecorder,
+    PendingEvent,
     render_event,
 )
 from fairlead.cluster.kubernetes.workloads.pod_reports import SeenEvent
@@ -34,7 +34,7 @@ def events(cluster: WorkloadApi, namespace: str) -> list[dict[str, Any]]:
 
 
 def test_describe_tells_the_story_of_a_run(
-    access: Access, cluster: WorkloadApi, namespace: str, plane: ControlPlane
+    access: ClusterAccess, cluster: WorkloadApi, namespace: str, plane: ControlPlane
 ) -> None:
     cluster.submit(gang(namespace))
     with operating(access, namespace):
@@ -57,7 +57,7 @@ def test_describe_tells_the_story_of_a_run(
 
 @pytest.mark.slow
 def test_what_ranks_report_is_recorded_once_for_each_attempt_whichever_operator_hears_it(
-    access: Access, cluster: WorkloadApi, namespace: str
+    access: ClusterAccess, cluster: WorkloadApi, namespace: str
 ) -> None:
     cluster.submit(gang(namespace))
     slow = SeenEvent(rank=0, place=0, at=2000.0, event=reported("CheckpointFailed", "no space left on device"))
@@ -92,7 +92,7 @@ def reported(kind: str, message: str) -> Event:
 
 
 @pytest.mark.slow
-def test_whoever_takes_over_tells_nothing_twice(access: Access, cluster: WorkloadApi, namespace: str) -> None:
+def test_whoever_takes_over_tells_nothing_twice(access: ClusterAccess, cluster: WorkloadApi, namespace: str) -> None:
     cluster.submit(gang(namespace))
     with operating(access, namespace):
         comes_to(cluster, "train", Phase.RUNNING)
@@ -105,14 +105,14 @@ def test_whoever_takes_over_tells_nothing_twice(access: Access, cluster: Workloa
 
 
 @pytest.fixture
-def operator(access: Access, cluster: WorkloadApi, namespace: str) -> Iterator[Operator]:
+def operator(access: ClusterAccess, cluster: WorkloadApi, namespace: str) -> Iterator[Operator]:
     with operating(access, namespace) as operator:
         yield operator
 
 
-def telling(namespace: str, number: int, note: str) -> EventRecord:
+def telling(namespace: str, number: int, note: str) -> PendingEvent:
     regarding = {"apiVersion": "v1", "kind": "ConfigMap", "name": "it", "namespace": namespace, "uid": namespace}
-    return EventRecord(regarding=regarding, name=f"it.{number:x}", reason="Noted", note=note, at=time.time())
+    return PendingEvent(regarding=regarding, name=f"it.{number:x}", reason="Noted", note=note, at=time.time())
 
 
 def test_the_same_words_count_up_one_event(operator: Operator, cluster: WorkloadApi, namespace: str) -> None:

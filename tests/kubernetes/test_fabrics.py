@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from fairlead.cluster.kubernetes.api.client import ApiError
-from fairlead.cluster.kubernetes.api.config import Access
+from fairlead.cluster.kubernetes.api.config import ClusterAccess
 from fairlead.cluster.kubernetes.manifests.spec_objects import write_object
 from fairlead.cluster.kubernetes.workloads.workload_api import WorkloadApi
 from fairlead.specs.network import FabricChoice, Network
@@ -50,7 +50,7 @@ def adapters(cluster: WorkloadApi, namespace: str) -> dict[str, Any]:
 
 @pytest.mark.slow
 def test_gangs_that_share_nodes_get_their_parts_of_the_adapters_and_all_run(
-    access: Access, cluster: WorkloadApi, namespace: str, nodes: list[str]
+    access: ClusterAccess, cluster: WorkloadApi, namespace: str, nodes: list[str]
 ) -> None:
     with operating(access, namespace):
         cluster.submit(run(namespace, "first", Network()))
@@ -63,7 +63,7 @@ def test_gangs_that_share_nodes_get_their_parts_of_the_adapters_and_all_run(
 
 @pytest.mark.slow
 def test_a_run_for_a_fabric_that_no_node_has_says_so_and_asks_for_no_pod(
-    access: Access, cluster: WorkloadApi, namespace: str, nodes: list[str]
+    access: ClusterAccess, cluster: WorkloadApi, namespace: str, nodes: list[str]
 ) -> None:
     with operating(access, namespace):
         cluster.submit(run(namespace, "train", Network(rdma="rdma/hca")))

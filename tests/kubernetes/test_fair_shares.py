@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from fairlead.cluster.kubernetes.api.client import Client
-from fairlead.cluster.kubernetes.api.config import Access
+from fairlead.cluster.kubernetes.api.config import ClusterAccess
 from fairlead.cluster.kubernetes.client.operator_lease import leader_there
 from fairlead.cluster.kubernetes.client.user_client import UserClient
 from fairlead.cluster.kubernetes.workloads.workload_api import WorkloadApi
@@ -92,7 +92,7 @@ def wide(team: str, number: int) -> Training:
 
 @pytest.mark.slow
 def test_each_other_team_holds_its_share_while_one_uses_all_that_it_may_choose(
-    access: Access, cluster: WorkloadApi, plane: ControlPlane, namespace: str, others: tuple[str, str],
+    access: ClusterAccess, cluster: WorkloadApi, plane: ControlPlane, namespace: str, others: tuple[str, str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     monkeypatch.setattr(fair_order, "OVERDUE_S", SHORT_DAY_S)
@@ -119,7 +119,7 @@ def test_each_other_team_holds_its_share_while_one_uses_all_that_it_may_choose(
 
 @pytest.mark.slow
 def test_the_next_operator_goes_on_from_the_debts_of_the_last_and_commands_see_them(
-    access: Access, cluster: WorkloadApi, namespace: str, others: tuple[str, str]
+    access: ClusterAccess, cluster: WorkloadApi, namespace: str, others: tuple[str, str]
 ) -> None:
     cluster.submit(gang(namespace, "all"))
     with operating(access, namespace, watch_namespace=None):

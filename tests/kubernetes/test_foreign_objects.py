@@ -12,13 +12,13 @@ import pytest
 
 from fairlead.cluster.kubernetes import names
 from fairlead.cluster.kubernetes.api.client import Client
-from fairlead.cluster.kubernetes.api.config import Access
+from fairlead.cluster.kubernetes.api.config import ClusterAccess
 from fairlead.cluster.kubernetes.api.credentials import Anonymous
 from fairlead.cluster.kubernetes.api.objects import read_node, read_pod
 from fairlead.cluster.kubernetes.api.pod_owner import is_pod_of
-from fairlead.cluster.kubernetes.api.watching import Cache
+from fairlead.cluster.kubernetes.api.watching import ObjectCache
 from fairlead.cluster.kubernetes.engines import katib
-from fairlead.cluster.kubernetes.engines.port import Stage
+from fairlead.cluster.kubernetes.engines.port import EngineStage
 from fairlead.cluster.kubernetes.informers.daemonsets import due, read_daemon
 from fairlead.cluster.kubernetes.informers.informers import Informers
 from fairlead.cluster.kubernetes.informers.snapshot_cache import SnapshotCache
@@ -26,7 +26,7 @@ from fairlead.cluster.kubernetes.manifests.spec_objects import write_object
 from fairlead.cluster.kubernetes.operator.cluster import transition_of
 from fairlead.cluster.kubernetes.operator.engines.endpoint_controller import EndpointController, made_from, object_of
 from fairlead.cluster.kubernetes.operator.engines.search_controller import SearchController, experiment_of, trials_made
-from fairlead.cluster.kubernetes.operator.events.event_recorder import EventRecord, EventRecorder
+from fairlead.cluster.kubernetes.operator.events.event_recorder import EventRecorder, PendingEvent
 from fairlead.cluster.kubernetes.operator.events.foreign_objects import MOST_AT_ONCE, ForeignObjects
 from fairlead.cluster.kubernetes.operator.pods.autoscaler_controller import AutoscalerController
 from fairlead.cluster.kubernetes.operator.pods.disruption_budgets import DisruptionBudgets
@@ -124,8 +124,8 @@ class World:
     """A run with its two pods, a run of an engine with its object and two pods, and a sweep with a trial."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(Cache, "start", lambda _: None)
-        self.client = Client(Access(context="none", server="http://127.0.0.1:9", credentials=Anonymous()))
+        monkeypatch.setattr(ObjectCache, "start", lambda _: None)
+        self.client = Client(ClusterAccess(context="none", server="http://127.0.0.1:9", credentials=Anonymous()))
         self.view = Informers(self.client)
         for name in ("n0", "n1"):
             self.view.nodes.put({
@@ -333,7 +333,7 @@ def test_what_kueue_says_counts_only_in_the_namespace_of_its_object(world: World
             "spec": {"queueName": "a"}, "status": {"conditions": [reserved]},
         })  # fmt: skip
         (there,) = world.view.engines.of_run(JOBS).values()
-        assert there.observed.stage is Stage.WAITING
+        assert there.observed.stage is EngineStage.WAITING
         return there.observed.message
 
     assert said("victim", "no quota").endswith("no quota")
@@ -485,9 +485,9 @@ def test_disruption_budgets_and_autoscalers_of_somebody_else_take_no_place_of_th
 
 class _Recorder:
     def __init__(self) -> None:
-        self.told: list[EventRecord] = []
+        self.told: list[PendingEvent] = []
 
-    def tell_once(self, agent: object, telling: EventRecord) -> None:
+    def tell_once(self, agent: object, telling: PendingEvent) -> None:
         self.told.append(telling)
 
 
@@ -539,7 +539,7 @@ def test_children_are_of_their_parents_namespace_and_name_also_without_watches(m
         "metadata": metadata("grid", uid=SWEEP),
     }
     grid["metadata"]["ownerReferences"] = owner("grid", SWEEP, "Sweep")
-    client = Client(Access(context="none", server="http://127.0.0.1:9", credentials=Anonymous()))
+    client = Client(ClusterAccess(context="none", server="http://127.0.0.1:9", credentials=Anonymous()))
 
     def items(path: str, _: object = None) -> list[Object]:
         return {"sweeps": [grid], "trainings": runs}.get(path.rpartition("/")[2], [])

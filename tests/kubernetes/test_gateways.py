@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from fairlead.cluster.kubernetes.api.client import ApiError, Client
-from fairlead.cluster.kubernetes.api.config import Access, load_access
+from fairlead.cluster.kubernetes.api.config import ClusterAccess, load_access
 from fairlead.cluster.kubernetes.api.credentials import FixedToken
 from fairlead.cluster.kubernetes.manifests.endpoints import render_routes, render_team_routes
 from fairlead.cluster.kubernetes.manifests.gateway import render_gateway
@@ -294,7 +294,7 @@ def test_a_gateway_may_neither_read_nor_write_anything_else(plane: ControlPlane)
     client = Client(load_access((plane.kubeconfig(),)))
     token = token_of(client, GATEWAY_NAMESPACE, GATEWAY)
     ca = (plane.home / "ca.pem").read_bytes()
-    access = Access(context="gateway", server=plane.url, credentials=FixedToken(token), ca=ca)
+    access = ClusterAccess(context="gateway", server=plane.url, credentials=FixedToken(token), ca=ca)
     secrets = f"/api/v1/namespaces/{GATEWAY_NAMESPACE}/secrets"
     team, system = (f"/api/v1/namespaces/{name}/configmaps" for name in ("serve", "fairlead-system"))
     for path in (team, system, secrets, f"{CONFIGMAPS}/gateway-2", "/api/v1/pods"):

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from fairlead.cluster.kubernetes.api.objects import Amounts, PodObject
+from fairlead.cluster.kubernetes.api.objects import PodObject, ResourceAmounts
 from fairlead.cluster.kubernetes.dcgm import devices_of, samples
 from fairlead.cluster.kubernetes.operator.runs.gpu_telemetry import GpuTelemetry
 from fairlead.cluster.kubernetes.system_namespaces import DEFAULT, SystemNamespaces
@@ -234,7 +234,14 @@ def test_runs_that_share_a_node_are_told_apart_by_what_their_pods_saw(exporters:
 
 def object_of(uid: str) -> PodObject:
     return PodObject(
-        key=f"t/{uid}", version=1, uid=uid, phase="Running", node="a", requests=Amounts(), created_at=NOW, run_uid=uid
+        key=f"t/{uid}",
+        version=1,
+        uid=uid,
+        phase="Running",
+        node="a",
+        requests=ResourceAmounts(),
+        created_at=NOW,
+        run_uid=uid,
     )
 
 

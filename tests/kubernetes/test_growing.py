@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from fairlead.cluster.kubernetes.api.client import Client
-from fairlead.cluster.kubernetes.api.config import Access, load_access
+from fairlead.cluster.kubernetes.api.config import ClusterAccess, load_access
 from fairlead.cluster.kubernetes.api.objects import seconds
 from fairlead.cluster.kubernetes.client.one_shot_snapshot import OneShotSnapshot
 from fairlead.cluster.kubernetes.manifests.placeholders import render_priority_class
@@ -58,7 +58,7 @@ def karpenter(growing_plane: ControlPlane) -> Iterator[Karpenter]:
 
 
 @pytest.fixture
-def access(growing_plane: ControlPlane) -> Access:
+def access(growing_plane: ControlPlane) -> ClusterAccess:
     return load_access((growing_plane.kubeconfig(),))
 
 
@@ -74,7 +74,7 @@ def team(growing_plane: ControlPlane, request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-def cluster(access: Access, karpenter: Karpenter, team: str) -> Iterator[WorkloadApi]:
+def cluster(access: ClusterAccess, karpenter: Karpenter, team: str) -> Iterator[WorkloadApi]:
     cluster = WorkloadApi(Client(access), namespace=team)
     yield cluster
     with operating(access, team, **QUICK):
@@ -97,7 +97,7 @@ def of_model(spec: Training, model: str) -> Training:
 
 
 def test_nodes_come_for_a_gang_of_four_which_then_starts_whole(
-    access: Access, cluster: WorkloadApi, karpenter: Karpenter, team: str
+    access: ClusterAccess, cluster: WorkloadApi, karpenter: Karpenter, team: str
 ) -> None:
     karpenter.pool("gpu", model="NVIDIA-A100")
     cluster.submit(of_model(gang(team, nodes=4), "A100"))
@@ -118,7 +118,7 @@ def test_nodes_come_for_a_gang_of_four_which_then_starts_whole(
 
 
 def test_a_node_comes_for_the_lost_pod_of_a_gang_that_continues_in_place(
-    access: Access, cluster: WorkloadApi, karpenter: Karpenter, team: str
+    access: ClusterAccess, cluster: WorkloadApi, karpenter: Karpenter, team: str
 ) -> None:
     karpenter.pool("gpu")
     cluster.submit(replace(gang(team, nodes=3, stop="0s"), elastic=Elastic.IN_PLACE))
@@ -144,7 +144,7 @@ def test_a_node_comes_for_the_lost_pod_of_a_gang_that_continues_in_place(
 
 
 def test_gangs_that_wait_one_behind_the_other_get_their_nodes_together(
-    access: Access, cluster: WorkloadApi, karpenter: Karpenter, team: str
+    access: ClusterAccess, cluster: WorkloadApi, karpenter: Karpenter, team: str
 ) -> None:
     karpenter.pool("gpu")
     for number in range(3):
@@ -161,7 +161,7 @@ def test_gangs_that_wait_one_behind_the_other_get_their_nodes_together(
 
 
 def test_a_gang_that_fills_its_quota_starts_in_the_room_its_placeholders_leave(
-    access: Access, cluster: WorkloadApi, karpenter: Karpenter, team: str
+    access: ClusterAccess, cluster: WorkloadApi, karpenter: Karpenter, team: str
 ) -> None:
     karpenter.pool("gpu")
     a_quota(cluster, team, gpus=2 * GPUS)
@@ -173,7 +173,7 @@ def test_a_gang_that_fills_its_quota_starts_in_the_room_its_placeholders_leave(
 
 
 def test_a_gang_beyond_its_quota_brings_no_node(
-    access: Access, cluster: WorkloadApi, karpenter: Karpenter, team: str
+    access: ClusterAccess, cluster: WorkloadApi, karpenter: Karpenter, team: str
 ) -> None:
     karpenter.pool("gpu")
     a_quota(cluster, team, gpus=GPUS // 2)
@@ -196,7 +196,7 @@ def a_quota(cluster: WorkloadApi, team: str, *, gpus: int) -> None:
 
 
 def test_a_gang_that_the_limits_of_the_pool_never_hold_fails_at_once_and_says_so(
-    access: Access, cluster: WorkloadApi, karpenter: Karpenter, team: str
+    access: ClusterAccess, cluster: WorkloadApi, karpenter: Karpenter, team: str
 ) -> None:
     karpenter.pool("gpu", limits={"nvidia.com/gpu": 3 * GPUS})
     cluster.submit(gang(team, nodes=4))
@@ -208,7 +208,7 @@ def test_a_gang_that_the_limits_of_the_pool_never_hold_fails_at_once_and_says_so
 
 
 def test_what_karpenter_cannot_bring_is_given_up_in_its_own_words_and_leaves_nothing(
-    access: Access, cluster: WorkloadApi, karpenter: Karpenter, team: str
+    access: ClusterAccess, cluster: WorkloadApi, karpenter: Karpenter, team: str
 ) -> None:
     karpenter.pool("gpu")
     cluster.submit(gang(team, nodes=1, gpus=2 * GPUS))  # more than any machine has
@@ -223,7 +223,7 @@ def test_what_karpenter_cannot_bring_is_given_up_in_its_own_words_and_leaves_not
 
 
 def test_runs_that_are_deleted_while_they_ask_leave_no_placeholder(
-    access: Access, cluster: WorkloadApi, karpenter: Karpenter, team: str
+    access: ClusterAccess, cluster: WorkloadApi, karpenter: Karpenter, team: str
 ) -> None:
     karpenter.pool("gpu")
     cluster.submit(gang(team, nodes=1, gpus=2 * GPUS))  # nodes never come for it, and it holds up the one behind
@@ -244,7 +244,7 @@ def templates(cluster: WorkloadApi, team: str) -> list[dict[str, Any]]:
 
 
 def test_one_request_brings_all_nodes_of_a_gang_without_a_placeholder(
-    growing_plane: ControlPlane, access: Access, cluster: WorkloadApi, team: str
+    growing_plane: ControlPlane, access: ClusterAccess, cluster: WorkloadApi, team: str
 ) -> None:
     nodes: list[str] = []
 
@@ -283,7 +283,7 @@ def test_one_request_brings_all_nodes_of_a_gang_without_a_placeholder(
 
 
 def test_a_request_that_finds_no_nodes_is_given_up_in_the_autoscalers_words_and_leaves_nothing(
-    growing_plane: ControlPlane, access: Access, cluster: WorkloadApi, team: str
+    growing_plane: ControlPlane, access: ClusterAccess, cluster: WorkloadApi, team: str
 ) -> None:
     lack = [("Accepted", "True", "accepted"), ("Provisioned", "False", "Capacity is not found, CA will try later.")]
     with ClusterAutoscaler(growing_plane, lambda _: lack):
@@ -299,7 +299,7 @@ def test_a_request_that_finds_no_nodes_is_given_up_in_the_autoscalers_words_and_
 
 
 def test_no_nodes_are_requested_for_a_gang_that_its_quota_refuses(
-    growing_plane: ControlPlane, access: Access, cluster: WorkloadApi, team: str
+    growing_plane: ControlPlane, access: ClusterAccess, cluster: WorkloadApi, team: str
 ) -> None:
     a_quota(cluster, team, gpus=GPUS // 2)
     with ClusterAutoscaler(growing_plane, lambda _: []) as autoscaler:
@@ -312,7 +312,7 @@ def test_no_nodes_are_requested_for_a_gang_that_its_quota_refuses(
 
 
 def test_a_request_outlives_its_operator_and_one_that_nobody_answers_is_replaced_by_placeholders(
-    growing_plane: ControlPlane, access: Access, cluster: WorkloadApi, team: str
+    growing_plane: ControlPlane, access: ClusterAccess, cluster: WorkloadApi, team: str
 ) -> None:
     with ClusterAutoscaler(growing_plane, lambda _: []):
         cluster.submit(gang(team))
@@ -330,7 +330,7 @@ def test_a_request_outlives_its_operator_and_one_that_nobody_answers_is_replaced
 
 
 def test_a_pool_keeps_nodes_ready_by_a_buffer_that_karpenter_fills(
-    access: Access, cluster: WorkloadApi, karpenter: Karpenter, team: str
+    access: ClusterAccess, cluster: WorkloadApi, karpenter: Karpenter, team: str
 ) -> None:
     karpenter.pool("gpu", model="NVIDIA-A100")
     pool = Pool(

@@ -9,7 +9,7 @@ import pytest
 
 from fairlead.cluster.kubernetes import names
 from fairlead.cluster.kubernetes.api.client import ApiError, Client
-from fairlead.cluster.kubernetes.api.config import Access
+from fairlead.cluster.kubernetes.api.config import ClusterAccess
 from fairlead.cluster.kubernetes.api.credentials import Anonymous
 from fairlead.cluster.kubernetes.informers import informers as views
 from fairlead.cluster.kubernetes.informers.informers import Informers
@@ -81,7 +81,7 @@ def a_training() -> dict[str, Any]:
 
 
 def test_how_far_a_run_came_is_known_from_the_pods_that_end() -> None:
-    view = Informers(Client(Access(context="none", server="http://127.0.0.1:9", credentials=Anonymous())))
+    view = Informers(Client(ClusterAccess(context="none", server="http://127.0.0.1:9", credentials=Anonymous())))
 
     def steps_after(*pods: dict[str, Any]) -> int | None:
         for pod in pods:
@@ -101,7 +101,7 @@ def test_how_far_a_run_came_is_known_from_the_pods_that_end() -> None:
 
 
 def test_how_a_pod_ended_is_not_forgotten_for_whoever_finds_it_gone() -> None:
-    view = Informers(Client(Access(context="none", server="http://127.0.0.1:9", credentials=Anonymous())))
+    view = Informers(Client(ClusterAccess(context="none", server="http://127.0.0.1:9", credentials=Anonymous())))
 
     def told(message: str, *, is_guess: bool) -> str | None:
         ended = Pod(

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from fairlead.cluster.kubernetes import names
-from fairlead.cluster.kubernetes.client.cluster_inventory import Found, look_around
+from fairlead.cluster.kubernetes.client.cluster_inventory import Inventory, look_around
 from fairlead.cluster.kubernetes.engines.katib import (
     ended_experiment,
     ended_trial,
@@ -265,6 +265,6 @@ def test_a_name_that_leaves_no_room_for_katibs_suffixes_is_refused() -> None:
 
 
 def test_doctor_names_katib() -> None:
-    found = Found(apis=frozenset({"kubeflow.org/v1beta1"}), nodes=(), controllers=(), storage_classes=())
+    found = Inventory(apis=frozenset({"kubeflow.org/v1beta1"}), nodes=(), controllers=(), storage_classes=())
     says = next(each.says for each in look_around(found) if each.what == "engines")
     assert "`engine: katib`" in says

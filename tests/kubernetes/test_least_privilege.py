@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from fairlead.cluster.kubernetes.api.client import Client, Limits
-from fairlead.cluster.kubernetes.api.config import Access, load_access
+from fairlead.cluster.kubernetes.api.config import ClusterAccess, load_access
 from fairlead.cluster.kubernetes.api.credentials import FixedToken
 from fairlead.cluster.kubernetes.manifests.endpoints import render_team_routes, routes_name
 from fairlead.cluster.kubernetes.manifests.gateway import render_gateway
@@ -330,7 +330,7 @@ def a_gateway_that_is_told_where_requests_go(plane: ControlPlane, client: Client
 
 def readers_of_its_metrics(plane: ControlPlane, client: Client) -> None:
     """An account that may read them, one that may not, and somebody without an account."""
-    of_operator = Access(
+    of_operator = ClusterAccess(
         context="itself", server=plane.url, credentials=FixedToken(token_of(client, SYSTEM, OPERATOR)),
         ca=(plane.home / "ca.pem").read_bytes(),
     )  # fmt: skip
@@ -378,7 +378,7 @@ def operating(
     """An operator with the token of the installed account, behind a proxy; ``given`` are settings of it."""
     proxy = FaultyProxy(plane.url, choose, ca=(plane.home / "ca.pem").read_bytes())
     with serving(proxy.handler()) as url:
-        access = Access(context="proxy", server=url, credentials=FixedToken(token))
+        access = ClusterAccess(context="proxy", server=url, credentials=FixedToken(token))
         settings = OperatorSettings(namespace=SYSTEM, grow_patience_s=6.0, **given)
         operator = Operator(Client(access, Limits(patience_s=8.0)), PodSettings(runtime=bundle_name()), settings)
         thread = threading.Thread(target=operator.run, daemon=True)

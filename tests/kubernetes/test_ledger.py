@@ -13,7 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from fairlead.cli.main import group
 from fairlead.cluster.cost_rows import cost_rows
 from fairlead.cluster.kubernetes.api.client import Client
-from fairlead.cluster.kubernetes.api.config import Access
+from fairlead.cluster.kubernetes.api.config import ClusterAccess
 from fairlead.cluster.kubernetes.api.objects import seconds
 from fairlead.cluster.kubernetes.client.published_costs import days_before, read_published, remove_days
 from fairlead.cluster.kubernetes.client.user_client import UserClient
@@ -24,11 +24,11 @@ from fairlead.cluster.kubernetes.operator.ledger.usage_ledger import UsageLedger
 from fairlead.cluster.kubernetes.operator.runs import gpu_telemetry
 from fairlead.cluster.kubernetes.system_namespaces import SystemNamespaces
 from fairlead.cluster.kubernetes.workloads.workload_api import WorkloadApi
-from fairlead.cluster.ledger_tables import Grouping
+from fairlead.cluster.ledger_tables import CostGrouping
 from fairlead.errors import NotFound
 from fairlead.ledger.bills import PriceChange, cost_of
 from fairlead.ledger.comparison import busy_levels
-from fairlead.ledger.usage import WHOLE, Interval, Use
+from fairlead.ledger.usage import WHOLE, UsageInterval, Use
 from fairlead.policy.placement.node_eligibility import PRICE_LABEL
 from fairlead.specs.training import Idle
 from fairlead.state.snapshot import Intent, Phase
@@ -49,7 +49,7 @@ def place(cluster: WorkloadApi, tmp_path: Path) -> str:
     return str(tmp_path / "ledger.db")
 
 
-def intervals(place: str, uid: str) -> list[Interval]:
+def intervals(place: str, uid: str) -> list[UsageInterval]:
     ledger = UsageLedger(place)
     try:
         assert ledger.open_pods() == {}
@@ -65,7 +65,7 @@ def intervals(place: str, uid: str) -> list[Interval]:
 
 @pytest.mark.slow
 def test_a_gang_is_charged_for_what_its_pods_held(
-    access: Access, cluster: WorkloadApi, namespace: str, place: str
+    access: ClusterAccess, cluster: WorkloadApi, namespace: str, place: str
 ) -> None:
     cluster.submit(gang(namespace, gpus=GPUS // 4, run="1s"))
     with operating(access, namespace, ledger=place):
@@ -91,7 +91,7 @@ def _changes() -> list[PriceChange]:
     return [PriceChange(0, round(DOLLARS * 1_000_000))]
 
 
-def length(each: Interval) -> int:
+def length(each: UsageInterval) -> int:
     return each.end_ms - each.start_ms
 
 
@@ -114,7 +114,7 @@ def held_now(place: str) -> set[str]:
 
 @pytest.mark.slow
 def test_a_pod_that_disappears_while_no_operator_runs_is_charged_up_to_when_it_was_seen(
-    access: Access, cluster: WorkloadApi, namespace: str, place: str
+    access: ClusterAccess, cluster: WorkloadApi, namespace: str, place: str
 ) -> None:
     cluster.submit(gang(namespace, nodes=2, gpus=GPUS))  # each pod has a node to itself
     with operating(access, namespace, ledger=place):
@@ -149,7 +149,7 @@ def pods_of(cluster: WorkloadApi, namespace: str) -> list[dict[str, Any]]:
 
 @pytest.mark.slow
 def test_leaders_that_change_charge_each_pod_once(
-    access: Access, cluster: WorkloadApi, namespace: str, place: str
+    access: ClusterAccess, cluster: WorkloadApi, namespace: str, place: str
 ) -> None:
     for number in range(3):
         cluster.submit(gang(namespace, f"r{number}", nodes=2, gpus=1, run="2s"))
@@ -175,7 +175,7 @@ def test_leaders_that_change_charge_each_pod_once(
 
 
 def test_a_run_is_ended_before_it_costs_more_than_it_may(
-    access: Access, cluster: WorkloadApi, namespace: str, place: str
+    access: ClusterAccess, cluster: WorkloadApi, namespace: str, place: str
 ) -> None:
     cluster.submit(replace(gang(namespace, nodes=1, gpus=GPUS), max_cost=0.05, grace_s=1.0))
     with operating(access, namespace, ledger=place):
@@ -185,7 +185,7 @@ def test_a_run_is_ended_before_it_costs_more_than_it_may(
 
 
 def test_costs_are_read_with_the_rights_of_the_person(
-    access: Access, cluster: WorkloadApi, namespace: str, place: str
+    access: ClusterAccess, cluster: WorkloadApi, namespace: str, place: str
 ) -> None:
     cluster.submit(gang(namespace, nodes=1, gpus=GPUS // 2, run="1s"))
     with operating(access, namespace, ledger=place, costs_s=0.5):
@@ -198,10 +198,10 @@ def test_costs_are_read_with_the_rights_of_the_person(
             # Those of the team are the only ones here: the operator's namespace is another one's.
             person = UserClient(Client(access), namespace=namespace, is_told=True)
             try:
-                found = person.costs(Grouping.RUN, since=now, until=now)
+                found = person.costs(CostGrouping.RUN, since=now, until=now)
             except NotFound:
                 return {}
-            return {row["uid"]: row["microusd"] for row in cost_rows(found, Grouping.RUN)}
+            return {row["uid"]: row["microusd"] for row in cost_rows(found, CostGrouping.RUN)}
 
         until(lambda: told().get(run.uid) == spent, told)
     person = UserClient(Client(access), namespace=namespace, is_told=True)
@@ -210,7 +210,7 @@ def test_costs_are_read_with_the_rights_of_the_person(
         Client(access), namespace=namespace, system=namespace, first_day=int(now // 86400),
         last_day=int(now // 86400), only_team=False,
     )  # fmt: skip
-    bill = whole.statement(Grouping.RUN)
+    bill = whole.statement(CostGrouping.RUN)
     assert {line.key for line in bill.lines} == {("train", run.uid), None}
     # All nodes are billed from their beginning, whoever held them.
     assert bill.billed_microusd == sum(line.microusd for line in bill.lines)
@@ -219,7 +219,7 @@ def test_costs_are_read_with_the_rights_of_the_person(
 
 @pytest.mark.slow
 def test_ways_to_pay_are_compared_for_the_load_that_the_operator_recorded(
-    access: Access, cluster: WorkloadApi, plane: ControlPlane, namespace: str, place: str,
+    access: ClusterAccess, cluster: WorkloadApi, plane: ControlPlane, namespace: str, place: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     monkeypatch.setenv("KUBECONFIG", str(plane.kubeconfig(namespace=namespace)))
@@ -253,7 +253,7 @@ def test_ways_to_pay_are_compared_for_the_load_that_the_operator_recorded(
 
 
 def test_metrics_have_what_a_run_and_its_team_cost(
-    access: Access, cluster: WorkloadApi, namespace: str, place: str, monkeypatch: pytest.MonkeyPatch
+    access: ClusterAccess, cluster: WorkloadApi, namespace: str, place: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(month_costs, "TODAY_S", 0.0)
     cluster.submit(gang(namespace, nodes=1, gpus=GPUS // 2, run="3s"))
@@ -278,7 +278,7 @@ def test_metrics_have_what_a_run_and_its_team_cost(
         assert told("fairlead_month_cost_dollars", team="", use="idle")[0] > 0
 
 
-def test_days_of_costs_that_are_old_are_removed_and_nothing_else(access: Access, namespace: str) -> None:
+def test_days_of_costs_that_are_old_are_removed_and_nothing_else(access: ClusterAccess, namespace: str) -> None:
     client, now = Client(access), 20_000 * 86_400.0 + 100.0
     empty = DayCosts(day=0, at=now, lines=(), pools={})
     path = f"/api/v1/namespaces/{namespace}/configmaps"
@@ -307,7 +307,7 @@ def test_days_of_costs_that_are_old_are_removed_and_nothing_else(access: Access,
 
 @pytest.mark.slow
 def test_gpus_that_a_gang_leaves_idle_are_told_and_on_its_bill(
-    access: Access, cluster: WorkloadApi, namespace: str, place: str, monkeypatch: pytest.MonkeyPatch
+    access: ClusterAccess, cluster: WorkloadApi, namespace: str, place: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     labels = {"app": "nvidia-dcgm-exporter"}
     container = {"name": "exporter", "image": "exporter", "securityContext": HARMLESS}

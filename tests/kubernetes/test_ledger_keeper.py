@@ -12,7 +12,7 @@ import pytest
 
 from fairlead.cluster.kubernetes import names
 from fairlead.cluster.kubernetes.api.client import ApiError, Client
-from fairlead.cluster.kubernetes.api.config import Access
+from fairlead.cluster.kubernetes.api.config import ClusterAccess
 from fairlead.cluster.kubernetes.api.credentials import Anonymous
 from fairlead.cluster.kubernetes.api.objects import seconds
 from fairlead.cluster.kubernetes.informers.informers import Informers
@@ -46,7 +46,7 @@ def a_node(version: int, price: str) -> dict[str, Any]:
 
 
 def no_nodes() -> Informers:
-    client = Client(Access(context="none", server="http://127.0.0.1:9", credentials=Anonymous()))
+    client = Client(ClusterAccess(context="none", server="http://127.0.0.1:9", credentials=Anonymous()))
     return Informers(client, namespace="kube-system")
 
 

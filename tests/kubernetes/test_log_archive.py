@@ -8,7 +8,7 @@ import pytest
 
 from fairlead.cluster.kubernetes.api.client import Client
 from fairlead.cluster.kubernetes.api.config import load_access
-from fairlead.cluster.kubernetes.api.objects import Amounts, PodObject
+from fairlead.cluster.kubernetes.api.objects import PodObject, ResourceAmounts
 from fairlead.cluster.kubernetes.informers.informers import trainings_path
 from fairlead.cluster.kubernetes.operator.cluster import KubernetesCluster
 from fairlead.cluster.kubernetes.operator.runs import log_archive
@@ -106,7 +106,8 @@ def test_a_leading_operator_reads_a_log_as_soon_as_its_pod_is_told_to_stop(
     pods = [
         PodObject(
             key=f"{namespace}/train-{attempt}-0", version=1, uid=f"pod-{attempt}", phase="Running", node="n",
-            requests=Amounts(), created_at=0.0, run_uid=cluster.run.uid, attempt=attempt, index=0, started_at=1.0,
+            requests=ResourceAmounts(), created_at=0.0, run_uid=cluster.run.uid, attempt=attempt, index=0,
+            started_at=1.0,
         )
         for attempt in range(2)
     ]  # fmt: skip

@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 
 from fairlead.cluster.kubernetes import names
-from fairlead.cluster.kubernetes.api.config import Access
+from fairlead.cluster.kubernetes.api.config import ClusterAccess
 from fairlead.cluster.kubernetes.workloads.workload_api import WorkloadApi
 from fairlead.control.operator import Operator
 from fairlead.specs.training import Elastic, Training
@@ -36,7 +36,7 @@ def told(cluster: WorkloadApi, run: Workload, kind: str) -> list[str]:
 
 
 @contextmanager
-def running(access: Access, cluster: WorkloadApi, namespace: str, spec: Training) -> Iterator[Workload]:
+def running(access: ClusterAccess, cluster: WorkloadApi, namespace: str, spec: Training) -> Iterator[Workload]:
     cluster.submit(spec)
     with operating(access, namespace) as operator:
         run = comes_to(cluster, "train", Phase.RUNNING)
@@ -47,7 +47,7 @@ def running(access: Access, cluster: WorkloadApi, namespace: str, spec: Training
 
 @pytest.mark.slow
 def test_a_deleted_pod_alone_is_replaced_and_the_others_stay(
-    access: Access, cluster: WorkloadApi, namespace: str
+    access: ClusterAccess, cluster: WorkloadApi, namespace: str
 ) -> None:
     place = f"/api/v1/namespaces/{namespace}/pods"
     with running(access, cluster, namespace, in_place(namespace, nodes=3)) as run:
@@ -71,7 +71,7 @@ def test_a_deleted_pod_alone_is_replaced_and_the_others_stay(
 
 @pytest.mark.slow
 def test_an_operator_that_comes_after_one_that_was_killed_replaces_the_pod_once(
-    access: Access, cluster: WorkloadApi, namespace: str
+    access: ClusterAccess, cluster: WorkloadApi, namespace: str
 ) -> None:
     place = f"/api/v1/namespaces/{namespace}/pods"
     with running(access, cluster, namespace, in_place(namespace)) as run:
@@ -92,7 +92,7 @@ def test_an_operator_that_comes_after_one_that_was_killed_replaces_the_pod_once(
 
 @pytest.mark.slow
 def test_a_node_vanishes_and_the_run_goes_on_smaller_until_another_has_room(
-    access: Access, cluster: WorkloadApi, namespace: str, plane: ControlPlane
+    access: ClusterAccess, cluster: WorkloadApi, namespace: str, plane: ControlPlane
 ) -> None:
     client = cluster.client
     add_nodes(plane, 2, prefix="a-brief", gpus=GPUS)

@@ -7,7 +7,7 @@ from fairlead.cluster.kubernetes.api.objects import seconds
 from fairlead.cluster.kubernetes.operator.ledger.ledger_keeper import LedgerKeeper
 from fairlead.cluster.kubernetes.operator.ledger.month_costs import EARLIER_S, TODAY_S, MonthCosts
 from fairlead.errors import ClusterError
-from fairlead.ledger.bills import Line, Statement
+from fairlead.ledger.bills import BillLine, Statement
 from fairlead.ledger.usage import DAY_MS, Holder, Use
 
 NOON = seconds("2026-11-03T12:00:00Z")
@@ -29,9 +29,9 @@ class Ledger:
         if self.is_out:
             return None
         self.read.append(day)
-        lines: tuple[Line[Holder | None], ...] = (
-            Line(node="n", key=HOLDER, use=Use.PRODUCTIVE, microusd=len(self.read), unit_ms=1),
-            Line(node="n", key=None, use=Use.IDLE, microusd=10, unit_ms=1),
+        lines: tuple[BillLine[Holder | None], ...] = (
+            BillLine(node="n", key=HOLDER, use=Use.PRODUCTIVE, microusd=len(self.read), unit_ms=1),
+            BillLine(node="n", key=None, use=Use.IDLE, microusd=10, unit_ms=1),
         )
         return SimpleNamespace(statement=Statement(billed={"n": sum(line.microusd for line in lines)}, lines=lines))
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from fairlead.cluster.kubernetes.api.config import Access
+from fairlead.cluster.kubernetes.api.config import ClusterAccess
 from fairlead.cluster.kubernetes.workloads.workload_api import WorkloadApi
 from fairlead.policy import pass_cache
 from fairlead.policy.disruption import defragmentation
@@ -18,7 +18,7 @@ NODES = ("a-gpu-0", "a-gpu-1")
 
 @pytest.mark.slow
 def test_a_run_moves_for_one_that_needs_a_whole_node(
-    access: Access, cluster: WorkloadApi, namespace: str, monkeypatch: pytest.MonkeyPatch
+    access: ClusterAccess, cluster: WorkloadApi, namespace: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Pods of the test cluster say nothing of checkpoints.
     for module in (defragmentation, pass_cache):

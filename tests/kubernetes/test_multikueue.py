@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks import kueue_server
 from fairlead.cluster.kubernetes.api.client import ApiError, Client
-from fairlead.cluster.kubernetes.api.config import Access, load_access
+from fairlead.cluster.kubernetes.api.config import ClusterAccess, load_access
 from fairlead.cluster.kubernetes.manifests.placeholders import render_priority_class
 from fairlead.cluster.kubernetes.manifests.roles import render_operator_bindings, render_roles
 from fairlead.cluster.kubernetes.manifests.runtime_bundle import bundle_name
@@ -83,7 +83,7 @@ def is_there(cluster: WorkloadApi, path: str) -> bool:
 
 
 def test_a_run_is_carried_out_by_the_cluster_that_multikueue_chooses(
-    access: Access, cluster: WorkloadApi, there: WorkloadApi, namespace: str
+    access: ClusterAccess, cluster: WorkloadApi, there: WorkloadApi, namespace: str
 ) -> None:
     run = cluster.submit(handed(namespace))
     with operating(access, namespace), operating(there.client.access, namespace):
@@ -116,7 +116,7 @@ def test_a_run_is_carried_out_by_the_cluster_that_multikueue_chooses(
 
 
 def test_how_a_rank_ended_elsewhere_is_the_reason_and_the_next_start_goes_there_too(
-    access: Access, cluster: WorkloadApi, there: WorkloadApi, namespace: str
+    access: ClusterAccess, cluster: WorkloadApi, there: WorkloadApi, namespace: str
 ) -> None:
     spec = handed(namespace, run="2s", exit_code="3")
     cluster.submit(replace(spec, retry=Retry(program=1, backoff_s=0.0)))
@@ -129,7 +129,7 @@ def test_how_a_rank_ended_elsewhere_is_the_reason_and_the_next_start_goes_there_
 
 
 def test_a_run_that_has_no_room_anywhere_says_so_and_an_operator_that_is_killed_goes_on(
-    access: Access, cluster: WorkloadApi, there: WorkloadApi, namespace: str
+    access: ClusterAccess, cluster: WorkloadApi, there: WorkloadApi, namespace: str
 ) -> None:
     first = cluster.submit(handed(namespace, "first"))
     with operating(access, namespace), operating(there.client.access, namespace):

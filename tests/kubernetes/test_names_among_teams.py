@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from fairlead.cluster.kubernetes.api.client import Client
-from fairlead.cluster.kubernetes.api.config import Access
+from fairlead.cluster.kubernetes.api.config import ClusterAccess
 from fairlead.cluster.kubernetes.client.user_client import UserClient
 from fairlead.cluster.kubernetes.workloads.workload_api import WorkloadApi
 from fairlead.errors import ClusterError, NotFound
@@ -17,7 +17,7 @@ NAME = "among-teams"
 
 
 def test_a_run_of_another_team_is_told_and_found_with_its_team(
-    access: Access, cluster: WorkloadApi, namespace: str
+    access: ClusterAccess, cluster: WorkloadApi, namespace: str
 ) -> None:
     run = cluster.submit(gang(namespace, NAME, nodes=1))
     person = UserClient(Client(access), namespace="default")
@@ -33,7 +33,9 @@ def test_a_run_of_another_team_is_told_and_found_with_its_team(
         person.find(NAME, "kube-public")
 
 
-def test_who_may_read_one_namespace_is_told_of_no_other(access: Access, cluster: WorkloadApi, namespace: str) -> None:
+def test_who_may_read_one_namespace_is_told_of_no_other(
+    access: ClusterAccess, cluster: WorkloadApi, namespace: str
+) -> None:
     cluster.submit(gang(namespace, NAME, nodes=1))
     reader = {"kind": "User", "name": "among-readers", "apiGroup": "rbac.authorization.k8s.io"}
     role = {"kind": "ClusterRole", "name": "fairlead-viewer", "apiGroup": "rbac.authorization.k8s.io"}

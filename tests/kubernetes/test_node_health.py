@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from fairlead.cluster.kubernetes.api.client import ApiError, Client
-from fairlead.cluster.kubernetes.api.config import Access
+from fairlead.cluster.kubernetes.api.config import ClusterAccess
 from fairlead.cluster.kubernetes.api.credentials import FixedToken
 from fairlead.cluster.kubernetes.api.objects import read_node
 from fairlead.cluster.kubernetes.client.node_cordons import cordon, uncordon
@@ -159,7 +159,7 @@ REPORTS = (
 @pytest.mark.slow
 @pytest.mark.kubernetes
 def test_a_run_leaves_a_node_of_which_any_detector_reports_a_fault_within_five_seconds(
-    access: Access, cluster: WorkloadApi, namespace: str, plane: ControlPlane
+    access: ClusterAccess, cluster: WorkloadApi, namespace: str, plane: ControlPlane
 ) -> None:
     cluster.submit(gang(namespace, nodes=1))
     with operating(access, namespace):
@@ -188,7 +188,7 @@ def test_a_run_leaves_a_node_of_which_any_detector_reports_a_fault_within_five_s
 @pytest.mark.slow
 @pytest.mark.kubernetes
 def test_no_more_than_the_share_of_a_pool_is_left_at_once(
-    access: Access, cluster: WorkloadApi, namespace: str, plane: ControlPlane
+    access: ClusterAccess, cluster: WorkloadApi, namespace: str, plane: ControlPlane
 ) -> None:
     for name in ("one", "two"):
         cluster.submit(gang(namespace, name, nodes=1))
@@ -208,7 +208,7 @@ def test_no_more_than_the_share_of_a_pool_is_left_at_once(
 @pytest.mark.slow
 @pytest.mark.kubernetes
 def test_a_failure_is_entered_once_whatever_befalls_the_operator(
-    access: Access, cluster: WorkloadApi, namespace: str, monkeypatch: pytest.MonkeyPatch
+    access: ClusterAccess, cluster: WorkloadApi, namespace: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cluster.submit(gang(namespace, nodes=1))
     with operating(access, namespace):
@@ -233,7 +233,7 @@ def test_a_failure_is_entered_once_whatever_befalls_the_operator(
 @pytest.mark.slow
 @pytest.mark.kubernetes
 def test_a_node_is_taken_out_with_its_price_and_given_back_by_an_administrator(
-    access: Access, cluster: WorkloadApi, namespace: str, plane: ControlPlane, monkeypatch: pytest.MonkeyPatch
+    access: ClusterAccess, cluster: WorkloadApi, namespace: str, plane: ControlPlane, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(node_withdrawal, "MOST_SHARE", 0.5)  # of two nodes
     monkeypatch.setattr(node_withdrawal, "LEAST_FAILURES", 0.9)
@@ -264,7 +264,7 @@ def test_a_node_is_taken_out_with_its_price_and_given_back_by_an_administrator(
 @pytest.mark.slow
 @pytest.mark.kubernetes
 def test_no_tenant_can_write_the_history_of_a_node_or_what_it_follows_from(
-    access: Access, cluster: WorkloadApi, namespace: str, plane: ControlPlane
+    access: ClusterAccess, cluster: WorkloadApi, namespace: str, plane: ControlPlane
 ) -> None:
     team = f"{namespace}-team"
     plane.request("POST", "/api/v1/namespaces", {"metadata": {"name": team}})
@@ -295,7 +295,7 @@ def test_no_tenant_can_write_the_history_of_a_node_or_what_it_follows_from(
 @pytest.mark.slow
 @pytest.mark.kubernetes
 def test_an_administrator_cordons_a_node_with_a_reason_and_a_tenant_cannot(
-    access: Access, cluster: WorkloadApi, namespace: str
+    access: ClusterAccess, cluster: WorkloadApi, namespace: str
 ) -> None:
     client, path = cluster.client, f"/api/v1/nodes/{NODES[1]}"
     cordon(client, NODES[1], "new cable")

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from fairlead.cluster.kubernetes.api.config import Access
+from fairlead.cluster.kubernetes.api.config import ClusterAccess
 from fairlead.cluster.kubernetes.informers.informers import trainings_path
 from fairlead.cluster.kubernetes.workloads.run_record import RunRecord, state_plain
 from fairlead.cluster.kubernetes.workloads.workload_api import WorkloadApi
@@ -14,7 +14,7 @@ from tests.waiting import until
 
 
 def test_a_run_that_was_pending_because_it_was_suspended_is_suspended(
-    access: Access, cluster: WorkloadApi, namespace: str
+    access: ClusterAccess, cluster: WorkloadApi, namespace: str
 ) -> None:
     run = cluster.submit(gang(namespace))
     path = trainings_path(namespace, "train")

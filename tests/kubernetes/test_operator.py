@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from fairlead.cluster.kubernetes.api.client import Client
-from fairlead.cluster.kubernetes.api.config import Access
+from fairlead.cluster.kubernetes.api.config import ClusterAccess
 from fairlead.cluster.kubernetes.names import LEASE
 from fairlead.cluster.kubernetes.workloads.workload_api import WorkloadApi
 from fairlead.control.health import serve
@@ -23,7 +23,7 @@ from tests.kubernetes.testcluster.control_plane import ControlPlane
 from tests.waiting import until
 
 
-def test_a_gang_runs_to_its_end(access: Access, cluster: WorkloadApi, namespace: str) -> None:
+def test_a_gang_runs_to_its_end(access: ClusterAccess, cluster: WorkloadApi, namespace: str) -> None:
     cluster.submit(gang(namespace, run="1s"))
     with operating(access, namespace):
         comes_to(cluster, "train", Phase.SUCCEEDED)
@@ -37,7 +37,7 @@ def test_a_gang_runs_to_its_end(access: Access, cluster: WorkloadApi, namespace:
 
 @pytest.mark.slow
 def test_what_does_not_fit_waits_says_why_and_takes_its_turn(
-    access: Access, cluster: WorkloadApi, namespace: str
+    access: ClusterAccess, cluster: WorkloadApi, namespace: str
 ) -> None:
     cluster.submit(gang(namespace, "first"))
     with operating(access, namespace):
@@ -52,7 +52,7 @@ def test_what_does_not_fit_waits_says_why_and_takes_its_turn(
 
 @pytest.mark.slow
 def test_an_elastic_gang_takes_what_is_free_and_gives_up_what_another_is_owed(
-    access: Access, cluster: WorkloadApi, namespace: str
+    access: ClusterAccess, cluster: WorkloadApi, namespace: str
 ) -> None:
     path = f"/apis/fairlead.dev/v1alpha1/namespaces/{namespace}/trainings/train"
     cluster.submit(replace(gang(namespace, nodes=1), most_nodes=4, grace_s=1.0))
@@ -80,13 +80,13 @@ def pods_of(cluster: WorkloadApi, namespace: str) -> list[dict[str, Any]]:
     return found
 
 
-def test_what_can_never_fit_is_refused(access: Access, cluster: WorkloadApi, namespace: str) -> None:
+def test_what_can_never_fit_is_refused(access: ClusterAccess, cluster: WorkloadApi, namespace: str) -> None:
     cluster.submit(gang(namespace, gpus=GPUS * 2))
     with operating(access, namespace):
         assert "can never fit" in comes_to(cluster, "train", Phase.FAILED).status.reason.message
 
 
-def test_others_pods_and_cordons_are_waited_for(access: Access, cluster: WorkloadApi, namespace: str) -> None:
+def test_others_pods_and_cordons_are_waited_for(access: ClusterAccess, cluster: WorkloadApi, namespace: str) -> None:
     client = cluster.client
     client.create(f"/api/v1/namespaces/{namespace}/pods", foreign_pod("a-gpu-0"))
     client.merge("/api/v1/nodes/a-gpu-1", {"spec": {"unschedulable": True}})
@@ -109,7 +109,7 @@ def foreign_pod(node: str) -> dict[str, object]:
 
 
 @pytest.mark.slow
-def test_a_deleted_pod_restarts_the_gang_whole(access: Access, cluster: WorkloadApi, namespace: str) -> None:
+def test_a_deleted_pod_restarts_the_gang_whole(access: ClusterAccess, cluster: WorkloadApi, namespace: str) -> None:
     cluster.submit(gang(namespace))
     with operating(access, namespace):
         comes_to(cluster, "train", Phase.RUNNING)
@@ -121,7 +121,7 @@ def test_a_deleted_pod_restarts_the_gang_whole(access: Access, cluster: Workload
 
 
 @pytest.mark.slow
-def test_a_drained_pod_says_so(access: Access, cluster: WorkloadApi, namespace: str) -> None:
+def test_a_drained_pod_says_so(access: ClusterAccess, cluster: WorkloadApi, namespace: str) -> None:
     cluster.submit(gang(namespace))
     with operating(access, namespace):
         comes_to(cluster, "train", Phase.RUNNING)
@@ -132,7 +132,7 @@ def test_a_drained_pod_says_so(access: Access, cluster: WorkloadApi, namespace: 
     assert "kubectl drain" in run.status.last_failure.message
 
 
-def test_out_of_memory_is_told_as_that(access: Access, cluster: WorkloadApi, namespace: str) -> None:
+def test_out_of_memory_is_told_as_that(access: ClusterAccess, cluster: WorkloadApi, namespace: str) -> None:
     cluster.submit(gang(namespace, run="0.5s", exit_code="137", reason="OOMKilled"))
     with operating(access, namespace):
         until(lambda: cluster.named("train", namespace).status.last_failure is not None)
@@ -142,7 +142,9 @@ def test_out_of_memory_is_told_as_that(access: Access, cluster: WorkloadApi, nam
     assert "ran out of memory" in run.status.last_failure.message
 
 
-def test_an_image_that_cannot_be_pulled_fails_the_run(access: Access, cluster: WorkloadApi, namespace: str) -> None:
+def test_an_image_that_cannot_be_pulled_fails_the_run(
+    access: ClusterAccess, cluster: WorkloadApi, namespace: str
+) -> None:
     cluster.submit(gang(namespace, image="missing"))
     with operating(access, namespace):
         run = comes_to(cluster, "train", Phase.FAILED)
@@ -151,7 +153,7 @@ def test_an_image_that_cannot_be_pulled_fails_the_run(access: Access, cluster: W
 
 
 def test_what_delays_a_start_is_told_at_once_and_no_more_when_it_is_over(
-    access: Access, cluster: WorkloadApi, namespace: str
+    access: ClusterAccess, cluster: WorkloadApi, namespace: str
 ) -> None:
     def reason() -> Reason:
         return cluster.named("train", namespace).status.reason
@@ -169,7 +171,9 @@ def test_what_delays_a_start_is_told_at_once_and_no_more_when_it_is_over(
         comes_to(cluster, "train", Phase.RUNNING, attempt=0)
 
 
-def test_whoever_comes_next_completes_what_was_committed(access: Access, cluster: WorkloadApi, namespace: str) -> None:
+def test_whoever_comes_next_completes_what_was_committed(
+    access: ClusterAccess, cluster: WorkloadApi, namespace: str
+) -> None:
     first = an_operator(access, namespace)
     first.view.start()
     cluster.submit(gang(namespace))
@@ -185,7 +189,7 @@ def test_whoever_comes_next_completes_what_was_committed(access: Access, cluster
 
 @pytest.mark.slow
 def test_only_one_of_two_operators_acts_and_the_other_takes_over(
-    access: Access, cluster: WorkloadApi, namespace: str
+    access: ClusterAccess, cluster: WorkloadApi, namespace: str
 ) -> None:
     timing = {"lease_s": 2.0, "deadline_s": 1.2, "beat_s": 0.3}
     first = an_operator(access, namespace, **timing)
@@ -207,7 +211,7 @@ def test_only_one_of_two_operators_acts_and_the_other_takes_over(
 
 @pytest.mark.slow
 def test_a_run_that_whoever_takes_over_has_not_heard_of_yet_has_not_stalled(
-    access: Access, cluster: WorkloadApi, namespace: str
+    access: ClusterAccess, cluster: WorkloadApi, namespace: str
 ) -> None:
     cluster.submit(replace(gang(namespace), stall_timeout_s=3.0))
     with operating(access, namespace):
@@ -223,7 +227,7 @@ def test_a_run_that_whoever_takes_over_has_not_heard_of_yet_has_not_stalled(
 
 @pytest.mark.slow
 def test_the_operator_goes_on_after_the_api_server_was_killed(
-    access: Access, cluster: WorkloadApi, namespace: str, control_plane: ControlPlane
+    access: ClusterAccess, cluster: WorkloadApi, namespace: str, control_plane: ControlPlane
 ) -> None:
     cluster.submit(gang(namespace))
     with operating(access, namespace) as operator:
@@ -238,7 +242,7 @@ def test_the_operator_goes_on_after_the_api_server_was_killed(
 
 @pytest.mark.slow
 def test_it_works_through_a_proxy_that_refuses_cuts_and_loses_answers(
-    access: Access, cluster: WorkloadApi, namespace: str
+    access: ClusterAccess, cluster: WorkloadApi, namespace: str
 ) -> None:
     count = [0]
     faults: list[Refuse | LoseAnswer | None] = [
@@ -268,7 +272,7 @@ def test_it_works_through_a_proxy_that_refuses_cuts_and_loses_answers(
 
 
 @pytest.mark.slow
-def test_at_rest_it_writes_nothing(access: Access, cluster: WorkloadApi, namespace: str) -> None:
+def test_at_rest_it_writes_nothing(access: ClusterAccess, cluster: WorkloadApi, namespace: str) -> None:
     cluster.submit(gang(namespace))
     with operating(access, namespace) as operator:
         comes_to(cluster, "train", Phase.RUNNING)
@@ -280,13 +284,13 @@ def test_at_rest_it_writes_nothing(access: Access, cluster: WorkloadApi, namespa
         assert operator.health.is_alive
 
 
-def test_a_namespace_that_is_not_there_is_told(access: Access) -> None:
+def test_a_namespace_that_is_not_there_is_told(access: ClusterAccess) -> None:
     cluster = WorkloadApi(Client(access), namespace="nowhere")
     with pytest.raises(Exception, match="no namespace 'nowhere'"):
         cluster.submit(gang("nowhere"))
 
 
-def test_health_and_metrics_are_served(access: Access, cluster: WorkloadApi, namespace: str) -> None:
+def test_health_and_metrics_are_served(access: ClusterAccess, cluster: WorkloadApi, namespace: str) -> None:
     with operating(access, namespace) as operator:
         until(lambda: operator.election.is_leader)
         server = serve(operator.health, "127.0.0.1", 0)

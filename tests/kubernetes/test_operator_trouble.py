@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from fairlead.cluster.kubernetes.client.checkup import _operator
-from fairlead.cluster.kubernetes.client.discovery import Operator
+from fairlead.cluster.kubernetes.client.discovery import InstalledOperator
 from fairlead.cluster.kubernetes.client.operator_lease import LeaseHolder, holder_of
 from fairlead.cluster.kubernetes.names import TROUBLE
 from fairlead.cluster.kubernetes.operator.leader_election import Election
@@ -20,7 +20,7 @@ def test_doctor_fails_where_the_leader_has_a_trouble(version: str | None) -> Non
     leader = LeaseHolder(
         name="op-1", namespace="fairlead-system", age_s=2.0, lasts_s=15.0, trouble="it cannot read 1 of pods"
     )
-    found = Operator(namespace="fairlead-system", version=version, replicas=1, num_ready=1, leader=leader)
+    found = InstalledOperator(namespace="fairlead-system", version=version, replicas=1, num_ready=1, leader=leader)
     finding = _operator(found, "prod", "1.0")
     assert not finding.ok
     assert finding.says == "op-1 leads, heard 2 s ago, but it cannot read 1 of pods"

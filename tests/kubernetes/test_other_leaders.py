@@ -9,8 +9,8 @@ import pytest
 
 from fairlead.cluster.kubernetes.api.client import ApiError, Client
 from fairlead.cluster.kubernetes.names import WATCHES
-from fairlead.cluster.kubernetes.operator.events.event_recorder import EventRecord, EventRecorder
-from fairlead.cluster.kubernetes.operator.pods.pod_agent import Agent
+from fairlead.cluster.kubernetes.operator.events.event_recorder import EventRecorder, PendingEvent
+from fairlead.cluster.kubernetes.operator.pods.pod_agent import PodAgent
 from fairlead.control.other_leaders import AGAIN_S, OtherLeaders
 from tests.kubernetes.turns import a_turn
 
@@ -33,7 +33,7 @@ class Cluster:
     def __init__(self, *leases: dict[str, Any]) -> None:
         self.leases = leases
         self.labelled = {"away", "old"}
-        self.told: list[EventRecord] = []
+        self.told: list[PendingEvent] = []
         self.refusal: ApiError | None = None
         self.leads = True
         client, recorder = cast(Client, SimpleNamespace(items=self.items)), cast(EventRecorder, self)
@@ -51,7 +51,7 @@ class Cluster:
     def submit(self, queue: str, job: str, work: Any) -> None:
         work()
 
-    def tell(self, agent: Agent, record: EventRecord, now: float) -> None:
+    def tell(self, agent: PodAgent, record: PendingEvent, now: float) -> None:
         self.told.append(record)
 
     def look(self, now: float = NOW) -> list[str]:

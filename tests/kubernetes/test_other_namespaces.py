@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from fairlead.cluster.kubernetes.api.config import Access
+from fairlead.cluster.kubernetes.api.config import ClusterAccess
 from fairlead.cluster.kubernetes.names import ENGINE, INDEX
 from fairlead.cluster.kubernetes.workloads.workload_api import WorkloadApi
 from fairlead.control.operator import Operator
@@ -84,7 +84,7 @@ def passes(operator: Operator, number: int = 3) -> None:
 
 @pytest.mark.slow
 def test_a_pod_in_another_namespace_neither_ends_a_run_nor_is_listed_for_an_endpoint(
-    access: Access, cluster: WorkloadApi, plane: ControlPlane, namespace: str, mallory: Mallory
+    access: ClusterAccess, cluster: WorkloadApi, plane: ControlPlane, namespace: str, mallory: Mallory
 ) -> None:
     (spec,) = parse(
         f"kind: Serving\nname: web\nteam: {namespace}\nrun: serve\nimage: python:3.12\nreplicas: 1\n"

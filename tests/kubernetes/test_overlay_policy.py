@@ -16,8 +16,8 @@ from fairlead.cluster.kubernetes.manifests.roles import render_roles
 from fairlead.cluster.kubernetes.manifests.teams import TeamSettings, render_team
 from fairlead.specs.overlay_allowance import NOTHING, OverlayAllowance
 from fairlead.specs.pipeline import STEPS_MOST
-from fairlead.specs.pod_field_access import ACCESS, Access, field_paths
-from fairlead.specs.pod_fields import POD, Items, Tree
+from fairlead.specs.pod_field_access import ACCESS, FieldAccess, field_paths
+from fairlead.specs.pod_fields import POD, FieldTree, Items
 from fairlead.specs.team import Team
 from tests.kubernetes.clusters import started
 from tests.kubernetes.operating import teach_kinds
@@ -153,7 +153,7 @@ def completed(overlay: Object) -> Object:
     def fill(value: Any, branch: Any) -> Any:
         if isinstance(branch, Items):
             return [fill(each, branch.item) for each in value]
-        if isinstance(branch, Tree) and isinstance(value, dict):
+        if isinstance(branch, FieldTree) and isinstance(value, dict):
             whole = {name: fill(inner, branch.fields[name]) for name, inner in value.items()}
             for name in branch.required:
                 whole.setdefault(name, _some(branch.fields[name]))
@@ -163,7 +163,7 @@ def completed(overlay: Object) -> Object:
     def _some(branch: Any) -> Any:
         if isinstance(branch, Items):
             return []
-        if isinstance(branch, Tree):
+        if isinstance(branch, FieldTree):
             return {name: _some(branch.fields[name]) for name in branch.required}
         return 1 if str(branch) == "a whole number" else "text"
 
@@ -183,13 +183,13 @@ def test_every_field_is_for_those_whom_its_class_names(policed: ControlPlane) ->
         said = {user: refusal(policed, user, overlay) for user in (LEAST, PODS, ADMIN)}
         by_policy = {user: "ValidatingAdmissionPolicy 'fairlead-overlays'" in said[user] for user in said}
         expected = {
-            Access.ANYONE: {LEAST: False, PODS: False, ADMIN: False},
-            Access.REQUESTER: {LEAST: True, PODS: False, ADMIN: False},
-            Access.INSTALLATION: {LEAST: True, PODS: True, ADMIN: True},
-            Access.SPEC: {LEAST: False, PODS: False, ADMIN: False},
+            FieldAccess.ANYONE: {LEAST: False, PODS: False, ADMIN: False},
+            FieldAccess.REQUESTER: {LEAST: True, PODS: False, ADMIN: False},
+            FieldAccess.INSTALLATION: {LEAST: True, PODS: True, ADMIN: True},
+            FieldAccess.SPEC: {LEAST: False, PODS: False, ADMIN: False},
         }[access]
         # Cores of a container beside the ranks are counted, so that anybody may give them.
-        by_rule = access is Access.SPEC and path.startswith("spec.containers")
+        by_rule = access is FieldAccess.SPEC and path.startswith("spec.containers")
         if by_policy != expected or any(bool(said[user]) is not (by_policy[user] or by_rule) for user in said):
             wrong.append((path, overlay, said))
     assert not wrong

@@ -13,7 +13,7 @@ from rich.console import Console
 
 from fairlead.cli.live_top import Chosen, view
 from fairlead.cluster.kubernetes.api.client import Client
-from fairlead.cluster.kubernetes.api.config import Access
+from fairlead.cluster.kubernetes.api.config import ClusterAccess
 from fairlead.cluster.kubernetes.api.credentials import FixedToken
 from fairlead.cluster.kubernetes.client.user_client import UserClient
 from fairlead.cluster.kubernetes.manifests.roles import render_binding
@@ -30,7 +30,7 @@ from tests.waiting import until
 
 
 @contextmanager
-def page_of(access: Access, namespace: str) -> Iterator[Readers]:
+def page_of(access: ClusterAccess, namespace: str) -> Iterator[Readers]:
     opened: list[UserClient] = []
 
     def open_cluster() -> UserClient:
@@ -50,7 +50,7 @@ def page_of(access: Access, namespace: str) -> Iterator[Readers]:
 
 @pytest.mark.slow
 def test_every_view_shows_the_cluster_to_an_administrator(
-    access: Access, cluster: WorkloadApi, namespace: str, tmp_path: Path
+    access: ClusterAccess, cluster: WorkloadApi, namespace: str, tmp_path: Path
 ) -> None:
     cluster.submit(gang(namespace, "first", nodes=1, gpus=4))
     cluster.submit(gang(namespace, "waiting-run", nodes=2))
@@ -84,7 +84,7 @@ def test_every_view_shows_the_cluster_to_an_administrator(
 
 
 def test_a_member_of_a_team_sees_its_runs_and_is_told_what_is_not_theirs(
-    access: Access, plane: ControlPlane, cluster: WorkloadApi, namespace: str
+    access: ClusterAccess, plane: ControlPlane, cluster: WorkloadApi, namespace: str
 ) -> None:
     person = f"viewer-{int(time.time())}"
     account = f"/api/v1/namespaces/{namespace}/serviceaccounts"
@@ -106,7 +106,7 @@ def test_a_member_of_a_team_sees_its_runs_and_is_told_what_is_not_theirs(
 
 @pytest.mark.slow
 def test_a_member_sees_the_cluster_on_the_page_and_in_top_as_the_operator_publishes_it(
-    access: Access, plane: ControlPlane, cluster: WorkloadApi, namespace: str
+    access: ClusterAccess, plane: ControlPlane, cluster: WorkloadApi, namespace: str
 ) -> None:
     person, elsewhere = f"member-{int(time.time())}", f"e-{namespace}"
     plane.request("POST", "/api/v1/namespaces", {"metadata": {"name": elsewhere}})

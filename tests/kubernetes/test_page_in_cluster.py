@@ -9,7 +9,7 @@ import pytest
 from aiohttp.test_utils import TestClient, TestServer
 
 from fairlead.cluster.kubernetes.api.client import Client
-from fairlead.cluster.kubernetes.api.config import Access
+from fairlead.cluster.kubernetes.api.config import ClusterAccess
 from fairlead.cluster.kubernetes.api.credentials import FixedToken
 from fairlead.cluster.kubernetes.client.permissions import who_am_i
 from fairlead.cluster.kubernetes.manifests.install import USER
@@ -18,7 +18,7 @@ from fairlead.cluster.kubernetes.manifests.roles import render_binding
 from fairlead.cluster.kubernetes.workloads.workload_api import WorkloadApi
 from fairlead.control.opening import TokenAccess
 from fairlead.web.server import Page
-from fairlead.web.visitors import Admission
+from fairlead.web.visitors import Authenticator
 from tests.kubernetes.audit import token_of
 from tests.kubernetes.operating import gang
 from tests.kubernetes.test_accepted import applied
@@ -26,7 +26,7 @@ from tests.kubernetes.testcluster.control_plane import ControlPlane
 
 
 def test_two_readers_see_what_each_may_and_a_stranger_sees_nothing(
-    access: Access, plane: ControlPlane, cluster: WorkloadApi, namespace: str, monkeypatch: pytest.MonkeyPatch
+    access: ClusterAccess, plane: ControlPlane, cluster: WorkloadApi, namespace: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("KUBECONFIG", str(plane.kubeconfig()))
     stamp = int(time.time())
@@ -44,7 +44,7 @@ def test_two_readers_see_what_each_may_and_a_stranger_sees_nothing(
     def never() -> Any:
         raise AssertionError("the page has no rights of its own")
 
-    admission = Admission(
+    admission = Authenticator(
         name=lambda identity: them.name(identity.token),
         open_as=lambda identity: them.open(identity.token, identity.namespace),
     )
@@ -86,7 +86,7 @@ def test_two_readers_see_what_each_may_and_a_stranger_sees_nothing(
 
 
 def test_the_administrators_certificate_is_not_used_for_a_reader(
-    access: Access, plane: ControlPlane, cluster: WorkloadApi, namespace: str, monkeypatch: pytest.MonkeyPatch
+    access: ClusterAccess, plane: ControlPlane, cluster: WorkloadApi, namespace: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("KUBECONFIG", str(plane.kubeconfig()))
     cluster.client.create(f"/api/v1/namespaces/{namespace}/serviceaccounts", {"metadata": {"name": "plain"}})

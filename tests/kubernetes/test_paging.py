@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from fairlead.cluster.kubernetes.api import paging, watching
 from fairlead.cluster.kubernetes.api.client import Client
-from fairlead.cluster.kubernetes.api.config import Access
+from fairlead.cluster.kubernetes.api.config import ClusterAccess
 from fairlead.cluster.kubernetes.api.paging import METADATA, PAGE, Object, TooLong, cut_event, read_pages
 from fairlead.cluster.kubernetes.api.shallow import problem_of
 from fairlead.errors import ClusterError
@@ -167,7 +167,7 @@ def test_a_page_of_empty_lists_takes_no_more_memory_than_a_page_may() -> None:
 
 
 def test_a_real_api_server_gives_the_metadata_of_a_long_object_and_the_others_whole(
-    plane: ControlPlane, access: Access, namespace: str, monkeypatch: pytest.MonkeyPatch
+    plane: ControlPlane, access: ClusterAccess, namespace: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(paging, "MOST_PAGE_BYTES", 64 * KIB)
     place = f"/api/v1/namespaces/{namespace}/configmaps"

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import yaml
 
-from fairlead.cluster.kubernetes.api.config import Access
+from fairlead.cluster.kubernetes.api.config import ClusterAccess
 from fairlead.cluster.kubernetes.api.objects import read_node
 from fairlead.cluster.kubernetes.informers.node_capacity import node_of
 from fairlead.cluster.kubernetes.manifests.roles import OPERATOR, render_node_partitioner
@@ -145,7 +145,7 @@ class _Operators:
 
 @pytest.mark.long
 def test_an_operator_killed_at_each_step_is_followed_by_one_that_goes_on(
-    access: Access, plane: ControlPlane, cluster: WorkloadApi, namespace: str, tmp_path: Path
+    access: ClusterAccess, plane: ControlPlane, cluster: WorkloadApi, namespace: str, tmp_path: Path
 ) -> None:
     """A whole GPU is in use; the node is to have sevenths; then a run that waits has it whole again.
 
@@ -222,7 +222,7 @@ def test_an_operator_killed_at_each_step_is_followed_by_one_that_goes_on(
 
 @pytest.mark.slow
 def test_a_layout_that_fails_is_taken_back_and_told_of(
-    access: Access, plane: ControlPlane, cluster: WorkloadApi, namespace: str, tmp_path: Path
+    access: ClusterAccess, plane: ControlPlane, cluster: WorkloadApi, namespace: str, tmp_path: Path
 ) -> None:
     for content in render_node_partitioner(namespace):
         applied(plane, content)

@@ -15,7 +15,7 @@ from fairlead.cluster.kubernetes.manifests.pipeline_driver import with_driver
 from fairlead.cluster.kubernetes.manifests.pods import REPORTER, render_pod
 from fairlead.cluster.local.pod_files import progress_of
 from fairlead.control.pipelines.artefacts import Artefacts, SharedArtefacts
-from fairlead.control.pipelines.driver import Driver, Surroundings
+from fairlead.control.pipelines.driver import PipelineDriver, Surroundings
 from fairlead.control.pipelines.object_place import ObjectArtefacts, ObjectDocuments, StoreExchange
 from fairlead.control.pipelines.pod_children import MOST_ASKED, PodChildren
 from fairlead.control.pipelines.result_files import FileDocuments, ResultFiles
@@ -240,7 +240,7 @@ class World:
             shared = ObjectDocuments(f"{self.place}/fairlead-artefacts")
             around = replace(around, exchange=StoreExchange(own, shared.place))
             artefacts, results = ObjectArtefacts(files / "kept", shared), ResultFiles(shared)
-        driver = Driver(self.pipeline, artefacts, results, around, reporter)
+        driver = PipelineDriver(self.pipeline, artefacts, results, around, reporter)
         self.code = driver.run()
         return {task.name: task.phase.value for tasks in driver._progress.steps.values() for task in tasks}
 

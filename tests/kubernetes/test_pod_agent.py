@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from fairlead.cluster.kubernetes.api.config import Access
+from fairlead.cluster.kubernetes.api.config import ClusterAccess
 from fairlead.cluster.kubernetes.manifests.runtime_bundle import bundle_name
 from fairlead.cluster.kubernetes.workloads.workload_api import WorkloadApi
 from fairlead.state.snapshot import Intent, Phase
@@ -15,7 +15,9 @@ from tests.waiting import until
 
 
 @pytest.mark.slow
-def test_no_pod_is_created_once_another_operator_may_lead(access: Access, cluster: WorkloadApi, namespace: str) -> None:
+def test_no_pod_is_created_once_another_operator_may_lead(
+    access: ClusterAccess, cluster: WorkloadApi, namespace: str
+) -> None:
     broken = {"/pods"}
 
     def choose(method: str, path: str) -> Fault:
@@ -41,7 +43,9 @@ def test_no_pod_is_created_once_another_operator_may_lead(access: Access, cluste
             comes_to(cluster, "train", Phase.RUNNING, attempt=0)
 
 
-def test_each_start_makes_anew_what_somebody_has_deleted(access: Access, cluster: WorkloadApi, namespace: str) -> None:
+def test_each_start_makes_anew_what_somebody_has_deleted(
+    access: ClusterAccess, cluster: WorkloadApi, namespace: str
+) -> None:
     place = f"/api/v1/namespaces/{namespace}"
     cluster.submit(gang(namespace))
     with operating(access, namespace):
@@ -56,7 +60,7 @@ def test_each_start_makes_anew_what_somebody_has_deleted(access: Access, cluster
 
 
 def test_the_names_of_a_gang_are_those_of_its_pods_and_follow_it_to_its_next_start(
-    access: Access, cluster: WorkloadApi, namespace: str
+    access: ClusterAccess, cluster: WorkloadApi, namespace: str
 ) -> None:
     place = f"/api/v1/namespaces/{namespace}/pods"
 
@@ -82,7 +86,7 @@ def test_the_names_of_a_gang_are_those_of_its_pods_and_follow_it_to_its_next_sta
 
 @pytest.mark.slow
 def test_a_run_has_network_objects_only_while_it_has_several_pods_and_those_are_alive(
-    access: Access, cluster: WorkloadApi, namespace: str
+    access: ClusterAccess, cluster: WorkloadApi, namespace: str
 ) -> None:
     lists = ("/api/v1", "services"), ("/apis/networking.k8s.io/v1", "networkpolicies")
     places = [f"{api}/namespaces/{namespace}/{plural}" for api, plural in lists]

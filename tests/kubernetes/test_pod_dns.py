@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from fairlead.cluster.kubernetes.api.objects import Amounts, PodObject
+from fairlead.cluster.kubernetes.api.objects import PodObject, ResourceAmounts
 from fairlead.cluster.kubernetes.operator.pods.pod_dns import Addressing
 from fairlead.cluster.kubernetes.workloads.run_record import Gang, RunRecord, TrainingObject, WorkloadObject
 from fairlead.state.reasons import Code, Reason
@@ -59,7 +59,14 @@ def a_gang(phase: Phase = Phase.STARTING) -> TrainingObject:
 def pods(*indexes: int, attempt: int = 0) -> dict[str, PodObject]:
     """All of the gang's, of which these have an address."""
     one = PodObject(
-        key="", version=1, uid="u", phase="Pending", node="node-a", requests=Amounts(), created_at=0.0, run_uid=UID
+        key="",
+        version=1,
+        uid="u",
+        phase="Pending",
+        node="node-a",
+        requests=ResourceAmounts(),
+        created_at=0.0,
+        run_uid=UID,
     )
     names = {index: f"research/train-llama-{attempt}-{index}" for index in range(NUM_PODS)}
     return {

@@ -5,10 +5,12 @@ from typing import Any
 import pytest
 
 from fairlead.cluster.kubernetes.api.client import ApiError
-from fairlead.cluster.kubernetes.api.objects import Amounts, PodObject
+from fairlead.cluster.kubernetes.api.objects import PodObject, ResourceAmounts
 from fairlead.cluster.kubernetes.operator.pods.pod_events import newest
 
-POD = PodObject(key="team/a-0-0", version=1, uid="u", phase="Pending", node="n", requests=Amounts(), created_at=0.0)
+POD = PodObject(
+    key="team/a-0-0", version=1, uid="u", phase="Pending", node="n", requests=ResourceAmounts(), created_at=0.0
+)
 
 
 class Server:

@@ -2,12 +2,12 @@
 
 from dataclasses import replace
 
-from fairlead.cluster.kubernetes.api.objects import Amounts, PodObject
+from fairlead.cluster.kubernetes.api.objects import PodObject, ResourceAmounts
 from fairlead.cluster.kubernetes.informers.pod_index import Marks, PodIndex
 
 POD = PodObject(
-    key="t/a-0-0", version=1, uid="u", phase="Running", node="n", requests=Amounts(), created_at=0.0, run_uid="r",
-    run_key=("Training", "t/a"),
+    key="t/a-0-0", version=1, uid="u", phase="Running", node="n", requests=ResourceAmounts(), created_at=0.0,
+    run_uid="r", run_key=("Training", "t/a"),
 )  # fmt: skip
 RUN = "r", POD.run_key
 

@@ -13,7 +13,7 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 
 from fairlead.cluster.kubernetes.api.client import ApiError, Client
-from fairlead.cluster.kubernetes.api.config import Access
+from fairlead.cluster.kubernetes.api.config import ClusterAccess
 from fairlead.cluster.kubernetes.api.credentials import Anonymous
 from fairlead.cluster.kubernetes.client import pod_logs
 from fairlead.cluster.kubernetes.client.pod_logs import KUBELET, Mark, PodLogs
@@ -300,7 +300,7 @@ def test_the_last_lines_fit_and_say_what_was_cut() -> None:
             """Says nothing."""
 
     with serving(Kubelet) as url:
-        client = Client(Access(context="test", server=url, credentials=Anonymous()))
+        client = Client(ClusterAccess(context="test", server=url, credentials=Anonymous()))
         kept = last_lines(client, "ns/r-0-0", 200).splitlines()
         assert last_lines(client, "ns/r-0-0", 10_000).splitlines() == written
         client.close()

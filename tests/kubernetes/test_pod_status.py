@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from fairlead.cluster.kubernetes.api.objects import Amounts, PodObject, read_node
+from fairlead.cluster.kubernetes.api.objects import PodObject, ResourceAmounts, read_node
 from fairlead.cluster.kubernetes.informers.pod_status import (
     MOUNT_PATIENCE_S,
     LastWord,
@@ -16,8 +16,8 @@ from tests.kubernetes.builders import a_creation
 INITIALIZING = ("PodInitializing", "")
 PULLING = ("ErrImagePull", "dial tcp 127.0.0.1:1: connect: connection refused")
 POD = PodObject(
-    key="team/train-0-0", version=1, uid="u", phase="Pending", node="node-a", requests=Amounts(), created_at=0.0,
-    run_uid="r", image="example.com/none:7", waiting=PULLING,
+    key="team/train-0-0", version=1, uid="u", phase="Pending", node="node-a", requests=ResourceAmounts(),
+    created_at=0.0, run_uid="r", image="example.com/none:7", waiting=PULLING,
 )  # fmt: skip
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from fairlead.cluster.kubernetes.api.client import Client
-from fairlead.cluster.kubernetes.api.config import Access
+from fairlead.cluster.kubernetes.api.config import ClusterAccess
 from fairlead.cluster.kubernetes.informers import informers
 from fairlead.cluster.kubernetes.kinds import objects_path
 from fairlead.cluster.kubernetes.names import ACCESS_KEYS
@@ -76,7 +76,7 @@ def plant(plane: ControlPlane, namespace: str, content: dict[str, Any]) -> bool:
     return True
 
 
-def starts(access: Access, namespace: str, name: str) -> float:
+def starts(access: ClusterAccess, namespace: str, name: str) -> float:
     """Submit a run of the other team; the seconds until it runs."""
     theirs, begun = WorkloadApi(Client(access), namespace=namespace), time.monotonic()
     theirs.submit(gang(namespace, name, nodes=1, gpus=0))
@@ -86,7 +86,7 @@ def starts(access: Access, namespace: str, name: str) -> float:
 
 @pytest.mark.slow
 def test_no_poison_of_a_tenant_delays_another_team_and_each_is_named(
-    access: Access, cluster: WorkloadApi, plane: ControlPlane, namespace: str, other: str
+    access: ClusterAccess, cluster: WorkloadApi, plane: ControlPlane, namespace: str, other: str
 ) -> None:
     messages = [
         replace(gang(namespace, f"message-{number}", nodes=1, gpus=0, run="1s", message=text), retry=NO_RETRY)
@@ -127,7 +127,7 @@ def _phase(plane: ControlPlane, namespace: str, name: str) -> str:
 
 
 def test_an_object_that_nobody_foresaw_is_set_apart_told_and_let_go(
-    access: Access, cluster: WorkloadApi, plane: ControlPlane, namespace: str, other: str,
+    access: ClusterAccess, cluster: WorkloadApi, plane: ControlPlane, namespace: str, other: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     def read(content: dict[str, Any], **more: Any) -> AnyObject:
@@ -170,7 +170,7 @@ def _readable(plane: ControlPlane, path: str) -> list[dict[str, Any]]:
 @pytest.mark.slow
 @pytest.mark.parametrize("count", [40, pytest.param(10_000, marks=pytest.mark.long)])
 def test_a_storm_of_hostile_objects_ends_nothing_and_delays_nobody(
-    access: Access, cluster: WorkloadApi, plane: ControlPlane, namespace: str, other: str, count: int
+    access: ClusterAccess, cluster: WorkloadApi, plane: ControlPlane, namespace: str, other: str, count: int
 ) -> None:
     random = Random(count)
     with operating(access, namespace, watch_namespace=None) as operator:

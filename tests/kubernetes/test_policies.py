@@ -5,10 +5,10 @@ from datetime import UTC, datetime
 
 import pytest
 
-from fairlead.cluster.kubernetes.api.config import Access
+from fairlead.cluster.kubernetes.api.config import ClusterAccess
 from fairlead.cluster.kubernetes.client import operator_lease as leasing
 from fairlead.cluster.kubernetes.client.checkup import _operator
-from fairlead.cluster.kubernetes.client.discovery import Operator
+from fairlead.cluster.kubernetes.client.discovery import InstalledOperator
 from fairlead.cluster.kubernetes.client.user_client import UserClient
 from fairlead.cluster.kubernetes.names import LEASE, POLICY
 from fairlead.cluster.kubernetes.workloads.workload_api import WorkloadApi
@@ -35,7 +35,7 @@ def lasting(namespace: str, name: str, seconds: float) -> Training:
 
 @pytest.mark.slow
 def test_a_long_run_gives_way_to_a_short_one_where_the_operator_goes_by_such_a_policy(
-    access: Access, cluster: WorkloadApi, namespace: str
+    access: ClusterAccess, cluster: WorkloadApi, namespace: str
 ) -> None:
     with operating(access, namespace, policy="preempting"):
         long = cluster.submit(lasting(namespace, "long", 360_000.0))
@@ -50,7 +50,7 @@ def test_a_long_run_gives_way_to_a_short_one_where_the_operator_goes_by_such_a_p
 
 
 def test_whoever_asks_what_would_happen_is_answered_by_the_rules_of_the_operator_that_leads(
-    access: Access, cluster: WorkloadApi, namespace: str
+    access: ClusterAccess, cluster: WorkloadApi, namespace: str
 ) -> None:
     client = cluster.client
     assert leasing.rules_of(leasing.leader_there(client)) == DEFAULT
@@ -60,7 +60,7 @@ def test_whoever_asks_what_would_happen_is_answered_by_the_rules_of_the_operator
         assert UserClient(client, namespace=namespace).snapshot().rules == POLICIES["shortest"]
     assert leader is not None
     assert leader.policy == "shortest"
-    says = _operator(Operator(namespace=namespace, leader=leader), "here", "0").says
+    says = _operator(InstalledOperator(namespace=namespace, leader=leader), "here", "0").says
     assert "policy shortest; it runs outside of the cluster" in says
     with operating(access, namespace) as operator:
         until(lambda: operator.election.is_leader, "leader")

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from fairlead.cluster.isolation import Isolation
-from fairlead.cluster.kubernetes.api.objects import Amounts, PodObject
-from fairlead.cluster.kubernetes.engines.port import Observation, Stage
+from fairlead.cluster.kubernetes.api.objects import PodObject, ResourceAmounts
+from fairlead.cluster.kubernetes.engines.port import EngineStage, EngineStatus
 from fairlead.cluster.kubernetes.informers.engine_objects import EngineObject
 from fairlead.cluster.kubernetes.informers.pod_index import Marks
 from fairlead.cluster.kubernetes.operator.runs.progress_polling import (
@@ -23,7 +23,7 @@ from fairlead.cluster.kubernetes.operator.runs.progress_polling import (
 from fairlead.specs.engines import Engine
 from tests.kubernetes.turns import a_turn
 
-POD = PodObject(key="t/a", version=1, uid="u", phase="Running", node="n", requests=Amounts(), created_at=0.0)
+POD = PodObject(key="t/a", version=1, uid="u", phase="Running", node="n", requests=ResourceAmounts(), created_at=0.0)
 
 
 @pytest.mark.parametrize(("silent_s", "every_s"), [(0.0, EVERY_S), (20.0, EVERY_S), (100.0, 25.0), (86_400.0, MOST_S)])
@@ -121,7 +121,7 @@ def test_a_run_whose_engine_is_done_is_asked_each_second_how_it_ended() -> None:
     cluster.view.engines.of_run("run-0")[0] = EngineObject(
         key="t/a-0", version=1, uid="o", engine=Engine.RAYJOB, run_uid="run-0",
         run_key=("Training", "t/a"), attempt=0,
-        observed=Observation(stage=Stage.SUCCEEDED), is_leaving=False,
+        observed=EngineStatus(stage=EngineStage.SUCCEEDED), is_leaving=False,
     )  # fmt: skip
     cluster.view.marks().add(runs=["run-0"])
     for second in range(1, 6):

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from fairlead.cluster.kubernetes.api.config import Access
+from fairlead.cluster.kubernetes.api.config import ClusterAccess
 from fairlead.cluster.kubernetes.workloads.workload_api import WorkloadApi
 from fairlead.specs.training import Retry
 from fairlead.state.reasons import Code
@@ -41,7 +41,7 @@ def refused(cluster: WorkloadApi, namespace: str, name: str = "train", *, times:
 
 @pytest.mark.slow
 def test_a_gang_that_a_quota_refuses_waits_and_starts_once_the_quota_is_raised(
-    access: Access, cluster: WorkloadApi, namespace: str
+    access: ClusterAccess, cluster: WorkloadApi, namespace: str
 ) -> None:
     a_quota(cluster, namespace, GPUS)
     cluster.submit(replace(gang(namespace), retry=Retry(infrastructure=0)))
@@ -61,7 +61,7 @@ def test_a_gang_that_a_quota_refuses_waits_and_starts_once_the_quota_is_raised(
 
 @pytest.mark.slow
 def test_a_gang_that_a_quota_refuses_starts_when_others_have_left_the_room(
-    access: Access, cluster: WorkloadApi, namespace: str
+    access: ClusterAccess, cluster: WorkloadApi, namespace: str
 ) -> None:
     a_quota(cluster, namespace, GPUS)
     with operating(access, namespace):
@@ -74,7 +74,9 @@ def test_a_gang_that_a_quota_refuses_starts_when_others_have_left_the_room(
         comes_to(cluster, "second", Phase.RUNNING)
 
 
-def test_a_quota_may_also_refuse_what_comes_with_the_pods(access: Access, cluster: WorkloadApi, namespace: str) -> None:
+def test_a_quota_may_also_refuse_what_comes_with_the_pods(
+    access: ClusterAccess, cluster: WorkloadApi, namespace: str
+) -> None:
     a_quota(cluster, namespace, 0, of="services")
     cluster.submit(gang(namespace))
     with operating(access, namespace):
@@ -86,7 +88,7 @@ def test_a_quota_may_also_refuse_what_comes_with_the_pods(access: Access, cluste
 
 @pytest.mark.slow
 def test_gangs_that_each_need_the_whole_quota_run_one_after_the_other(
-    access: Access, cluster: WorkloadApi, namespace: str
+    access: ClusterAccess, cluster: WorkloadApi, namespace: str
 ) -> None:
     a_quota(cluster, namespace, GPUS)
     for name in ("one", "other"):

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import trustme
 
-from fairlead.cluster.kubernetes.api.config import Access
+from fairlead.cluster.kubernetes.api.config import ClusterAccess
 from fairlead.cluster.kubernetes.kinds import objects_path
 from tests.kubernetes.test_faces import Desk, a_desk
 from tests.kubernetes.test_sweeps import a_process
@@ -29,7 +29,7 @@ SERVE += "resources: {{cpu: 100m, memory: 64Mi}}\n"
 
 
 @pytest.fixture
-def desk(access: Access, plane: ControlPlane, namespace: str, tmp_path: Path) -> Desk:
+def desk(access: ClusterAccess, plane: ControlPlane, namespace: str, tmp_path: Path) -> Desk:
     (tmp_path / "desk").mkdir()
     return a_desk(plane, namespace, tmp_path / "desk")
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from benchmarks import kueue_server
-from fairlead.cluster.kubernetes.api.config import Access
+from fairlead.cluster.kubernetes.api.config import ClusterAccess
 from fairlead.cluster.kubernetes.workloads.workload_api import WorkloadApi
 from fairlead.specs.engines import Engine
 from fairlead.specs.training import Retry, Training
@@ -46,7 +46,7 @@ def objects(cluster: WorkloadApi, path: str, namespace: str) -> list[str]:
 class TestJobSet:
     path = "jobset.x-k8s.io/v1alpha2/jobsets"
 
-    def test_a_run_is_carried_out(self, access: Access, cluster: WorkloadApi, namespace: str) -> None:
+    def test_a_run_is_carried_out(self, access: ClusterAccess, cluster: WorkloadApi, namespace: str) -> None:
         cluster.submit(handed(namespace, Engine.JOBSET, run="2s"))
         with operating(access, namespace):
             run = comes_to(cluster, "train", Phase.SUCCEEDED)
@@ -57,7 +57,7 @@ class TestJobSet:
         assert run.status.reason.message.startswith("all ranks succeeded")
 
     def test_a_stop_takes_everything_away_and_a_resume_starts_anew(
-        self, access: Access, cluster: WorkloadApi, namespace: str
+        self, access: ClusterAccess, cluster: WorkloadApi, namespace: str
     ) -> None:
         cluster.submit(replace(handed(namespace, Engine.JOBSET), grace_s=1.0))
         with operating(access, namespace):
@@ -71,7 +71,7 @@ class TestJobSet:
             assert objects(cluster, self.path, namespace) == ["train-1"]
 
     def test_a_rank_that_is_killed_restarts_the_gang_for_its_own_reason(
-        self, access: Access, cluster: WorkloadApi, namespace: str
+        self, access: ClusterAccess, cluster: WorkloadApi, namespace: str
     ) -> None:
         fakes = {"run": "2s", "exit_code": "1"}
         cluster.submit(replace(handed(namespace, Engine.JOBSET, **fakes), retry=Retry(program=1, backoff_s=0.0)))
@@ -85,7 +85,7 @@ class TestJobSet:
         assert "failed with exit code 1" in restarts[0].reason.message
 
     def test_a_run_without_room_says_what_kube_scheduler_says(
-        self, access: Access, cluster: WorkloadApi, namespace: str
+        self, access: ClusterAccess, cluster: WorkloadApi, namespace: str
     ) -> None:
         cluster.submit(replace(handed(namespace, Engine.JOBSET), nodes=3))
         with operating(access, namespace):
@@ -106,7 +106,9 @@ def training_operator(plane: ControlPlane) -> Iterator[None]:
 @pytest.mark.usefixtures("training_operator")
 class TestTrainingOperator:
     @pytest.mark.parametrize("kind", KUBEFLOW)
-    def test_a_run_is_carried_out(self, access: Access, cluster: WorkloadApi, namespace: str, kind: Engine) -> None:
+    def test_a_run_is_carried_out(
+        self, access: ClusterAccess, cluster: WorkloadApi, namespace: str, kind: Engine
+    ) -> None:
         cluster.submit(handed(namespace, kind, run="2s"))
         with operating(access, namespace):
             comes_to(cluster, "train", Phase.SUCCEEDED)
@@ -116,7 +118,7 @@ class TestTrainingOperator:
 
     @pytest.mark.parametrize("kind", KUBEFLOW)
     def test_a_stop_takes_everything_away(
-        self, access: Access, cluster: WorkloadApi, namespace: str, kind: Engine
+        self, access: ClusterAccess, cluster: WorkloadApi, namespace: str, kind: Engine
     ) -> None:
         cluster.submit(replace(handed(namespace, kind), grace_s=1.0))
         with operating(access, namespace):
@@ -127,7 +129,9 @@ class TestTrainingOperator:
             path = f"kubeflow.org/v1/{KUBEFLOW[kind]}"
             assert (objects(cluster, path, namespace), live_pods(cluster, namespace)) == ([], [])
 
-    def test_a_rank_that_fails_restarts_the_gang(self, access: Access, cluster: WorkloadApi, namespace: str) -> None:
+    def test_a_rank_that_fails_restarts_the_gang(
+        self, access: ClusterAccess, cluster: WorkloadApi, namespace: str
+    ) -> None:
         fakes = {"run": "2s", "exit_code": "3"}
         spec = handed(namespace, Engine.PYTORCHJOB, **fakes)
         cluster.submit(replace(spec, retry=Retry(program=1, backoff_s=0.0), grace_s=1.0))
@@ -138,7 +142,7 @@ class TestTrainingOperator:
         assert "failed with exit code 3" in run.status.reason.message
 
     def test_how_a_rank_failed_while_there_was_no_operator_is_read_by_the_next_which_ends_the_others(
-        self, access: Access, plane: ControlPlane, cluster: WorkloadApi, namespace: str
+        self, access: ClusterAccess, plane: ControlPlane, cluster: WorkloadApi, namespace: str
     ) -> None:
         cluster.submit(replace(handed(namespace, Engine.PYTORCHJOB), retry=Retry(program=0)))
         pods, jobs = f"/api/v1/namespaces/{namespace}/pods", f"/apis/kubeflow.org/v1/namespaces/{namespace}/pytorchjobs"
@@ -161,7 +165,7 @@ class TestTrainingOperator:
             until(lambda: live_pods(cluster, namespace) == [])
 
     def test_mpi_says_what_keeps_its_launcher_away_and_then_has_it_and_a_worker_for_each_node(
-        self, access: Access, plane: ControlPlane, cluster: WorkloadApi, namespace: str
+        self, access: ClusterAccess, plane: ControlPlane, cluster: WorkloadApi, namespace: str
     ) -> None:
         add_nodes(plane, 1, prefix=f"mpi-{namespace}", gpus=0, others={"ephemeral-storage": "1Ti"})
         cluster.submit(handed(namespace, Engine.MPIJOB, image="mpi"))
@@ -190,14 +194,14 @@ def trainer(plane: ControlPlane, jobset: None) -> Iterator[None]:
 class TestTrainer:
     path = "trainer.kubeflow.org/v1alpha1"
 
-    def test_a_run_is_carried_out(self, access: Access, cluster: WorkloadApi, namespace: str) -> None:
+    def test_a_run_is_carried_out(self, access: ClusterAccess, cluster: WorkloadApi, namespace: str) -> None:
         cluster.submit(handed(namespace, Engine.KUBEFLOW_TRAINER, run="2s"))
         with operating(access, namespace):
             comes_to(cluster, "train", Phase.SUCCEEDED)
         told = [event.type for event in cluster.events()]
         assert told[-2:] == ["Running", "Succeeded"]
 
-    def test_a_stop_takes_everything_away(self, access: Access, cluster: WorkloadApi, namespace: str) -> None:
+    def test_a_stop_takes_everything_away(self, access: ClusterAccess, cluster: WorkloadApi, namespace: str) -> None:
         cluster.submit(replace(handed(namespace, Engine.KUBEFLOW_TRAINER), grace_s=1.0))
         with operating(access, namespace):
             run = comes_to(cluster, "train", Phase.RUNNING)
@@ -222,7 +226,7 @@ def kueue(plane: ControlPlane) -> Iterator[None]:
 
 @pytest.mark.usefixtures("kueue")
 def test_kueue_admits_what_its_quota_has_room_for_and_says_why_another_waits(
-    access: Access, plane: ControlPlane, cluster: WorkloadApi, namespace: str
+    access: ClusterAccess, plane: ControlPlane, cluster: WorkloadApi, namespace: str
 ) -> None:
     kueue_server.set_quota(plane, namespace, {"cpu": 64, "memory": "64Gi", "nvidia.com/gpu": 16})
     first = cluster.submit(handed(namespace, Engine.KUEUE, "first", queue=kueue_server.QUEUE))

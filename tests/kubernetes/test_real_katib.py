@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from fairlead.cluster.kubernetes.api.config import Access
+from fairlead.cluster.kubernetes.api.config import ClusterAccess
 from fairlead.cluster.kubernetes.engines.katib import API
 from fairlead.cluster.kubernetes.workloads.workload_api import WorkloadApi
 from fairlead.control.operator import Operator
@@ -37,7 +37,7 @@ def real_katib(plane: ControlPlane) -> Iterator[None]:
 
 
 @pytest.fixture
-def desk(access: Access, plane: ControlPlane, namespace: str, tmp_path: Path) -> Desk:
+def desk(access: ClusterAccess, plane: ControlPlane, namespace: str, tmp_path: Path) -> Desk:
     (tmp_path / "desk").mkdir()
     return replace(a_desk(plane, namespace, tmp_path / "desk"), in_process=True)
 
@@ -90,7 +90,7 @@ def end_all(operator: Operator, cluster: WorkloadApi, ended: set[str]) -> None:
 @pytest.mark.usefixtures("real_katib")
 @pytest.mark.parametrize("sampler", ["random", "tpe", "cma-es"])
 def test_a_real_katib_proposes_all_values_and_takes_what_it_is_told_of_their_ends(
-    access: Access, cluster: WorkloadApi, namespace: str, sampler: str
+    access: ClusterAccess, cluster: WorkloadApi, namespace: str, sampler: str
 ) -> None:
     cluster.submit(a_sweep(namespace, f"trials: 6\nsampler: {sampler}\n", TWO))
     ended: set[str] = set()
@@ -128,7 +128,7 @@ def test_a_real_katib_proposes_all_values_and_takes_what_it_is_told_of_their_end
 
 @pytest.mark.usefixtures("real_katib")
 def test_a_real_katib_ends_with_a_sweep_whose_target_is_reached(
-    desk: Desk, access: Access, cluster: WorkloadApi, namespace: str
+    desk: Desk, access: ClusterAccess, cluster: WorkloadApi, namespace: str
 ) -> None:
     admit(cluster, namespace)
     cluster.submit(a_sweep(namespace, "trials: 6\nsampler: random\nstop: {target: 0.5}\n"))
@@ -201,7 +201,7 @@ def test_a_real_katib_ends_with_a_stop_also_where_the_operator_is_killed_meanwhi
 
 @pytest.mark.usefixtures("real_katib")
 def test_what_a_real_katibs_algorithm_refuses_is_why_the_sweep_failed(
-    access: Access, cluster: WorkloadApi, namespace: str
+    access: ClusterAccess, cluster: WorkloadApi, namespace: str
 ) -> None:
     admit(cluster, namespace)
     cluster.submit(a_sweep(namespace, "trials: 6\nsampler: cma-es\n"))

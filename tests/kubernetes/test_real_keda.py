@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from fairlead.cluster.kubernetes.api.config import Access
+from fairlead.cluster.kubernetes.api.config import ClusterAccess
 from tests.debian import program
 from tests.kubernetes.test_faces import Desk, a_desk
 from tests.kubernetes.test_real_autoscalers import endpoint, num_ready, write
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.rare
 
 
 @pytest.fixture
-def desk(access: Access, plane: ControlPlane, namespace: str, tmp_path: Path) -> Desk:
+def desk(access: ClusterAccess, plane: ControlPlane, namespace: str, tmp_path: Path) -> Desk:
     (tmp_path / "desk").mkdir()
     return a_desk(plane, namespace, tmp_path / "desk")
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from fairlead.cluster.kubernetes.api.client import Client
-from fairlead.cluster.kubernetes.api.config import Access
+from fairlead.cluster.kubernetes.api.config import ClusterAccess
 from fairlead.cluster.kubernetes.workloads.workload_api import WorkloadApi
 from fairlead.control.operator import Operator
 from fairlead.errors import NotFound
@@ -47,7 +47,7 @@ resources: {{cpu: 100m, memory: 64Mi}}
 class World:
     """An operator behind a proxy that fails at what a test says of the hostile namespace."""
 
-    def __init__(self, access: Access, hostile: str, other: str) -> None:
+    def __init__(self, access: ClusterAccess, hostile: str, other: str) -> None:
         self.hostile, self.other = hostile, other
         self.faults: dict[str, Fault] = {}
         self.kinds: set[str] = set()
@@ -99,7 +99,7 @@ def write_kind(method: str, place: str) -> str:
 
 
 @pytest.fixture
-def world(access: Access, cluster: WorkloadApi, plane: ControlPlane, namespace: str) -> Iterator[World]:
+def world(access: ClusterAccess, cluster: WorkloadApi, plane: ControlPlane, namespace: str) -> Iterator[World]:
     other = f"b-{namespace}"
     plane.request("POST", "/api/v1/namespaces", {"metadata": {"name": other}})
     plane.await_namespace(other)
@@ -115,7 +115,7 @@ def world(access: Access, cluster: WorkloadApi, plane: ControlPlane, namespace: 
 
 
 @contextmanager
-def acting(world: World, access: Access) -> Iterator[None]:
+def acting(world: World, access: ClusterAccess) -> Iterator[None]:
     with operating(access, world.hostile, watch_namespace=None) as operator:
         until(lambda: operator.election.is_leader)
         world.operator = operator

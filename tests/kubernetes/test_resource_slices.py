@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from fairlead.cluster.kubernetes.api.client import Client
-from fairlead.cluster.kubernetes.api.config import Access
+from fairlead.cluster.kubernetes.api.config import ClusterAccess
 from fairlead.cluster.kubernetes.api.credentials import Anonymous
 from fairlead.cluster.kubernetes.api.objects import NodeObject, read_node
 from fairlead.cluster.kubernetes.api.resource_slices import (
@@ -21,7 +21,7 @@ from fairlead.cluster.kubernetes.api.resource_slices import (
     with_slices,
 )
 from fairlead.cluster.kubernetes.client.checkup import check
-from fairlead.cluster.kubernetes.client.cluster_inventory import Found, look_around
+from fairlead.cluster.kubernetes.client.cluster_inventory import Inventory, look_around
 from fairlead.cluster.kubernetes.client.discovery import count_gpus
 from fairlead.cluster.kubernetes.client.one_shot_snapshot import OneShotSnapshot
 from fairlead.cluster.kubernetes.client.user_client import UserClient
@@ -135,7 +135,7 @@ def test_a_pool_of_which_a_slice_is_missing_offers_nothing_until_it_is_there() -
 @pytest.fixture
 def view() -> Informers:
     """A node with two GPUs in a slice, known without a watch."""
-    view = Informers(Client(Access(context="none", server="http://127.0.0.1:9", credentials=Anonymous())))
+    view = Informers(Client(ClusterAccess(context="none", server="http://127.0.0.1:9", credentials=Anonymous())))
     slices, _ = view.nodes.sliced.caches
     view.nodes.put({"metadata": {"name": "n", "resourceVersion": "1"}, "status": {"allocatable": {"cpu": "8"}}})
     slices.put(slice_of("n", [device(0), device(1), device(0, kind="mig")], name="s"))
@@ -248,7 +248,7 @@ def test_doctor_tells_of_gpus_in_slices_and_whether_pods_can_request_them(is_off
     node = {"metadata": {"name": "n", "resourceVersion": "1"}, "status": {"allocatable": {"cpu": "8"}}}
     slices = read(slice_of("n", [device(0), device(1)]))
     found = look_around(
-        Found(
+        Inventory(
             apis=frozenset(),
             nodes=[node],
             controllers=(),
@@ -318,7 +318,7 @@ def waits(cluster: WorkloadApi, name: str, namespace: str) -> bool:
 
 @pytest.mark.slow
 def test_kube_scheduler_allocates_the_devices_of_runs_that_were_placed_by_slices(
-    plane: ControlPlane, access: Access, namespace: str, offering: list[str], cluster: WorkloadApi
+    plane: ControlPlane, access: ClusterAccess, namespace: str, offering: list[str], cluster: WorkloadApi
 ) -> None:
     team = Team(name=namespace, quota=Quota(gpu_milli=4000))
     quota = next(each for each in render_team(team, TeamSettings()) if each["kind"] == "ResourceQuota")
@@ -340,7 +340,9 @@ def test_kube_scheduler_allocates_the_devices_of_runs_that_were_placed_by_slices
         until(lambda: len(allocated(plane, namespace)) == 1)
 
 
-def test_gpus_in_slices_are_seen_without_an_operator(plane: ControlPlane, access: Access, offering: list[str]) -> None:
+def test_gpus_in_slices_are_seen_without_an_operator(
+    plane: ControlPlane, access: ClusterAccess, offering: list[str]
+) -> None:
     client = Client(access)
     by_name = {node.name: node for node in OneShotSnapshot(client).snapshot().nodes}
     assert [len(by_name[name].gpus) for name in offering] == [2, 2]
@@ -352,7 +354,7 @@ def test_gpus_in_slices_are_seen_without_an_operator(plane: ControlPlane, access
 
 @pytest.mark.slow
 def test_devices_of_claims_that_others_wrote_are_not_given_again(
-    plane: ControlPlane, access: Access, namespace: str, offering: list[str], cluster: WorkloadApi
+    plane: ControlPlane, access: ClusterAccess, namespace: str, offering: list[str], cluster: WorkloadApi
 ) -> None:
     exactly = {"deviceClassName": DRIVER, "count": 1}
     claim = {"metadata": {"name": "own"}, "spec": {"devices": {"requests": [{"name": "gpu", "exactly": exactly}]}}}

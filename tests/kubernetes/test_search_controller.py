@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from fairlead.cluster.kubernetes.api.config import Access
+from fairlead.cluster.kubernetes.api.config import ClusterAccess
 from fairlead.cluster.kubernetes.engines.katib import API, LABEL
 from fairlead.cluster.kubernetes.kinds import objects_path
 from fairlead.cluster.kubernetes.manifests.spec_objects import write_object
@@ -127,7 +127,7 @@ def end(operator: Operator, cluster: WorkloadApi, name: str, loss: float) -> Non
 
 # Before the kinds are there.
 def test_a_cluster_without_katib_says_so_in_the_sweeps_reason(
-    access: Access, cluster: WorkloadApi, namespace: str
+    access: ClusterAccess, cluster: WorkloadApi, namespace: str
 ) -> None:
     cluster.submit(a_sweep(namespace))
     with operating(access, namespace):
@@ -136,7 +136,7 @@ def test_a_cluster_without_katib_says_so_in_the_sweeps_reason(
 
 @pytest.mark.slow
 def test_katib_proposes_and_is_told_how_the_runs_ended(
-    access: Access, cluster: WorkloadApi, namespace: str, engine: Katib
+    access: ClusterAccess, cluster: WorkloadApi, namespace: str, engine: Katib
 ) -> None:
     cluster.submit(a_sweep(namespace))
     with operating(access, namespace) as operator:
@@ -162,7 +162,7 @@ def test_katib_proposes_and_is_told_how_the_runs_ended(
 
 @pytest.mark.slow
 def test_a_stop_ends_the_experiment_at_once_and_a_resume_begins_another_experiment(
-    access: Access, cluster: WorkloadApi, namespace: str, engine: Katib
+    access: ClusterAccess, cluster: WorkloadApi, namespace: str, engine: Katib
 ) -> None:
     uid = cluster.submit(a_sweep(namespace)).uid
     with operating(access, namespace):
@@ -194,7 +194,7 @@ def test_a_stop_ends_the_experiment_at_once_and_a_resume_begins_another_experime
 
 @pytest.mark.slow
 def test_an_operator_that_is_killed_at_any_moment_leaves_one_experiment_and_one_run_a_proposal(
-    access: Access, cluster: WorkloadApi, namespace: str, engine: Katib
+    access: ClusterAccess, cluster: WorkloadApi, namespace: str, engine: Katib
 ) -> None:
     cluster.submit(a_sweep(namespace))
     uids = set()
@@ -212,7 +212,7 @@ def test_an_operator_that_is_killed_at_any_moment_leaves_one_experiment_and_one_
 
 @pytest.mark.parametrize("has_suggestion", [True, False])
 def test_an_experiment_that_failed_fails_the_sweep_with_the_words_of_katibs_algorithm(
-    access: Access, cluster: WorkloadApi, namespace: str, engine: Katib, has_suggestion: bool
+    access: ClusterAccess, cluster: WorkloadApi, namespace: str, engine: Katib, has_suggestion: bool
 ) -> None:
     cluster.submit(a_sweep(namespace))
     with operating(access, namespace):
@@ -230,7 +230,7 @@ def test_an_experiment_that_failed_fails_the_sweep_with_the_words_of_katibs_algo
 
 @pytest.mark.slow
 def test_a_trial_that_a_user_stops_is_no_end_of_the_search(
-    access: Access, cluster: WorkloadApi, namespace: str, engine: Katib
+    access: ClusterAccess, cluster: WorkloadApi, namespace: str, engine: Katib
 ) -> None:
     cluster.submit(a_sweep(namespace))
     with operating(access, namespace):

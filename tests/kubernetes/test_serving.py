@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from fairlead.cluster.kubernetes.api.config import Access
+from fairlead.cluster.kubernetes.api.config import ClusterAccess
 from fairlead.cluster.kubernetes.kinds import objects_path
 from fairlead.cluster.kubernetes.manifests.roles import render_binding
 from fairlead.cluster.kubernetes.operator.pods import endpoint_publisher
@@ -32,7 +32,7 @@ SERVE += "resources: {{cpu: 100m, memory: 64Mi}}\n"
 
 
 @pytest.fixture
-def desk(access: Access, plane: ControlPlane, namespace: str, tmp_path: Path) -> Desk:
+def desk(access: ClusterAccess, plane: ControlPlane, namespace: str, tmp_path: Path) -> Desk:
     """That of a member of the team, who has the role fairlead-user and nothing else."""
     (tmp_path / "desk").mkdir()
     desk = a_desk(plane, namespace, tmp_path / "desk")
@@ -248,7 +248,7 @@ def test_a_model_that_pods_cannot_have_is_refused_by_the_api_server(
 
 
 def test_an_address_that_somebody_deleted_is_put_right(
-    desk: Desk, access: Access, plane: ControlPlane, namespace: str, monkeypatch: pytest.MonkeyPatch
+    desk: Desk, access: ClusterAccess, plane: ControlPlane, namespace: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(endpoint_publisher, "CHECK_S", 0.5)
     (desk.directory / "serve.yaml").write_text(spec(replicas=1))
@@ -305,7 +305,7 @@ def fewest_backends(plane: ControlPlane, namespace: str) -> Iterator[list[int]]:
 
 @pytest.mark.slow
 def test_a_drained_node_leaves_an_endpoint_of_two_replicas_with_one_all_the_time(
-    desk: Desk, access: Access, plane: ControlPlane, namespace: str
+    desk: Desk, access: ClusterAccess, plane: ControlPlane, namespace: str
 ) -> None:
     budget = f"/apis/policy/v1/namespaces/{namespace}/poddisruptionbudgets/serve-web"
     slow = 'kubernetes: {metadata: {annotations: {fake/start: "2s"}}}\n'

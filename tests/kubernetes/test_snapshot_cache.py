@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from fairlead.cluster.kubernetes.api.client import Client
-from fairlead.cluster.kubernetes.api.config import Access
+from fairlead.cluster.kubernetes.api.config import ClusterAccess
 from fairlead.cluster.kubernetes.api.credentials import Anonymous
 from fairlead.cluster.kubernetes.informers import snapshot_cache as picture
 from fairlead.cluster.kubernetes.informers.informers import Informers
@@ -28,7 +28,7 @@ class World:
     """A view whose caches are fed by hand, with objects that change at random."""
 
     def __init__(self, seed: int) -> None:
-        access = Access(context="none", server="http://127.0.0.1:9", credentials=Anonymous())
+        access = ClusterAccess(context="none", server="http://127.0.0.1:9", credentials=Anonymous())
         self.view = Informers(Client(access))
         self._rng = random.Random(seed)
         self._version = 0

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from fairlead.cluster.kubernetes.api.config import Access
+from fairlead.cluster.kubernetes.api.config import ClusterAccess
 from fairlead.cluster.kubernetes.informers.informers import trainings_path
 from fairlead.cluster.kubernetes.operator.pods.image_pulls import duration_s, pull_in
 from fairlead.cluster.kubernetes.workloads.run_record import (
@@ -93,7 +93,7 @@ def ends(cluster: WorkloadApi, namespace: str, pod: str, first_step_at: float) -
     cluster.client.merge(path, {"metadata": {"annotations": annotations}})
 
 
-def test_the_operator_sends_the_spans_of_a_run(access: Access, cluster: WorkloadApi, namespace: str) -> None:
+def test_the_operator_sends_the_spans_of_a_run(access: ClusterAccess, cluster: WorkloadApi, namespace: str) -> None:
     cluster.submit(gang(namespace, nodes=1, gpus=0))
     with receiving() as receiver, operating(access, namespace, spans=sending_to(receiver)):
         comes_to(cluster, "train", Phase.RUNNING)
@@ -111,7 +111,7 @@ def test_the_operator_sends_the_spans_of_a_run(access: Access, cluster: Workload
 
 @pytest.mark.long
 def test_a_run_that_is_resumed_is_sent_again_with_all_of_its_life(
-    access: Access, cluster: WorkloadApi, namespace: str
+    access: ClusterAccess, cluster: WorkloadApi, namespace: str
 ) -> None:
     run = cluster.submit(gang(namespace, nodes=1, gpus=0, run="0s"))
     cluster.set_intent(run.uid, Intent.STOP)
@@ -138,7 +138,7 @@ def test_older_events_that_are_forgotten_begin_no_wait(cluster: WorkloadApi, nam
 
 @pytest.mark.long
 def test_a_change_of_leader_neither_loses_nor_doubles_a_span(
-    access: Access, cluster: WorkloadApi, namespace: str
+    access: ClusterAccess, cluster: WorkloadApi, namespace: str
 ) -> None:
     """An answer is lost, its operator ends, and the next one sends the same spans; what is marked is sent no more."""
     cluster.submit(gang(namespace, start="3s"))

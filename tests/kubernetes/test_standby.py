@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from fairlead.cluster.kubernetes.api.config import Access
+from fairlead.cluster.kubernetes.api.config import ClusterAccess
 from fairlead.cluster.kubernetes.api.objects import PodObject, amounts
 from fairlead.cluster.kubernetes.devices import DeviceResource
 from fairlead.cluster.kubernetes.manifests.spec_objects import write_object
@@ -76,7 +76,7 @@ def test_a_past_that_was_written_is_read_as_it_was() -> None:
 
 @pytest.mark.slow
 def test_nodes_of_a_peak_are_asked_for_once_whoever_operates_and_given_back_after_it(
-    access: Access, cluster: WorkloadApi, namespace: str
+    access: ClusterAccess, cluster: WorkloadApi, namespace: str
 ) -> None:
     """No such node ever comes, so that placeholders wait; each operator has the rights of an installed one."""
     always = {"now": Peak(at="* * * * *", nodes=2, for_s=3600.0)}
@@ -105,7 +105,7 @@ def test_nodes_of_a_peak_are_asked_for_once_whoever_operates_and_given_back_afte
 
 
 def test_a_node_that_is_kept_ready_and_what_others_hold_are_on_the_bill(
-    access: Access, plane: ControlPlane, cluster: WorkloadApi, namespace: str, tmp_path: Path
+    access: ClusterAccess, plane: ControlPlane, cluster: WorkloadApi, namespace: str, tmp_path: Path
 ) -> None:
     labels = {"pool": namespace, PRICE_LABEL: "36"}
     nodes = add_nodes(plane, 2, prefix=namespace, gpus=8, labels=labels)

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from fairlead.cluster.isolation import Isolation
-from fairlead.cluster.kubernetes.api.config import Access
-from fairlead.cluster.kubernetes.api.objects import Amounts, PodObject
+from fairlead.cluster.kubernetes.api.config import ClusterAccess
+from fairlead.cluster.kubernetes.api.objects import PodObject, ResourceAmounts
 from fairlead.cluster.kubernetes.informers import pod_status as verdicts
 from fairlead.cluster.kubernetes.informers.pod_index import Marks
 from fairlead.cluster.kubernetes.informers.pod_status import MOUNT_PATIENCE_S, LastWord, is_hopeless
@@ -27,7 +27,7 @@ MOUNT = 'MountVolume.SetUp failed for volume "keys" : secret "nope" not found'
 
 @pytest.mark.slow
 def test_a_volume_that_cannot_be_mounted_is_told_until_it_is(
-    access: Access, cluster: WorkloadApi, namespace: str, monkeypatch: pytest.MonkeyPatch
+    access: ClusterAccess, cluster: WorkloadApi, namespace: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(hindrances, "FIRST_S", 3.0)
 
@@ -50,7 +50,7 @@ def test_a_volume_that_cannot_be_mounted_is_told_until_it_is(
 
 @pytest.mark.slow
 def test_a_gang_whose_volume_can_never_be_mounted_gives_its_places_back_and_is_tried_again(
-    access: Access, cluster: WorkloadApi, namespace: str, monkeypatch: pytest.MonkeyPatch
+    access: ClusterAccess, cluster: WorkloadApi, namespace: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(hindrances, "FIRST_S", 1.0)
     for module in (hindrances, verdicts):
@@ -100,7 +100,13 @@ class World:
 @pytest.mark.parametrize("age_s", [0.0, 3600.0])
 def test_it_is_asked_once_more_when_our_patience_ends(age_s: float) -> None:
     pod = PodObject(
-        key="t/a-0-0", version=1, uid="u", phase="Pending", node="n", requests=Amounts(), created_at=1000.0 - age_s
+        key="t/a-0-0",
+        version=1,
+        uid="u",
+        phase="Pending",
+        node="n",
+        requests=ResourceAmounts(),
+        created_at=1000.0 - age_s,
     )
     world: Any = World(replace(pod, run_uid="r"))
     asks = StartBlockers(world.view)

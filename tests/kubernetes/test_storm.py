@@ -16,7 +16,7 @@ from typing import Any
 import psutil
 import pytest
 
-from fairlead.cluster.kubernetes.api.config import Access
+from fairlead.cluster.kubernetes.api.config import ClusterAccess
 from fairlead.cluster.kubernetes.kinds import objects_path
 from fairlead.cluster.kubernetes.names import ACCESS_KEYS, ATTEMPT, INDEX
 from fairlead.cluster.kubernetes.workloads.workload_api import WorkloadApi
@@ -100,7 +100,7 @@ def harmless(number: int) -> dict[str, Any]:
 @pytest.mark.long
 @pytest.mark.parametrize("count", [pytest.param(NUM_OBJECTS, marks=pytest.mark.timeout(1800)), 1_000, 100])
 def test_hostile_objects_end_nothing_delay_nobody_and_fill_no_memory(
-    access: Access, cluster: WorkloadApi, plane: ControlPlane, namespace: str, other: str, tmp_path: Path,
+    access: ClusterAccess, cluster: WorkloadApi, plane: ControlPlane, namespace: str, other: str, tmp_path: Path,
     count: int,
 ) -> None:  # fmt: skip
     """The delay is that beside as many objects that Fairlead does not read, by turns: a busy machine delays both."""

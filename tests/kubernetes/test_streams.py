@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from fairlead.cluster.kubernetes.api.config import Access, load_access
+from fairlead.cluster.kubernetes.api.config import ClusterAccess, load_access
 from fairlead.cluster.kubernetes.api.credentials import Anonymous
 from fairlead.cluster.kubernetes.api.streams import exec_stream, exit_code, forward
 from fairlead.errors import ClusterError, NotAllowed
@@ -19,7 +19,7 @@ from tests.ports import free_port
 NOWHERE = "/api/v1/namespaces/default/pods/nowhere"
 
 
-def opened(access: Access, path: str = NOWHERE) -> None:
+def opened(access: ClusterAccess, path: str = NOWHERE) -> None:
     with exec_stream(access, path, ["true"], container="ranks", stdin=False, tty=False):
         pass
 
@@ -50,7 +50,7 @@ def test_a_stream_goes_through_the_proxy_of_the_kubeconfig(plane: ControlPlane) 
 
 @pytest.mark.parametrize("name", ["../../secrets/token", "a?command=sh&x=", "a%2fb", "a\r\nHost: b", ".."])
 def test_a_name_that_would_lead_elsewhere_opens_no_stream(name: str) -> None:
-    access = Access(context="gone", server=f"http://127.0.0.1:{free_port()}", credentials=Anonymous())
+    access = ClusterAccess(context="gone", server=f"http://127.0.0.1:{free_port()}", credentials=Anonymous())
     path = f"/api/v1/namespaces/default/pods/{name}"
     local, other = socket.socketpair()
     with other, pytest.raises(ClusterError, match="no object of that name"):
@@ -60,7 +60,7 @@ def test_a_name_that_would_lead_elsewhere_opens_no_stream(name: str) -> None:
 
 
 def test_where_nobody_listens_is_told() -> None:
-    access = Access(context="gone", server=f"http://127.0.0.1:{free_port()}", credentials=Anonymous())
+    access = ClusterAccess(context="gone", server=f"http://127.0.0.1:{free_port()}", credentials=Anonymous())
     with pytest.raises(ClusterError, match=r"opens no stream to .*/exec: .*refused"):
         opened(access)
 

@@ -4,7 +4,7 @@ import random
 
 import urllib3
 
-from fairlead.cluster.kubernetes.api.client import Stream
+from fairlead.cluster.kubernetes.api.client import ResponseStream
 from fairlead.cluster.kubernetes.api.pacing import between, jittered
 
 
@@ -16,7 +16,7 @@ class ClosedByItsReader(urllib3.HTTPResponse):
 
 
 def test_a_stream_that_its_reader_closes_at_the_same_moment_is_closed() -> None:
-    Stream(ClosedByItsReader(), "/api/v1/pods").close()
+    ResponseStream(ClosedByItsReader(), "/api/v1/pods").close()
 
 
 def test_waits_leave_the_numbers_of_the_program_as_its_seed_says() -> None:

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from fairlead.cluster.kubernetes.api.config import Access
+from fairlead.cluster.kubernetes.api.config import ClusterAccess
 from fairlead.cluster.kubernetes.kinds import objects_path
 from fairlead.cluster.kubernetes.manifests.spec_objects import to_yaml, write_object
 from fairlead.cluster.kubernetes.workloads.workload_api import WorkloadApi
@@ -44,7 +44,7 @@ def a_sweep(namespace: str, *, trials: int = 4, parallel: int = 2, run_s: float 
 
 @pytest.mark.slow
 def test_a_sweep_that_kubectl_applies_has_each_trial_once_and_goes_with_all_of_them(
-    access: Access, cluster: WorkloadApi, plane: ControlPlane, namespace: str
+    access: ClusterAccess, cluster: WorkloadApi, plane: ControlPlane, namespace: str
 ) -> None:
     kubectl = Kubectl(plane, namespace)
     assert "created" in kubectl("apply", "-f", "-", given=a_sweep(namespace))
@@ -68,7 +68,7 @@ def test_a_sweep_that_kubectl_applies_has_each_trial_once_and_goes_with_all_of_t
 
 @pytest.mark.slow
 def test_a_sweep_is_suspended_resumed_and_deleted_with_the_trials_that_run(
-    access: Access, cluster: WorkloadApi, plane: ControlPlane, namespace: str
+    access: ClusterAccess, cluster: WorkloadApi, plane: ControlPlane, namespace: str
 ) -> None:
     kubectl = Kubectl(plane, namespace)
     kubectl("apply", "-f", "-", given=a_sweep(namespace, run_s=600))
@@ -91,7 +91,7 @@ def test_a_sweep_is_suspended_resumed_and_deleted_with_the_trials_that_run(
 
 
 def test_a_sweep_that_cannot_be_read_says_so_and_its_spec_cannot_change(
-    access: Access, cluster: WorkloadApi, plane: ControlPlane, namespace: str
+    access: ClusterAccess, cluster: WorkloadApi, plane: ControlPlane, namespace: str
 ) -> None:
     kubectl = Kubectl(plane, namespace)
     text = a_sweep(namespace).replace("lr: 0.001 | 0.002 | 0.003 | 0.004", "lr: log 5..1")
@@ -107,7 +107,7 @@ def test_a_sweep_that_cannot_be_read_says_so_and_its_spec_cannot_change(
 
 @pytest.mark.slow
 def test_a_sweep_that_is_over_has_more_trials_by_kubectl_and_by_the_command(
-    access: Access, cluster: WorkloadApi, plane: ControlPlane, namespace: str, desk: Desk
+    access: ClusterAccess, cluster: WorkloadApi, plane: ControlPlane, namespace: str, desk: Desk
 ) -> None:
     kubectl = Kubectl(plane, namespace)
     three = a_sweep(namespace, trials=9, more="trials: 3\n")
@@ -130,7 +130,7 @@ def test_a_sweep_that_is_over_has_more_trials_by_kubectl_and_by_the_command(
 
 @pytest.mark.long
 def test_a_trial_pauses_at_a_rung_and_is_promoted_by_the_next_operator_as_by_this_one(
-    access: Access, cluster: WorkloadApi, plane: ControlPlane, namespace: str
+    access: ClusterAccess, cluster: WorkloadApi, plane: ControlPlane, namespace: str
 ) -> None:
     kubectl = Kubectl(plane, namespace)
     more = "objective: loss\nprune: {after: 1, factor: 2}\n"
@@ -177,7 +177,7 @@ def test_a_trial_pauses_at_a_rung_and_is_promoted_by_the_next_operator_as_by_thi
 
 
 @pytest.fixture
-def desk(access: Access, plane: ControlPlane, namespace: str, tmp_path: Path) -> Desk:
+def desk(access: ClusterAccess, plane: ControlPlane, namespace: str, tmp_path: Path) -> Desk:
     (tmp_path / "desk").mkdir()
     return replace(a_desk(plane, namespace, tmp_path / "desk"), in_process=True)
 

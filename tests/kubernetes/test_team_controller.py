@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from fairlead.cluster.kubernetes.api.config import Access
+from fairlead.cluster.kubernetes.api.config import ClusterAccess
 from fairlead.cluster.kubernetes.informers.informers import TRAININGS
 from fairlead.cluster.kubernetes.manifests.spec_objects import write_object
 from fairlead.cluster.kubernetes.manifests.teams import CRITICAL, TeamSettings, render_team
@@ -69,7 +69,7 @@ def policies(cluster: WorkloadApi, name: str) -> dict[str, dict[str, Any]]:
 
 
 def test_a_team_gets_its_namespace_its_bounds_and_its_closed_doors(
-    access: Access, cluster: WorkloadApi, namespace: str, name: str
+    access: ClusterAccess, cluster: WorkloadApi, namespace: str, name: str
 ) -> None:
     team = Team(name=name, quota=QUOTA, members=("ann@example.com",))
     with operating(access, namespace, watch_namespace=None):
@@ -86,7 +86,7 @@ def test_a_team_gets_its_namespace_its_bounds_and_its_closed_doors(
 
 
 def test_the_objects_of_a_team_are_counted_once_the_kinds_are_old_enough(
-    access: Access, cluster: WorkloadApi, namespace: str, name: str, monkeypatch: pytest.MonkeyPatch
+    access: ClusterAccess, cluster: WorkloadApi, namespace: str, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(team_controller, "COUNTED_AFTER_S", 2.0)
     path = f"/api/v1/namespaces/{name}/resourcequotas/fairlead-objects"
@@ -102,7 +102,7 @@ def test_the_objects_of_a_team_are_counted_once_the_kinds_are_old_enough(
 
 
 def test_whatever_somebody_changes_is_put_right_and_told(
-    access: Access, cluster: WorkloadApi, namespace: str, name: str
+    access: ClusterAccess, cluster: WorkloadApi, namespace: str, name: str
 ) -> None:
     client = cluster.client
     place = f"/apis/networking.k8s.io/v1/namespaces/{name}/networkpolicies"
@@ -133,7 +133,9 @@ def leaving(cluster: WorkloadApi) -> list[str]:
 
 
 @pytest.mark.slow
-def test_at_rest_a_team_costs_no_request(access: Access, cluster: WorkloadApi, namespace: str, name: str) -> None:
+def test_at_rest_a_team_costs_no_request(
+    access: ClusterAccess, cluster: WorkloadApi, namespace: str, name: str
+) -> None:
     with operating(access, namespace, watch_namespace=None) as operator:
         apply(cluster, Team(name=name, quota=QUOTA))
         until(lambda: is_ready(cluster, name))
@@ -150,7 +152,7 @@ def test_at_rest_a_team_costs_no_request(access: Access, cluster: WorkloadApi, n
 
 @pytest.mark.slow
 def test_a_namespace_of_somebody_else_is_not_touched_until_it_is_handed_over(
-    access: Access, cluster: WorkloadApi, namespace: str, name: str, plane: ControlPlane
+    access: ClusterAccess, cluster: WorkloadApi, namespace: str, name: str, plane: ControlPlane
 ) -> None:
     plane.request("POST", "/api/v1/namespaces", {"metadata": {"name": name, "labels": {"theirs": "yes"}}})
     with operating(access, namespace, watch_namespace=None):
@@ -164,7 +166,7 @@ def test_a_namespace_of_somebody_else_is_not_touched_until_it_is_handed_over(
 
 
 def test_a_team_that_has_no_quota_any_more_has_none(
-    access: Access, cluster: WorkloadApi, namespace: str, name: str
+    access: ClusterAccess, cluster: WorkloadApi, namespace: str, name: str
 ) -> None:
     quotas = f"/api/v1/namespaces/{name}/resourcequotas"
     with operating(access, namespace, watch_namespace=None):
@@ -180,7 +182,7 @@ def names_of(cluster: WorkloadApi, path: str) -> set[str]:
 
 
 def test_a_deleted_team_leaves_its_namespace_and_says_how_to_remove_it(
-    access: Access, cluster: WorkloadApi, namespace: str, name: str
+    access: ClusterAccess, cluster: WorkloadApi, namespace: str, name: str
 ) -> None:
     with operating(access, namespace, watch_namespace=None):
         apply(cluster, Team(name=name, quota=QUOTA))
@@ -192,7 +194,7 @@ def test_a_deleted_team_leaves_its_namespace_and_says_how_to_remove_it(
     apply(cluster, Team(name=name))  # for the fixture, which deletes it
 
 
-def test_a_pool_says_that_nothing_here_comes_of_it(access: Access, cluster: WorkloadApi, namespace: str) -> None:
+def test_a_pool_says_that_nothing_here_comes_of_it(access: ClusterAccess, cluster: WorkloadApi, namespace: str) -> None:
     pool = Pool(name=f"{namespace}-pool", hardware=Hardware(cpu_milli=1000, memory_bytes=1024**3))
     with operating(access, namespace, watch_namespace=None):
         cluster.client.create(POOLS, write_object(pool))

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from fairlead.cluster.kubernetes.api.config import Access
+from fairlead.cluster.kubernetes.api.config import ClusterAccess
 from fairlead.cluster.kubernetes.manifests.roles import CLUSTER_VIEWER, render_binding
 from fairlead.cluster.kubernetes.manifests.spec_objects import write_object
 from fairlead.cluster.kubernetes.workloads.workload_api import WorkloadApi
@@ -33,7 +33,7 @@ def elsewhere(plane: ControlPlane, namespace: str) -> Iterator[str]:
 
 @pytest.mark.slow
 def test_a_member_without_rights_to_the_cluster_sees_starts_and_the_queue_without_names(
-    access: Access, cluster: WorkloadApi, plane: ControlPlane, namespace: str, elsewhere: str, tmp_path: Path
+    access: ClusterAccess, cluster: WorkloadApi, plane: ControlPlane, namespace: str, elsewhere: str, tmp_path: Path
 ) -> None:
     (tmp_path / "desk").mkdir()
     desk = a_desk(plane, namespace, tmp_path / "desk")

@@ -9,12 +9,12 @@ import pytest
 
 from fairlead.cluster.kubernetes import names
 from fairlead.cluster.kubernetes.api.client import Client
-from fairlead.cluster.kubernetes.api.config import Access
+from fairlead.cluster.kubernetes.api.config import ClusterAccess
 from fairlead.cluster.kubernetes.api.credentials import Anonymous
-from fairlead.cluster.kubernetes.api.watching import Cache
+from fairlead.cluster.kubernetes.api.watching import ObjectCache
 from fairlead.cluster.kubernetes.engines.endpoint_port import EndpointDriver, Handover
 from fairlead.cluster.kubernetes.engines.pod_template import metadata
-from fairlead.cluster.kubernetes.engines.port import Driver, Object, Observation, Stage, Submission
+from fairlead.cluster.kubernetes.engines.port import Driver, EngineStage, EngineStatus, Object, Submission
 from fairlead.cluster.kubernetes.engines.search_port import ProposedTrial, SearchDriver
 from fairlead.cluster.kubernetes.engines.table import HOMES, driver_of, missing, needs_of, path_of
 from fairlead.cluster.kubernetes.informers.informers import Informers
@@ -42,7 +42,7 @@ from tests.kubernetes.turns import a_turn
 
 API, MOMENT, NOW = "toys.example/v1", "2026-01-01T00:00:00Z", 2e9
 VERSIONS = itertools.count(1)
-CLIENT = Client(Access(context="none", server="http://127.0.0.1:9", credentials=Anonymous()))
+CLIENT = Client(ClusterAccess(context="none", server="http://127.0.0.1:9", credentials=Anonymous()))
 
 
 class ToyRuns(Driver):
@@ -55,10 +55,10 @@ class ToyRuns(Driver):
         head = {"apiVersion": self.api, "kind": self.kind, "metadata": metadata(start, self.engine)}
         return ({**head, "spec": {"turns": start.workload.spec.nodes}},)
 
-    def observe(self, content: Mapping[str, Any]) -> Observation:
+    def observe(self, content: Mapping[str, Any]) -> EngineStatus:
         if (content.get("status") or {}).get("wound"):
-            return Observation(stage=Stage.RUNNING)
-        return Observation(stage=Stage.WAITING, message="its Toy is not wound up yet")
+            return EngineStatus(stage=EngineStage.RUNNING)
+        return EngineStatus(stage=EngineStage.WAITING, message="its Toy is not wound up yet")
 
 
 class ToyEndpoints(EndpointDriver):
@@ -123,8 +123,8 @@ RUNS, ENDPOINTS, SEARCH = ToyRuns(), ToyEndpoints(), ToySearch()
 @pytest.fixture
 def view(monkeypatch: pytest.MonkeyPatch) -> Informers:
     """Informers whose watches have listed what the test puts there, and toys in place of three engines."""
-    monkeypatch.setattr(Cache, "start", lambda _: None)
-    monkeypatch.setattr(Cache, "is_synced", property(lambda _: True))
+    monkeypatch.setattr(ObjectCache, "start", lambda _: None)
+    monkeypatch.setattr(ObjectCache, "is_synced", property(lambda _: True))
     for engine, name in ((Engine.JOBSET, "RUNS"), (EndpointEngine.KSERVE, "ENDPOINTS"), (SweepEngine.KATIB, "SEARCH")):
         monkeypatch.setitem(HOMES, engine, f"{__name__}:{name}")
     return Informers(CLIENT)
@@ -181,11 +181,11 @@ def test_a_run_becomes_the_object_of_a_toy_engine_and_has_its_words(view: Inform
     assert path == "/apis/toys.example/v1/namespaces/t/toys"
     assert (content["kind"], content["metadata"]["name"], content["spec"]) == ("Toy", "train-0", {"turns": 2})
     (toy,) = view.engines.of_run("uid-of-train").values()
-    assert (toy.observed.stage, toy.observed.message) == (Stage.WAITING, "its Toy is not wound up yet")
+    assert (toy.observed.stage, toy.observed.message) == (EngineStage.WAITING, "its Toy is not wound up yet")
     stamp = {"uid": "uid-of-toy", "resourceVersion": str(next(VERSIONS)), "creationTimestamp": MOMENT}
     view.engines.put(Engine.JOBSET, {**content, "metadata": content["metadata"] | stamp, "status": {"wound": True}})
     (toy,) = view.engines.of_run("uid-of-train").values()
-    assert toy.observed.stage is Stage.RUNNING
+    assert toy.observed.stage is EngineStage.RUNNING
     controller.act(a_turn(agent, now=NOW))
     assert len(created) == 1, "an attempt has one object"
 

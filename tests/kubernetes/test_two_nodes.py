@@ -21,7 +21,7 @@ import pytest
 
 from fairlead.api import read
 from fairlead.cluster.kubernetes.api.client import Client
-from fairlead.cluster.kubernetes.api.config import Access, load_access
+from fairlead.cluster.kubernetes.api.config import ClusterAccess, load_access
 from fairlead.cluster.kubernetes.manifests.crds import definitions
 from fairlead.cluster.kubernetes.manifests.pod_environment import POD_DIR
 from fairlead.cluster.kubernetes.manifests.roles import render_operator_bindings, render_roles
@@ -68,7 +68,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureReq
 
 
 @pytest.fixture(scope="module")
-def access(cluster: RealCluster) -> Access:
+def access(cluster: RealCluster) -> ClusterAccess:
     return load_access((cluster.kubeconfig(),))
 
 
@@ -206,7 +206,7 @@ def namespace(cluster: RealCluster) -> Iterator[str]:
 
 
 def test_the_example_survives_a_killed_rank_and_a_drained_node_and_learns_the_same(
-    cluster: RealCluster, access: Access, namespace: str, tmp_path: Path
+    cluster: RealCluster, access: ClusterAccess, namespace: str, tmp_path: Path
 ) -> None:
     here = on_this_machine(tmp_path)
     spec = the_example(**for_pods(cluster, namespace, EVERY))
@@ -252,7 +252,7 @@ def test_the_example_survives_a_killed_rank_and_a_drained_node_and_learns_the_sa
 
 
 def test_ranks_in_other_pods_go_on_without_those_that_were_killed_and_take_them_in_again(
-    cluster: RealCluster, access: Access, namespace: str, tmp_path: Path
+    cluster: RealCluster, access: ClusterAccess, namespace: str, tmp_path: Path
 ) -> None:
     from tests.runtime import elastic_program
 
@@ -324,7 +324,7 @@ def ranks_of(watch: Watch, made: dict[int, list[Any]]) -> int:
 
 @pytest.mark.parametrize("how", ["drained", "dead"])
 def test_the_pod_of_a_node_is_lost_alone_and_the_run_grows_again_when_the_node_is_back(
-    cluster: RealCluster, access: Access, namespace: str, tmp_path: Path, how: str
+    cluster: RealCluster, access: ClusterAccess, namespace: str, tmp_path: Path, how: str
 ) -> None:
     from tests.runtime import elastic_program
 

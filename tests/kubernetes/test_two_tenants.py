@@ -18,7 +18,7 @@ import pytest
 
 from fairlead.cluster.kubernetes import names
 from fairlead.cluster.kubernetes.api.client import Client
-from fairlead.cluster.kubernetes.api.config import Access, load_access
+from fairlead.cluster.kubernetes.api.config import ClusterAccess, load_access
 from fairlead.cluster.kubernetes.client.published_costs import day_of, read_published
 from fairlead.cluster.kubernetes.informers import informers
 from fairlead.cluster.kubernetes.kinds import kept_kinds, objects_path, workload_kinds
@@ -28,7 +28,7 @@ from fairlead.cluster.kubernetes.manifests.team_views import NAME as VIEW
 from fairlead.cluster.kubernetes.manifests.team_views import read_view
 from fairlead.cluster.kubernetes.manifests.teams import OBJECT_COUNTS
 from fairlead.cluster.kubernetes.workloads.workload_api import WorkloadApi
-from fairlead.cluster.ledger_tables import Grouping
+from fairlead.cluster.ledger_tables import CostGrouping
 from fairlead.cluster.records import plain
 from fairlead.control.operator import Operator
 from fairlead.policy.placement.node_eligibility import PRICE_LABEL
@@ -84,7 +84,7 @@ class World:
     """A cluster with an operator, two teams, and what the second one has: a run, an endpoint and a sweep."""
 
     plane: ControlPlane
-    access: Access
+    access: ClusterAccess
     operator: Operator
     port: int
     uids: dict[str, str]
@@ -822,7 +822,7 @@ def test_at_last_the_other_tenant_starts_at_once_and_pays_for_what_he_had(unharm
             ben, namespace=BETA, system=SYSTEM, first_day=today - 1, last_day=today, only_team=False
         )
         assert published.team == BETA, "a member reads the costs of his own team alone"
-        return {str(line.key): line.microusd for line in published.statement(Grouping.RUN).lines}
+        return {str(line.key): line.microusd for line in published.statement(CostGrouping.RUN).lines}
 
     def published_cost() -> list[int]:
         uid = unharmed.plane.request("GET", run)["metadata"]["uid"]

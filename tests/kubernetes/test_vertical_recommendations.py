@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from fairlead.cluster.kubernetes.api.config import Access
+from fairlead.cluster.kubernetes.api.config import ClusterAccess
 from fairlead.cluster.kubernetes.client.one_shot_snapshot import OneShotSnapshot
 from fairlead.cluster.kubernetes.informers.vertical_recommendations import RESOURCE
 from fairlead.cluster.kubernetes.names import SIZES
@@ -26,7 +26,7 @@ SAID = (
 
 @pytest.mark.slow
 def test_a_run_asks_for_what_an_autoscaler_recommends_and_says_so(
-    plane: ControlPlane, access: Access, cluster: WorkloadApi, namespace: str
+    plane: ControlPlane, access: ClusterAccess, cluster: WorkloadApi, namespace: str
 ) -> None:
     spec = replace(gang(namespace, nodes=1, gpus=0), resources=Resources(memory_auto=True, cpu_auto=True))
     assert OneShotSnapshot(cluster.client).snapshot().recommended == ()

@@ -15,7 +15,7 @@ from fairlead.cluster.kubernetes.api import watching
 from fairlead.cluster.kubernetes.api.client import Object
 from fairlead.cluster.kubernetes.api.paging import PAGE
 from fairlead.cluster.kubernetes.api.shallow import loads, problem_of
-from fairlead.cluster.kubernetes.api.watching import Cache
+from fairlead.cluster.kubernetes.api.watching import ObjectCache
 from tests.kubernetes.loopback import NESTED, Answering, Listing, client_of, serving
 from tests.waiting import PATIENCE_S, until
 
@@ -39,14 +39,14 @@ Changes = list[tuple[str | None, str | None]]
 
 
 @contextmanager
-def following(listing: Listing, *, idle_s: float = 5.0) -> Iterator[tuple[Cache[Thing], Changes]]:
+def following(listing: Listing, *, idle_s: float = 5.0) -> Iterator[tuple[ObjectCache[Thing], Changes]]:
     changes: Changes = []
 
     def changed(before: Thing | None, after: Thing | None) -> None:
         changes.append((None if before is None else before.key, None if after is None else after.key))
 
     with serving(listing.handler()) as url:
-        cache = Cache(client_of(url), "/things", read, changed, idle_s=idle_s)
+        cache = ObjectCache(client_of(url), "/things", read, changed, idle_s=idle_s)
         cache.start()
         try:
             until(lambda: cache.is_synced)
@@ -55,7 +55,7 @@ def following(listing: Listing, *, idle_s: float = 5.0) -> Iterator[tuple[Cache[
             cache.stop()
 
 
-def names(cache: Cache[Thing]) -> set[str]:
+def names(cache: ObjectCache[Thing]) -> set[str]:
     return {thing.key for thing in cache.all()}
 
 
@@ -83,7 +83,7 @@ def test_that_everything_is_there_is_told_once_even_of_an_empty_list(monkeypatch
         told.set()
 
     with serving(listing.handler()) as url:
-        cache = Cache(client_of(url), "/things", read, lambda _before, _after: None, synced=synced)
+        cache = ObjectCache(client_of(url), "/things", read, lambda _before, _after: None, synced=synced)
         cache.start()
         try:
             assert told.wait(PATIENCE_S)
@@ -115,7 +115,9 @@ def test_a_deletion_tells_the_last_word_on_the_object_first() -> None:
     listing.put("a", color="red")
     last: list[str] = []
     with serving(listing.handler()) as url:
-        cache = Cache(client_of(url), "/things", read, lambda _, after: last.append(after.color if after else "gone"))
+        cache = ObjectCache(
+            client_of(url), "/things", read, lambda _, after: last.append(after.color if after else "gone")
+        )
         cache.start()
         until(lambda: listing.watches == 1)
         listing.objects["a"]["metadata"]["labels"] = {"color": "blue"}
@@ -284,9 +286,9 @@ def poisoned(content: Object) -> Thing | None:
 
 
 @contextmanager
-def following_poison(listing: Listing) -> Iterator[Cache[Thing]]:
+def following_poison(listing: Listing) -> Iterator[ObjectCache[Thing]]:
     with serving(listing.handler()) as url:
-        cache = Cache(client_of(url), "/things", poisoned, lambda _before, _after: None, idle_s=5.0)
+        cache = ObjectCache(client_of(url), "/things", poisoned, lambda _before, _after: None, idle_s=5.0)
         cache.start()
         try:
             until(lambda: cache.is_synced)
@@ -363,7 +365,7 @@ def test_an_object_that_is_left_out_from_now_on_leaves_the_cache_by_watch_and_by
     for name in ("a", "b", "c"):
         listing.put(name, color="red")
     with serving(listing.handler()) as url:
-        cache = Cache(client_of(url), "/things", read_red, changed, idle_s=5.0)
+        cache = ObjectCache(client_of(url), "/things", read_red, changed, idle_s=5.0)
         cache.start()
         try:
             until(lambda: listing.watches == 1)
@@ -394,7 +396,7 @@ def test_a_follower_that_fails_at_one_object_hears_of_the_others() -> None:
     for name in ("a", "b", "c"):
         listing.put(name)
     with serving(listing.handler()) as url:
-        cache = Cache(client_of(url), "/things", read, changed)
+        cache = ObjectCache(client_of(url), "/things", read, changed)
         cache.start()
         try:
             until(lambda: cache.is_synced)
@@ -412,7 +414,7 @@ def test_a_follower_that_fails_at_one_object_hears_of_the_others() -> None:
     )
 )
 def test_whatever_an_object_holds_the_cache_takes_it_or_sets_it_apart(content: Any) -> None:
-    cache = Cache(client_of("http://127.0.0.1:1"), "/things", read, lambda _before, _after: None)
+    cache = ObjectCache(client_of("http://127.0.0.1:1"), "/things", read, lambda _before, _after: None)
     cache.put({"metadata": content})
     assert len(cache.unreadable) + len(cache.all()) <= 1
 
@@ -466,7 +468,7 @@ def test_a_list_is_stale_from_when_its_watch_is_lost_until_it_is_followed_again(
                 super().answer()
 
     with serving(Moody) as url:
-        cache = Cache(client_of(url), "/things", read, lambda _before, _after: None, idle_s=0.3)
+        cache = ObjectCache(client_of(url), "/things", read, lambda _before, _after: None, idle_s=0.3)
         cache.start()
         try:
             until(lambda: cache.is_synced and cache.stale_s == 0.0)

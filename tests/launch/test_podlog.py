@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from fairlead.runtime.podlog import COUNT_EVERY_BYTES, COUNT_PER_LINE_BYTES, GOES_ON, MAX_LINE_BYTES, Log, Stream
+from fairlead.runtime.podlog import COUNT_EVERY_BYTES, COUNT_PER_LINE_BYTES, GOES_ON, MAX_LINE_BYTES, Log, RankOutput
 from tests.launch.pods import PodDir
 
 
@@ -23,7 +23,7 @@ class Sink:
 
     def __init__(self, path: Path, *, max_bytes: int = 1 << 24, num_files: int = 3) -> None:
         self.path = path / "output.log"
-        self.stream = Stream(Log(str(self.path), max_bytes=max_bytes, num_files=num_files), "0", "o")
+        self.stream = RankOutput(Log(str(self.path), max_bytes=max_bytes, num_files=num_files), "0", "o")
 
     def texts(self) -> list[str]:
         return [line.split(" ", 3)[3] for line in self.path.read_text().split("\n")[:-1]]
@@ -160,7 +160,7 @@ def test_a_burst_is_rotated_too(tmp_path: Path) -> None:
 
 def test_what_is_echoed_is_counted_now_and_then_and_at_the_end(tmp_path: Path, capfdbinary: Any) -> None:
     log = Log(str(tmp_path / "output.log"), max_bytes=1 << 20, num_files=1, echo=True)
-    streams = [Stream(log, "0", "o"), Stream(log, "1", "e")]
+    streams = [RankOutput(log, "0", "o"), RankOutput(log, "1", "e")]
     for i in range(2000):
         streams[i % 2].feed(b"%04d\n" % i, 1.0)
     log.close()
@@ -178,7 +178,7 @@ def test_what_is_echoed_goes_to_another_output_too(tmp_path: Path, capfdbinary: 
     also = tmp_path / "also"
     also.write_bytes(b"ray start\n")
     log = Log(str(tmp_path / "output.log"), max_bytes=1 << 20, num_files=1, echo=True, also=str(also))
-    Stream(log, "0", "e").feed(b"no such file\n", 1.0)
+    RankOutput(log, "0", "e").feed(b"no such file\n", 1.0)
     log.close()
     assert capfdbinary.readouterr().out == b"0! no such file\n"
     assert also.read_bytes() == b"ray start\n0! no such file\n"
@@ -186,7 +186,7 @@ def test_what_is_echoed_goes_to_another_output_too(tmp_path: Path, capfdbinary: 
 
 def test_counts_come_again_when_silence_follows_much_output(tmp_path: Path, capfdbinary: Any) -> None:
     log = Log(str(tmp_path / "output.log"), max_bytes=1 << 20, num_files=1, echo=True)
-    stream = Stream(log, "0", "o")
+    stream = RankOutput(log, "0", "o")
     stream.feed(b"".join(b"%04d\n" % i for i in range(2000)), 1.0)
     capfdbinary.readouterr()
 
@@ -203,14 +203,14 @@ def test_counts_come_again_when_silence_follows_much_output(tmp_path: Path, capf
 
 def test_silence_after_little_output_is_left_alone(tmp_path: Path, capfdbinary: Any) -> None:
     log = Log(str(tmp_path / "output.log"), max_bytes=1 << 20, num_files=1, echo=True)
-    Stream(log, "3", "e").feed(b"one\n", 1.0)
+    RankOutput(log, "3", "e").feed(b"one\n", 1.0)
     log.tick(1000.0)
     assert capfdbinary.readouterr().out == b"3! one\n"
 
 
 def test_little_output_is_echoed_as_it_is(tmp_path: Path, capfdbinary: Any) -> None:
     log = Log(str(tmp_path / "output.log"), max_bytes=1 << 20, num_files=1, echo=True)
-    Stream(log, "3", "e").feed(b"one\ntwo\n", 1.0)
+    RankOutput(log, "3", "e").feed(b"one\ntwo\n", 1.0)
     log.close()
     assert capfdbinary.readouterr().out == b"3! one\n3! two\n"
 

@@ -4,7 +4,7 @@ import json
 import subprocess
 import sys
 
-from fairlead.runtime.usage import Usage
+from fairlead.runtime.usage import PeakRecorder
 
 MIB = 1024**2
 
@@ -34,7 +34,7 @@ def test_memory_of_children_and_their_processor_time_are_counted() -> None:
 
 
 def test_a_peak_between_two_looks_is_known_of_each_rank() -> None:
-    usage = Usage()
+    usage = PeakRecorder()
     usage.ended(0, 100 * 1024)
     usage.ended(1, 50 * 1024)
     assert usage.record()["memory_bytes"] == 150 * MIB

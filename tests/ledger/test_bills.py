@@ -6,20 +6,20 @@ from hypothesis import strategies as st
 
 from fairlead.ledger.apportionment import apportion
 from fairlead.ledger.bills import PriceChange, Stretch, cost_of, priced_spans, statement, stretches_of
-from fairlead.ledger.usage import HOUR_MS, WHOLE, Holder, Interval, Use, share_of
+from fairlead.ledger.usage import HOUR_MS, WHOLE, Holder, UsageInterval, Use, share_of
 from fairlead.state.snapshot import Gpu, Grant, Node
 from tests.builders import node
 
 RATE = 2_500_000
 
 
-def interval(run: str, share: int, *, start: int = 0, end: int = HOUR_MS, use: Use = Use.PRODUCTIVE) -> Interval:
+def interval(run: str, share: int, *, start: int = 0, end: int = HOUR_MS, use: Use = Use.PRODUCTIVE) -> UsageInterval:
     holder = Holder(uid=run, run=run, team="team", model=run)
-    return Interval(node="node-0", holder=holder, use=use, start_ms=start, end_ms=end, share=share)
+    return UsageInterval(node="node-0", holder=holder, use=use, start_ms=start, end_ms=end, share=share)
 
 
 def bill(
-    *intervals: Interval, prices: tuple[PriceChange, ...] = (PriceChange(0, RATE),), end: int = HOUR_MS
+    *intervals: UsageInterval, prices: tuple[PriceChange, ...] = (PriceChange(0, RATE),), end: int = HOUR_MS
 ) -> dict[str, int]:
     """Micro-dollars by run, what nobody held as ``idle``."""
     found = statement(

@@ -16,7 +16,7 @@ from fairlead.ledger.comparison import (
     load_of,
     pool_loads,
 )
-from fairlead.ledger.usage import HOUR_MS, WHOLE, Holder, Interval, Use
+from fairlead.ledger.usage import HOUR_MS, WHOLE, Holder, UsageInterval, Use
 
 LENGTH_MS = 100 * HOUR_MS
 rates = st.integers(0, 20_000_000)
@@ -82,9 +82,9 @@ def test_levels_of_two_days_are_those_of_both(found: list[tuple[str, int, int]])
 
 
 def test_the_load_of_a_pool_counts_what_runs_held_of_its_nodes_within_the_window() -> None:
-    def held(node: str, team: str | None, start: int, end: int, share: int = WHOLE) -> Interval:
+    def held(node: str, team: str | None, start: int, end: int, share: int = WHOLE) -> UsageInterval:
         holder = None if team is None else Holder(uid="u", run="r", team=team, model="r")
-        return Interval(node=node, holder=holder, use=Use.PRODUCTIVE, start_ms=start, end_ms=end, share=share)
+        return UsageInterval(node=node, holder=holder, use=Use.PRODUCTIVE, start_ms=start, end_ms=end, share=share)
 
     intervals = [
         held("a", "vision", 0, 50),

@@ -5,7 +5,7 @@ import re
 from datetime import UTC, datetime
 from decimal import Decimal
 
-from fairlead.ledger.bills import Line
+from fairlead.ledger.bills import BillLine
 from fairlead.ledger.focus import Charge, focus_row
 from fairlead.ledger.usage import HOUR_MS, WHOLE, Holder, Use
 
@@ -25,7 +25,7 @@ ALL = NEVER_NULL | {
 
 
 def row(*, month: int = 11, use: Use = Use.PRODUCTIVE, holder: Holder | None = None) -> dict[str, str]:
-    line = Line(node="localhost", key="", use=use, microusd=1_250_001, unit_ms=WHOLE * HOUR_MS // 2)
+    line = BillLine(node="localhost", key="", use=use, microusd=1_250_001, unit_ms=WHOLE * HOUR_MS // 2)
     start = datetime(2026, month, 30, tzinfo=UTC)
     return focus_row(Charge(line=line, start=start, end=start.replace(hour=12), holder=holder), "localhost")
 

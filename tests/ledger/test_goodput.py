@@ -4,18 +4,18 @@ import sqlite3
 
 import pytest
 
-from fairlead.cluster.ledger_tables import Grouping, LedgerTables, holder_of, intervals_of
+from fairlead.cluster.ledger_tables import CostGrouping, LedgerTables, holder_of, intervals_of
 from fairlead.ledger.activity import ended_ms
-from fairlead.ledger.bills import Line, statement
+from fairlead.ledger.bills import BillLine, statement
 from fairlead.ledger.goodput import Goodput, goodput
-from fairlead.ledger.usage import WHOLE, Holder, Interval, Use, share_of
+from fairlead.ledger.usage import WHOLE, Holder, UsageInterval, Use, share_of
 from tests.ledger.months import MONTH_MS, START_MS, month
 
 HOLDER = Holder(uid="a", run="a", team="team", model="a")
 
 
-def interval(use: Use, start_s: float, end_s: float, *, share: int = WHOLE) -> Interval:
-    return Interval(
+def interval(use: Use, start_s: float, end_s: float, *, share: int = WHOLE) -> UsageInterval:
+    return UsageInterval(
         node="node-0", holder=HOLDER, use=use, start_ms=round(start_s * 1000), end_ms=round(end_s * 1000), share=share
     )
 
@@ -66,8 +66,8 @@ def test_the_ratio_is_that_of_the_rows_of_the_bill() -> None:
     changes = {name: [(0, 1_000_000)] for name in nodes}
     for name, each in changes.items():
         ledger._db.execute("INSERT INTO prices VALUES (?, ?, ?, 'test')", (name, *each[0]))
-    bill = statement(ledger.stretches(Grouping.RUN, 0, START_MS + 2 * MONTH_MS, []))
-    lines: dict[str, list[Line[tuple[str, ...] | None]]] = {}
+    bill = statement(ledger.stretches(CostGrouping.RUN, 0, START_MS + 2 * MONTH_MS, []))
+    lines: dict[str, list[BillLine[tuple[str, ...] | None]]] = {}
     for line in bill.lines:
         if line.key is not None:
             lines.setdefault(line.key[1], []).append(line)

@@ -5,7 +5,7 @@ from collections import defaultdict
 
 import pytest
 
-from fairlead.cluster.ledger_tables import Grouping, LedgerTables, Payer, Price, holder_of, intervals_of
+from fairlead.cluster.ledger_tables import CostGrouping, LedgerTables, Payer, Price, holder_of, intervals_of
 from fairlead.ledger.activity import activity, ended_ms
 from fairlead.ledger.bills import Statement, statement
 from fairlead.ledger.usage import DAY_MS, HOUR_MS, Use, share_of
@@ -37,7 +37,7 @@ def ledger_of(world: Month) -> LedgerTables:
     return ledger
 
 
-def bill(ledger: LedgerTables, by: Grouping, window: tuple[int, int], *, daily: bool = False) -> Statement[Payer]:
+def bill(ledger: LedgerTables, by: CostGrouping, window: tuple[int, int], *, daily: bool = False) -> Statement[Payer]:
     return statement(ledger.stretches(by, *window, [], daily=daily))
 
 
@@ -46,14 +46,14 @@ def test_every_row_of_a_month_is_that_of_the_recount(seed: int) -> None:
     world = month(seed)
     ledger = ledger_of(world)
     for window in WINDOWS:
-        found = bill(ledger, Grouping.RUN, window)
+        found = bill(ledger, CostGrouping.RUN, window)
         rows = {(line.node, line.key[0] if line.key else None, line.use): line.microusd for line in found.lines}
         exact = recount(world, *window)
         # Of equal remainders either may be rounded up.
         assert sum(rows.values()) == sum(exact.values()) == found.billed_microusd
         assert all(abs(rows.get(key, 0) - exact.get(key, 0)) <= 1 for key in {*rows, *exact})
         assert {key for key, amount in rows.items() if amount > 1} <= set(exact)
-        for by in Grouping:
+        for by in CostGrouping:
             for daily in (False, True):
                 again = bill(ledger, by, window, daily=daily)
                 assert again.billed == found.billed
@@ -81,7 +81,7 @@ def test_a_life_is_divided_as_it_was(seed: int) -> None:
 
 def test_a_recount_that_forgets_a_pod_is_another() -> None:
     world = month(1)
-    found = bill(ledger_of(world), Grouping.RUN, WINDOWS[0])
+    found = bill(ledger_of(world), CostGrouping.RUN, WINDOWS[0])
     priciest = max((line for line in found.lines if line.key is not None), key=lambda line: line.microusd)
     assert priciest.key is not None
     lives = tuple(life for life in world.lives if life.spec.name != priciest.key[0])

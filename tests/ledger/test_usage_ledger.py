@@ -9,7 +9,7 @@ import pytest
 
 from fairlead.cluster.kubernetes.manifests.ledger_storage import read_place
 from fairlead.cluster.kubernetes.operator.ledger.usage_ledger import Ended, HeldPod, UsageLedger
-from fairlead.cluster.ledger_tables import Grouping, Price, holder_of, month_of
+from fairlead.cluster.ledger_tables import CostGrouping, Price, holder_of, month_of
 from fairlead.cluster.postgres import PostgresDatabase, check_address, translated, without_password
 from fairlead.errors import ClusterError, Conflict
 from fairlead.ledger.activity import ended_ms
@@ -57,7 +57,7 @@ def test_a_month_is_billed_as_by_the_recount(ledger_place: str) -> None:
     assert sum(rows.values()) == sum(exact.values()) == found.billed_microusd
     assert all(abs(rows.get(key, 0) - exact.get(key, 0)) <= 1 for key in {*rows, *exact})
     # The sums of days say the same, by whatever they are asked for.
-    for by in Grouping:
+    for by in CostGrouping:
         again = statement(ledger._tables.stretches(by, *WINDOW, []))
         assert again.billed == found.billed
         assert _by_use(again.lines) == _by_use(found.lines)

@@ -7,7 +7,7 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 from fairlead.cluster.simulated.faults import AddNode, LoseNode, LosePod, RemoveNode, ReturnNode, WarnNode
-from fairlead.cluster.simulated.programs import Program
+from fairlead.cluster.simulated.programs import SimulatedProgram
 from fairlead.control.health import METRICS
 from fairlead.control.metrics.readings import Readings
 from fairlead.gateway.routes import read_routes
@@ -37,7 +37,7 @@ def busy_but_well(world: World) -> None:
     for number in range(8):
         world.submit(gpus(1, name=f"short-{number}"), replace(FOREVER, duration_s=1200.0))
         world.go_on(10)
-    world.submit(gpus(1, name="fails", retry=Retry(program=0)), Program(duration_s=60.0, exit_code=1))
+    world.submit(gpus(1, name="fails", retry=Retry(program=0)), SimulatedProgram(duration_s=60.0, exit_code=1))
     world.cluster.inject(LoseNode(node="node-0"))
     world.go_on(2)
     world.cluster.inject(ReturnNode(node="node-0"))
@@ -173,7 +173,9 @@ def a_program_crashes_again_and_again(world: World) -> None:
 
 def several_runs_fail(world: World) -> None:
     for number in range(4):
-        world.submit(gpus(1, name=f"bad-{number}", retry=Retry(program=0)), Program(duration_s=30.0, exit_code=1))
+        world.submit(
+            gpus(1, name=f"bad-{number}", retry=Retry(program=0)), SimulatedProgram(duration_s=30.0, exit_code=1)
+        )
         world.go_on(6)
     world.go_on(30)
 
@@ -232,7 +234,7 @@ def others_come_first_again_and_again(world: World) -> None:
 
 def an_endpoint_has_no_replica(world: World) -> None:
     """Both fail at their start, again and again."""
-    crash = Program(duration_s=10.0, exit_code=1)
+    crash = SimulatedProgram(duration_s=10.0, exit_code=1)
     for number in (1, 2):
         world.programs[f"web-r1-{number}"] = crash
     world.submit(served())

@@ -13,7 +13,7 @@ import pytest
 from prometheus_client.core import Metric
 
 from fairlead.cluster.simulated.faults import LosePod
-from fairlead.cluster.simulated.programs import Program
+from fairlead.cluster.simulated.programs import SimulatedProgram
 from fairlead.control.metrics.dashboards import DASHBOARDS, Dashboard, Panel, Query, grafana
 from fairlead.control.metrics.exposition import exposition
 from fairlead.control.metrics.readings import Readings
@@ -53,7 +53,7 @@ def busy_world() -> World:
     world.go_on(10)
     world.submit(gpus(4, name="finite", team="vision"), replace(FOREVER, duration_s=4000.0))
     world.submit(gpus(1, name="low", priority=-1))
-    world.submit(gpus(1, name="bad", retry=Retry(program=1)), Program(duration_s=60.0, exit_code=1))
+    world.submit(gpus(1, name="bad", retry=Retry(program=1)), SimulatedProgram(duration_s=60.0, exit_code=1))
     world.go_on(20)
     world.submit(gpus(2, name="high", priority=100), replace(FOREVER, duration_s=900.0))
     world.submit(gpus(4, name="large"))

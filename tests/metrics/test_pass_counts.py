@@ -4,7 +4,7 @@ import pytest
 
 from fairlead.cluster.simulated.cluster import SimulatedCluster
 from fairlead.cluster.simulated.faults import LoseNode, ReturnNode
-from fairlead.cluster.simulated.programs import Program
+from fairlead.cluster.simulated.programs import SimulatedProgram
 from fairlead.control.loop import run_pass
 from fairlead.control.pass_counts import PassCounts
 from tests.builders import node, training
@@ -16,7 +16,7 @@ def settle(cluster: SimulatedCluster, counts: PassCounts) -> None:
 
 
 def test_a_life_is_counted_and_what_was_dropped_is_not() -> None:
-    cluster, counts = SimulatedCluster([node()], lambda spec, attempt: Program(duration_s=600.0)), PassCounts()
+    cluster, counts = SimulatedCluster([node()], lambda spec, attempt: SimulatedProgram(duration_s=600.0)), PassCounts()
     cluster.submit(training("a", resources=training().resources))
     cluster.advance(30.0)
     settle(cluster, counts)

@@ -13,9 +13,9 @@ from typing import Any
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from fairlead.cluster.ledger_tables import Grouping, LedgerTables, Price, holder_of, intervals_of, month_of
+from fairlead.cluster.ledger_tables import CostGrouping, LedgerTables, Price, holder_of, intervals_of, month_of
 from fairlead.cluster.simulated.cluster import SimulatedCluster
-from fairlead.cluster.simulated.programs import OnTerm, Program
+from fairlead.cluster.simulated.programs import OnTerm, SimulatedProgram
 from fairlead.control.health import exposition as own_exposition
 from fairlead.control.loop import run_pass
 from fairlead.control.metrics.exposition import MOST_RUNS, exposition
@@ -25,7 +25,7 @@ from fairlead.gateway.admin import gateway_exposition
 from fairlead.ledger.activity import ended_ms
 from fairlead.ledger.bills import cost_of, statement
 from fairlead.ledger.goodput import goodput
-from fairlead.ledger.usage import Interval, share_of
+from fairlead.ledger.usage import UsageInterval, share_of
 from fairlead.specs.resources import GpuRequest, Resources
 from fairlead.specs.serving import Serving
 from fairlead.specs.training import Checkpoint, Training
@@ -35,7 +35,7 @@ from tests.builders import node, training
 STEP_S = 120.0
 Labels = tuple[tuple[str, str], ...]
 Series = dict[tuple[str, Labels], list[float | None]]
-FOREVER = Program(
+FOREVER = SimulatedProgram(
     duration_s=math.inf, start_s=30.0, step_s=10.0, checkpoint_s=600.0, checkpoint_cost_s=2.0,
     on_term=OnTerm.CHECKPOINT, save_s=5.0,
 )  # fmt: skip
@@ -63,7 +63,7 @@ class World:
         own: What an operator says of itself; empty as of a supervisor.
     """
 
-    programs: dict[str, Program] = field(default_factory=dict)
+    programs: dict[str, SimulatedProgram] = field(default_factory=dict)
     change: Callable[[Readings], Readings] = lambda readings: readings
     is_scraped: bool = True
     is_looked_after: bool = True
@@ -93,7 +93,7 @@ class World:
     def now(self) -> float:
         return self.cluster.clock.now()
 
-    def submit(self, spec: Training | Serving, program: Program = FOREVER) -> Workload:
+    def submit(self, spec: Training | Serving, program: SimulatedProgram = FOREVER) -> Workload:
         self.programs[spec.name] = program
         return self.cluster.submit(spec)  # type: ignore[arg-type] # endpoints are no less simulated than runs
 
@@ -130,7 +130,7 @@ class World:
                     holder = holder_of(uid, run.spec)  # type: ignore[arg-type]
                     self.ledger.add(intervals_of(pod, holder, self._said.get(uid), ended_ms(pod, self.now), share))
 
-    def _live(self) -> list[Interval]:
+    def _live(self) -> list[UsageInterval]:
         seen = self.cluster.snapshot()
         nodes, runs = {each.name: each for each in seen.nodes}, {run.uid: run for run in seen.workloads}
         return [
@@ -159,10 +159,10 @@ class World:
                 cost_microusd=cost_of(held, self.ledger.price_changes()),
             )
         month, models = dict[tuple[str, str], int](), dict[str, int]()
-        for line in statement(self.ledger.stretches(Grouping.TEAM, since_ms, until_ms, live)).lines:
+        for line in statement(self.ledger.stretches(CostGrouping.TEAM, since_ms, until_ms, live)).lines:
             key = ("" if line.key is None else line.key[0], line.use.value)
             month[key] = month.get(key, 0) + line.microusd
-        for line in statement(self.ledger.stretches(Grouping.MODEL, since_ms, until_ms, live)).lines:
+        for line in statement(self.ledger.stretches(CostGrouping.MODEL, since_ms, until_ms, live)).lines:
             if line.key is not None:
                 models[line.key[0]] = models.get(line.key[0], 0) + line.microusd
         working = {run.uid: run.spec.name for run in seen.workloads if run.status.phase is Phase.RUNNING}

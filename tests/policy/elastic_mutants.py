@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from fairlead.cluster.simulated.programs import OnTerm, Program
+from fairlead.cluster.simulated.programs import OnTerm, SimulatedProgram
 from fairlead.policy.disruption.preemption import Victim
 from fairlead.policy.placement.placement import Placement
 from fairlead.specs.resources import GpuRequest, Resources
@@ -12,8 +12,8 @@ from tests.builders import node, training
 from tests.policy import elastic_properties as properties
 from tests.policy.world import Job, Move, Scenario, Submit, Wait
 
-STEADY = Program(duration_s=20_000.0, step_s=1.0, checkpoint_s=5.0, on_term=OnTerm.CHECKPOINT, save_s=1.0)
-SHORT = Program(duration_s=100.0)
+STEADY = SimulatedProgram(duration_s=20_000.0, step_s=1.0, checkpoint_s=5.0, on_term=OnTerm.CHECKPOINT, save_s=1.0)
+SHORT = SimulatedProgram(duration_s=100.0)
 NOW = Wait(0.0)
 
 
@@ -48,7 +48,7 @@ def ask_all_to_give_nodes_up(shape: Any, count: int, offered: Sequence[Victim], 
     return tuple(offered)
 
 
-def _job(name: str, *programs: Program, gpus: int = 0, **changes: Any) -> Job:
+def _job(name: str, *programs: SimulatedProgram, gpus: int = 0, **changes: Any) -> Job:
     """Each member has a node to itself."""
     gpu = GpuRequest(milli=1000 * gpus) if gpus else None
     spec = training(name, run=name, resources=Resources(cpu_milli=3000, gpu=gpu), grace_s=5.0, **changes)

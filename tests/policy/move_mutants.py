@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from fairlead.cluster.simulated.programs import OnTerm, Program
+from fairlead.cluster.simulated.programs import OnTerm, SimulatedProgram
 from fairlead.policy.disruption.preemption import Victim
 from fairlead.specs.resources import Resources
 from fairlead.state.snapshot import Workload
@@ -14,9 +14,9 @@ from tests.policy import move_properties as properties
 from tests.policy.world import Job, Move, Scenario, Sleep, Submit, Wait
 
 NOW = Wait(0.0)
-SAVING = Program(duration_s=100_000.0, step_s=1.0, checkpoint_s=5.0, on_term=OnTerm.CHECKPOINT, save_s=3.0)
-SILENT = Program(duration_s=100_000.0)
-SHORT = Program(duration_s=20.0)
+SAVING = SimulatedProgram(duration_s=100_000.0, step_s=1.0, checkpoint_s=5.0, on_term=OnTerm.CHECKPOINT, save_s=3.0)
+SILENT = SimulatedProgram(duration_s=100_000.0)
+SHORT = SimulatedProgram(duration_s=20.0)
 
 
 def spend_without_end(workloads: Any, rules: Any, now: float) -> float:
@@ -39,13 +39,13 @@ def move_all(shape: Any, count: int, offered: Sequence[Victim], rooms: Any) -> t
     return tuple(offered)
 
 
-def _job(name: str, cpu_milli: int, program: Program, **changes: Any) -> Job:
+def _job(name: str, cpu_milli: int, program: SimulatedProgram, **changes: Any) -> Job:
     spec = training(name, run=name, resources=Resources(cpu_milli=cpu_milli), **{"grace_s": 5.0, **changes})
     return Job(spec=spec, programs=(program,))
 
 
 def _story(
-    *moves: Move, program: Program = SAVING, age_s: float = 30.0, cpu_milli: int = 1500, **changes: Any
+    *moves: Move, program: SimulatedProgram = SAVING, age_s: float = 30.0, cpu_milli: int = 1500, **changes: Any
 ) -> Scenario:
     """Two nodes of 4000 thousandths of a core, on each of which one runs and half and more is free."""
     jobs = (

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from fairlead.cluster.simulated.programs import OnTerm, Program
+from fairlead.cluster.simulated.programs import OnTerm, SimulatedProgram
 from fairlead.policy import decide as deciding
 from fairlead.policy.kinds import training
 from fairlead.policy.kinds.retries import Again
@@ -144,15 +144,17 @@ def forget_the_replacement(workload: Workload, create: tuple[Any, ...], now: flo
     return replace(replaced(workload, create, now), status=workload.status)
 
 
-def _story(*moves: Move, programs: tuple[Program, ...] = (Program(),), num_nodes: int = 1, **spec: Any) -> Scenario:
+def _story(
+    *moves: Move, programs: tuple[SimulatedProgram, ...] = (SimulatedProgram(),), num_nodes: int = 1, **spec: Any
+) -> Scenario:
     """Three runs of these programs, any one of which leaves no room for the next on one node."""
     values = {"resources": Resources(cpu_milli=3000), "grace_s": 10.0, **spec}
     jobs = tuple(Job(spec=training_of(f"run-{n}", run=f"run-{n}", **values), programs=programs) for n in range(3))
     return Scenario(nodes=tuple(node(f"node-{n}") for n in range(num_nodes)), jobs=jobs, moves=moves)
 
 
-DEAF = (Program(duration_s=90.0, on_term=OnTerm.IGNORE),)
-FAILING = (Program(duration_s=5.0, exit_code=1),)
+DEAF = (SimulatedProgram(duration_s=90.0, on_term=OnTerm.IGNORE),)
+FAILING = (SimulatedProgram(duration_s=5.0, exit_code=1),)
 ONE = _story(Submit(0), Wait(1.0))
 QUEUE = _story(Submit(0), Wait(1.0), Submit(1), Submit(2), Wait(1.0))
 HALF_FITS = _story(Submit(0), Submit(1), Wait(1.0), nodes=2, resources=Resources(cpu_milli=1300))
@@ -160,8 +162,10 @@ AWAY = _story(Suffer(Harm.LOSE_NODE, 0), Submit(0), Wait(1.0))
 BEGUN: tuple[Move, ...] = (Submit(0), Wait(0.0), Sleep(1.0), Wait(0.0))
 LOST_PEER = _story(*BEGUN, Suffer(Harm.LOSE_POD, 0), Wait(0.0), programs=DEAF, nodes=2, num_nodes=2)
 LOST_ONE: tuple[Move, ...] = (*BEGUN, Sleep(1.0), Wait(0.0), Suffer(Harm.LOSE_POD, 1), Wait(0.0), Wait(0.0), Wait(0.0))
-SILENT_PLACE = _story(*LOST_ONE, programs=(Program(duration_s=90.0),), nodes=2, num_nodes=2, elastic=Elastic.IN_PLACE)
-IN_PLACE = _story(*LOST_ONE, programs=(Program(duration_s=90.0, step_s=1.0),), nodes=2, num_nodes=2,
+SILENT_PLACE = _story(
+    *LOST_ONE, programs=(SimulatedProgram(duration_s=90.0),), nodes=2, num_nodes=2, elastic=Elastic.IN_PLACE
+)
+IN_PLACE = _story(*LOST_ONE, programs=(SimulatedProgram(duration_s=90.0, step_s=1.0),), nodes=2, num_nodes=2,
                   elastic=Elastic.IN_PLACE)  # fmt: skip
 STOPPED = _story(*BEGUN, Want(0, Intent.STOP), Wait(0.0), Submit(1), Wait(0.0), programs=DEAF)
 SUSPENDED = _story(Submit(0), Want(0, Intent.SUSPEND), Wait(0.0))

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from hypothesis import strategies as st
 
 from fairlead.cluster.simulated.cluster import SimulatedCluster
-from fairlead.cluster.simulated.programs import OnTerm, Program
+from fairlead.cluster.simulated.programs import OnTerm, SimulatedProgram
 from fairlead.policy.decide import decide
 from fairlead.specs.resources import GpuRequest, Resources
 from fairlead.specs.training import Training
@@ -200,11 +200,11 @@ def _num_gpus(run: Workload) -> int:
     return gpu.num_devices
 
 
-def _behave(spec: Training, attempt: int) -> Program:
-    return Program(duration_s=float(spec.run), on_term=OnTerm.CHECKPOINT)
+def _behave(spec: Training, attempt: int) -> SimulatedProgram:
+    return SimulatedProgram(duration_s=float(spec.run), on_term=OnTerm.CHECKPOINT)
 
 
-def _report(spec: Training, attempt: int) -> Program:
+def _report(spec: Training, attempt: int) -> SimulatedProgram:
     return replace(_behave(spec, attempt), step_s=10.0, checkpoint_s=50.0)
 
 

@@ -5,10 +5,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from fairlead.cluster.simulated.programs import Program
+from fairlead.cluster.simulated.programs import SimulatedProgram
 from fairlead.policy.disruption.preemption import Victim
 from fairlead.policy.queue import fair_order as turns
-from fairlead.policy.queue.dominant_shares import Capacity
+from fairlead.policy.queue.dominant_shares import ClusterCapacity
 from fairlead.policy.queue.queue_score import Standing
 from fairlead.policy.queue.quotas import Ledger
 from fairlead.specs.gang import GangSpec
@@ -20,7 +20,7 @@ from tests.policy import queue_properties as properties
 from tests.policy.world import Job, Move, Scenario, Sleep, Submit, Wait
 
 fairly = turns.fairly
-LONG = (Program(duration_s=100_000.0),)
+LONG = (SimulatedProgram(duration_s=100_000.0),)
 NOW = Wait(0.0)
 
 
@@ -75,7 +75,7 @@ class UnlimitedLedger(Ledger):
 
 
 def protect_everybody(
-    holders: Sequence[Workload], teams: Iterable[Team], whole: Capacity, now: float
+    holders: Sequence[Workload], teams: Iterable[Team], whole: ClusterCapacity, now: float
 ) -> dict[str, int]:
     return {workload.uid: workload.gang.nodes for workload in holders}
 
@@ -92,7 +92,7 @@ def stop_one_that_may_be_stopped(shape: Any, count: int, offered: Sequence[Victi
     return tuple(offered[:1])
 
 
-def _job(name: str, cpu_milli: int, *, programs: tuple[Program, ...] = LONG, **changes: Any) -> Job:
+def _job(name: str, cpu_milli: int, *, programs: tuple[SimulatedProgram, ...] = LONG, **changes: Any) -> Job:
     spec = training(name, run=name, resources=Resources(cpu_milli=cpu_milli), grace_s=5.0, **changes)
     return Job(spec=spec, programs=programs)
 
@@ -113,7 +113,7 @@ HELD_UP = _story(
 AGED = _story(
     *(Submit(0), NOW, Submit(1), NOW, Sleep(700.0), Submit(2), NOW, Sleep(200.0), NOW),
     jobs=(
-        _job("first", 4000, programs=(Program(duration_s=800.0),), priority=9),
+        _job("first", 4000, programs=(SimulatedProgram(duration_s=800.0),), priority=9),
         _job("patient", 4000),
         _job("hurried", 4000, priority=1),
     ),
@@ -160,7 +160,7 @@ SAVED = _story(
     jobs=(
         _job("held", 1400, team="rich"),
         _job("little", 100, team="third"),
-        _job("ends", 2500, team="fourth", programs=(Program(duration_s=90_000.0),)),
+        _job("ends", 2500, team="fourth", programs=(SimulatedProgram(duration_s=90_000.0),)),
         _job("wide", 1700, team="rich"),
         _job("fair", 900, team="poor"),
     ),

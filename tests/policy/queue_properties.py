@@ -8,7 +8,7 @@ from itertools import combinations
 
 from fairlead.policy.placement.free_capacity import rooms
 from fairlead.policy.placement.placement import place
-from fairlead.policy.queue.dominant_shares import Amounts, Capacity, asked, capacity, dominant_share
+from fairlead.policy.queue.dominant_shares import Amounts, ClusterCapacity, asked, capacity, dominant_share
 from fairlead.policy.queue.durations import Durations
 from fairlead.specs.team import Quota
 from fairlead.state.plan import Change
@@ -153,7 +153,7 @@ def nobody_keeps_room_by_replacing_its_own(world: World) -> Iterator[str]:
                     yield f"{victim.spec.name} of team {team} is replaced while {other.spec.name} waits"
 
 
-def _held_by_team(snapshot: Snapshot, whole: Capacity) -> dict[str, Amounts]:
+def _held_by_team(snapshot: Snapshot, whole: ClusterCapacity) -> dict[str, Amounts]:
     held = defaultdict[str, Amounts](Amounts)
     for each in _holders(snapshot):
         if each.spec.priority >= 0:
@@ -166,7 +166,7 @@ def _fair_shares(teams: set[str], weights: dict[str, int]) -> dict[str, float]:
     return {team: weights.get(team, 1) / total for team in teams}
 
 
-def _within_guarantee(workload: Workload, snapshot: Snapshot, whole: Capacity) -> bool:
+def _within_guarantee(workload: Workload, snapshot: Snapshot, whole: ClusterCapacity) -> bool:
     for team in snapshot.teams:
         if team.name == workload.spec.team and team.guaranteed != Quota():
             held = _held_by_team(snapshot, whole).get(team.name, Amounts())
@@ -327,7 +327,7 @@ def _demanding(snapshot: Snapshot) -> Iterator[Workload]:
                 yield workload
 
 
-def _is_within(held: Amounts, workload: Workload, guaranteed: Quota, whole: Capacity) -> bool:
+def _is_within(held: Amounts, workload: Workload, guaranteed: Quota, whole: ClusterCapacity) -> bool:
     status, spec = workload.status, workload.spec
     if workload.intent is not Intent.RUN or status.phase is not Phase.PENDING or spec.priority < 0:
         return False

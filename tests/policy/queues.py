@@ -4,24 +4,24 @@ from collections.abc import Callable, Sequence
 
 from hypothesis import strategies as st
 
-from fairlead.policy.gpu.stage_interleaving import Profile, speeds
+from fairlead.policy.gpu.stage_interleaving import StageProfile, speeds
 from fairlead.policy.selection.grouping import Grouping
-from fairlead.policy.selection.jobs import Group, Job, Sharable
+from fairlead.policy.selection.jobs import Job, JobGroup, Sharable
 from fairlead.policy.selection.knapsack import choose
 from fairlead.policy.selection.worth import worth
 
 NUM_GPUS = 8
 packings = Grouping(speeds)
 
-Chooser = Callable[[Sequence[Job]], tuple[Group, ...]]
+Chooser = Callable[[Sequence[Job]], tuple[JobGroup, ...]]
 
-LOADING = Profile(iteration_s=0.50, stages_s=(0.45, 0.01, 0.0))
-COMPUTING = Profile(iteration_s=0.43, stages_s=(0.001, 0.41, 0.02))
-MIXED = Profile(iteration_s=0.21, stages_s=(0.08, 0.08, 0.07))
+LOADING = StageProfile(iteration_s=0.50, stages_s=(0.45, 0.01, 0.0))
+COMPUTING = StageProfile(iteration_s=0.43, stages_s=(0.001, 0.41, 0.02))
+MIXED = StageProfile(iteration_s=0.21, stages_s=(0.08, 0.08, 0.07))
 PROFILES = (LOADING, COMPUTING, MIXED)
 
 
-def job(uid: str = "a", num_gpus: int = 1, remaining_s: float = 100.0, profile: Profile | None = LOADING) -> Job:
+def job(uid: str = "a", num_gpus: int = 1, remaining_s: float = 100.0, profile: StageProfile | None = LOADING) -> Job:
     sharable = Sharable(kind=profile) if profile else None
     return Job(uid=uid, num_gpus=num_gpus, remaining_s=remaining_s, sharable=sharable)
 
@@ -42,15 +42,15 @@ def queues(draw: st.DrawFn, max_size: int = 14) -> tuple[Job, ...]:
     return tuple(job(str(index), size, left_s, profile) for index, (size, left_s, profile) in enumerate(drawn))
 
 
-def alone(queue: Sequence[Job]) -> tuple[Group, ...]:
+def alone(queue: Sequence[Job]) -> tuple[JobGroup, ...]:
     return choose(queue, NUM_GPUS)
 
 
-def together(queue: Sequence[Job]) -> tuple[Group, ...]:
+def together(queue: Sequence[Job]) -> tuple[JobGroup, ...]:
     return choose(queue, NUM_GPUS, packings)
 
 
-def gain(group: Group) -> float:
+def gain(group: JobGroup) -> float:
     """Worth x speed of a group, from the definitions."""
     if len(group.jobs) == 1:
         return worth(group.jobs[0])
@@ -59,42 +59,42 @@ def gain(group: Group) -> float:
     return sum(worth(member) * speed for member, speed in pairs)
 
 
-def in_order(queue: Sequence[Job], num_gpus: int, order: Callable[[Job], float]) -> tuple[Group, ...]:
+def in_order(queue: Sequence[Job], num_gpus: int, order: Callable[[Job], float]) -> tuple[JobGroup, ...]:
     """Greedily down an order, skipping what does not fit."""
     groups, free = [], num_gpus
     for each in sorted(queue, key=order):
         if each.num_gpus <= free:
             free -= each.num_gpus
-            groups.append(Group(jobs=(each,)))
+            groups.append(JobGroup(jobs=(each,)))
     return tuple(groups)
 
 
-def one_device_too_many(queue: Sequence[Job]) -> tuple[Group, ...]:
+def one_device_too_many(queue: Sequence[Job]) -> tuple[JobGroup, ...]:
     return choose(queue, NUM_GPUS + 1)
 
 
-def longest_first(queue: Sequence[Job]) -> tuple[Group, ...]:
+def longest_first(queue: Sequence[Job]) -> tuple[JobGroup, ...]:
     return in_order(queue, NUM_GPUS, lambda each: -each.remaining_s)
 
 
-def densest_first(queue: Sequence[Job]) -> tuple[Group, ...]:
+def densest_first(queue: Sequence[Job]) -> tuple[JobGroup, ...]:
     return in_order(queue, NUM_GPUS, lambda each: each.num_gpus * each.remaining_s)
 
 
-def head_of_line(queue: Sequence[Job]) -> tuple[Group, ...]:
+def head_of_line(queue: Sequence[Job]) -> tuple[JobGroup, ...]:
     """First come first served; nobody passes one that does not fit."""
     groups, free = [], NUM_GPUS
     for each in queue:
         if each.num_gpus > free:
             break
         free -= each.num_gpus
-        groups.append(Group(jobs=(each,)))
+        groups.append(JobGroup(jobs=(each,)))
     return tuple(groups)
 
 
-def always_in_pairs(queue: Sequence[Job]) -> tuple[Group, ...]:
+def always_in_pairs(queue: Sequence[Job]) -> tuple[JobGroup, ...]:
     """Whoever runs takes along the next one of its size, whether it gains or not."""
-    groups: list[Group] = []
+    groups: list[JobGroup] = []
     for group in densest_first(queue):
         first, taken = group.jobs[0], {member.uid for made in groups for member in made.jobs}
         if first.uid in taken:
@@ -107,10 +107,10 @@ def always_in_pairs(queue: Sequence[Job]) -> tuple[Group, ...]:
             and each.sharable
             and first.sharable
         ]
-        groups.append(Group(jobs=(first, *fellows[:1])))
+        groups.append(JobGroup(jobs=(first, *fellows[:1])))
     return tuple(groups)
 
 
-def twice(queue: Sequence[Job]) -> tuple[Group, ...]:
+def twice(queue: Sequence[Job]) -> tuple[JobGroup, ...]:
     groups = densest_first(queue)
     return groups + groups[:1] if sum(group.num_gpus for group in groups) < NUM_GPUS / 2 else groups

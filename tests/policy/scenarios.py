@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from hypothesis import strategies as st
 
-from fairlead.cluster.simulated.programs import OnTerm, Program
+from fairlead.cluster.simulated.programs import OnTerm, SimulatedProgram
 from fairlead.specs.resources import GpuRequest, Resources
 from fairlead.specs.team import Quota, Team
 from fairlead.specs.training import Elastic, Retry, Training
@@ -52,7 +52,7 @@ def specs(draw: st.DrawFn, name: str) -> Training:
 
 # None works for a minute: what is lost after that is the first loss in its row, and may be lost for ever.
 PROGRAMS = st.builds(
-    Program,
+    SimulatedProgram,
     duration_s=st.sampled_from((0.0, 3.0, 25.0, 50.0)),
     exit_code=st.sampled_from((0, 0, 0, 1)),
     signal=st.sampled_from((None, None, None, 9, 11)),
@@ -66,7 +66,7 @@ PROGRAMS = st.builds(
 )
 # Long enough to grow, and saving what they do.
 STEADY = st.builds(
-    Program,
+    SimulatedProgram,
     duration_s=st.sampled_from((900.0, 9000.0)),
     step_s=st.sampled_from((None, 1.0, 1.0, 1.0)),
     checkpoint_s=st.sampled_from((5.0, 120.0)),
@@ -128,7 +128,7 @@ def in_place_jobs(draw: st.DrawFn) -> tuple[Job, ...]:
         )
         duration_s = draw(st.sampled_from((25.0, 900.0)))
         on_term = draw(st.sampled_from(OnTerm))
-        found.append(Job(spec=spec, programs=(Program(duration_s=duration_s, step_s=1.0, on_term=on_term),)))
+        found.append(Job(spec=spec, programs=(SimulatedProgram(duration_s=duration_s, step_s=1.0, on_term=on_term),)))
     return tuple(found)
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from fairlead.cluster.simulated.cluster import SimulatedCluster
 from fairlead.cluster.simulated.faults import AddNode, RemoveNode, WarnNode
-from fairlead.cluster.simulated.programs import Program
+from fairlead.cluster.simulated.programs import SimulatedProgram
 from fairlead.control.loop import run_pass
 from fairlead.errors import InvalidSpec
 from fairlead.policy.placement.node_eligibility import CAPACITY_TYPE_LABEL
@@ -39,7 +39,9 @@ class World:
     """An endpoint in a simulated cluster."""
 
     def __init__(self, serving: Serving, *nodes: Node) -> None:
-        self.cluster = SimulatedCluster(nodes, behaviour=lambda *_: Program(duration_s=float("inf"), start_s=2.0))
+        self.cluster = SimulatedCluster(
+            nodes, behaviour=lambda *_: SimulatedProgram(duration_s=float("inf"), start_s=2.0)
+        )
         self.serving = self.cluster.submit(serving)
         self.fewest_ready: Mapping[Tier | None, int] = {}
         self.fewest_in_all = self.most_ready = 0

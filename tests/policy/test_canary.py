@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairlead.policy.serving.canary import MOST_PAIRS, Verdict, fails_mostly, judge_canary, log_wealth, step_at
+from fairlead.policy.serving.canary import MOST_PAIRS, CanaryVerdict, fails_mostly, judge_canary, log_wealth, step_at
 from fairlead.state.endpoint_detail import Comparison
 
 MARGINS = {"failed": 0.01, "slow": 0.05}
@@ -39,28 +39,28 @@ def test_a_bet_never_loses_more_than_there_is(worse: int, better: int, bound: fl
 
 def test_a_revision_that_fails_where_the_old_one_does_not_is_rolled_back_and_told_why() -> None:
     found = judge_canary(seen(pairs=40, worse=20), MARGINS, 0.95)
-    assert (found.verdict, found.blamed) == (Verdict.ROLL_BACK, ("failed",))
+    assert (found.verdict, found.blamed) == (CanaryVerdict.ROLL_BACK, ("failed",))
     assert judge_canary(seen("slow", pairs=40, worse=20), MARGINS, 0.95).blamed == ("slow",)
 
 
 def test_a_surer_judge_needs_more_to_be_sure() -> None:
     few = seen(pairs=16, worse=10)
-    assert judge_canary(few, MARGINS, 0.9).verdict is Verdict.ROLL_BACK
-    assert judge_canary(few, MARGINS, 0.9999).verdict is Verdict.GO_ON
+    assert judge_canary(few, MARGINS, 0.9).verdict is CanaryVerdict.ROLL_BACK
+    assert judge_canary(few, MARGINS, 0.9999).verdict is CanaryVerdict.GO_ON
 
 
 def test_one_that_does_as_well_is_promoted_once_there_is_evidence_by_every_criterion() -> None:
     evidence = [judge_canary(seen(pairs=pairs), MARGINS, 0.95) for pairs in (0, 200, 400, 600)]
-    assert [each.verdict for each in evidence] == [Verdict.GO_ON] * 3 + [Verdict.PROMOTE]
+    assert [each.verdict for each in evidence] == [CanaryVerdict.GO_ON] * 3 + [CanaryVerdict.PROMOTE]
     assert [each.evidence for each in evidence] == sorted(each.evidence for each in evidence)
     assert evidence[0].evidence == 0.0
     slow_too = seen(pairs=600) | {"slow": Comparison(name="slow")}
-    assert judge_canary(slow_too, MARGINS, 0.95).verdict is Verdict.GO_ON
+    assert judge_canary(slow_too, MARGINS, 0.95).verdict is CanaryVerdict.GO_ON
 
 
 def test_of_what_stays_unknown_the_old_one_stays() -> None:
     between = seen(pairs=MOST_PAIRS, worse=2_100, better=2_000)
-    assert judge_canary(between, MARGINS, 0.95).verdict is Verdict.UNDECIDED
+    assert judge_canary(between, MARGINS, 0.95).verdict is CanaryVerdict.UNDECIDED
 
 
 def test_each_step_ends_with_its_part_of_the_evidence() -> None:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from fairlead.policy.placement import packing
 from fairlead.policy.placement.device_groups import WEIGHT, Together
-from fairlead.policy.placement.fleet_arrays import Fleet
+from fairlead.policy.placement.fleet_arrays import FleetArrays
 from fairlead.policy.placement.gang_placement import place_gang
 from fairlead.policy.placement.packing import Packing
 from fairlead.policy.placement.pod_shapes import Shape
@@ -19,16 +19,16 @@ from tests.policy.fleets import GIB, node, shape
 WIDE = shape(gpus=2, cores=16)
 
 
-def fleet_with_turnover(gpus: int = 2) -> Fleet:
+def fleet_with_turnover(gpus: int = 2) -> FleetArrays:
     """Two nodes with 16 cores, idle, where one pod of two has left."""
-    fleet = Fleet((node("a", gpus=gpus, cores=16), node("b", gpus=gpus, cores=16)))
+    fleet = FleetArrays((node("a", gpus=gpus, cores=16), node("b", gpus=gpus, cores=16)))
     fleet.num_placed, fleet.num_left = 2, 1
     return fleet
 
 
-def pairs(num_whole: int, num_broken: int, cores: int = 16) -> Fleet:
+def pairs(num_whole: int, num_broken: int, cores: int = 16) -> FleetArrays:
     """Nodes of two devices, where a pod has left: so many idle, and so many with one idle device."""
-    fleet = Fleet(tuple(node(f"n{i}", gpus=2, cores=cores) for i in range(num_whole + num_broken)))
+    fleet = FleetArrays(tuple(node(f"n{i}", gpus=2, cores=cores) for i in range(num_whole + num_broken)))
     for broken in range(num_whole, num_whole + num_broken):
         fleet.take(broken, 0, 0, (0,), 1000)
     fleet.num_placed, fleet.num_left = 2, 1
@@ -41,7 +41,7 @@ def scattered(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(packing, "GATHER_WEIGHT", 0.0)
 
 
-def together(mix: list[Shape], fleet: Fleet) -> Together:
+def together(mix: list[Shape], fleet: FleetArrays) -> Together:
     found = Together.of(TaskMix(mix), fleet)
     assert found is not None
     return found
@@ -58,7 +58,7 @@ def test_a_place_is_worth_what_the_mix_asks_for_in_such_places() -> None:
 
 
 def test_a_place_that_few_nodes_can_hold_is_worth_the_more() -> None:
-    fleet = Fleet((node("a", gpus=2, cores=32), node("b", gpus=2), node("c", gpus=2), node("d", gpus=2)))
+    fleet = FleetArrays((node("a", gpus=2, cores=32), node("b", gpus=2), node("c", gpus=2), node("d", gpus=2)))
     most = together([shape(gpus=2, cores=32), shape(gpus=2, cores=16)], fleet).most
     assert most.tolist() == pytest.approx([WEIGHT * 0.5 * 4 * 2, WEIGHT * 0.5 * 2])
 
@@ -91,7 +91,7 @@ def test_before_any_pod_has_left_places_count_while_there_is_room() -> None:
     mix = [shape(gpus=2), shape(gpus=1)]
     needs = []
     for num_taken in range(16):
-        fleet = Fleet([node(f"n{i}", gpus=1, cores=16) for i in range(16)] + [node("wide", gpus=2, cores=0)])
+        fleet = FleetArrays([node(f"n{i}", gpus=1, cores=16) for i in range(16)] + [node("wide", gpus=2, cores=0)])
         for i in range(num_taken):
             fleet.take(i, 16_000, 0, (0,), 1000)
         needs.append(float(together(mix, fleet).need[0]))
@@ -117,13 +117,13 @@ def test_what_lacks_devices_cores_or_memory_is_part_of_a_place_and_the_last_that
 
 
 def test_a_node_whose_devices_do_not_serve_the_shape_has_no_place_for_it() -> None:
-    fleet = Fleet(
+    fleet = FleetArrays(
         (node("a", gpus=2, model="Tesla T4"), node("b", gpus=2, model="A100"), node("c", gpus=1, model="A100"))
     )
     assert together([shape(gpus=2, model="A100")], fleet).suits[:, 0].tolist() == [False, True, False]
 
 
-def spots_for_both(fleet: Fleet, mix: TaskMix, first: Shape) -> bool:
+def spots_for_both(fleet: FleetArrays, mix: TaskMix, first: Shape) -> bool:
     """Whether a pod of the first shape leaves a place for the wide one."""
     chooser = Packing(fleet, mix)
     assert place_gang(first, 1, fleet, chooser) is not None
@@ -153,7 +153,7 @@ def test_a_mutant_that_counts_devices_without_their_cores_is_caught(monkeypatch:
     assert any(spoiled)
 
 
-def spares_the_cores_of_a_device(fleet: Fleet) -> bool:
+def spares_the_cores_of_a_device(fleet: FleetArrays) -> bool:
     """Whether a pod without devices goes where cores are over, and not where the last idle device needs them."""
     wide, single = shape(gpus=2, cores=32), shape(gpus=1, cores=8)
     chooser = Packing(fleet, TaskMix([wide, *[single] * 6]))

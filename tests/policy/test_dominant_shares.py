@@ -8,7 +8,7 @@ from fairlead.cluster.kubernetes.devices import gpus_of
 from fairlead.policy.decide import decide
 from fairlead.policy.gpu.device_inventory import handed_out
 from fairlead.policy.gpu.mig import GB
-from fairlead.policy.queue.dominant_shares import Amounts, Capacity, asked, capacity
+from fairlead.policy.queue.dominant_shares import Amounts, ClusterCapacity, asked, capacity
 from fairlead.specs.pool import PoolGpu
 from fairlead.specs.resources import GpuRequest, Resources
 from fairlead.specs.sharing import Sharing
@@ -35,7 +35,7 @@ def by_memory(gb: int, *ways: Sharing, nodes: int = 1, team: str = "vision", nam
     return training(name, team=team, nodes=nodes, resources=Resources(gpu=gpu, sharing=ways or tuple(Sharing)))
 
 
-def with_devices(*gpus: Gpu) -> Capacity:
+def with_devices(*gpus: Gpu) -> ClusterCapacity:
     return capacity((replace(node("n"), gpus=gpus),))
 
 

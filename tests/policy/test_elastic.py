@@ -9,7 +9,7 @@ import pytest
 from fairlead.policy.decide import decide
 from fairlead.policy.kinds.defaults import complete
 from fairlead.policy.placement.placement import Placement
-from fairlead.policy.queue.dominant_shares import Capacity
+from fairlead.policy.queue.dominant_shares import ClusterCapacity
 from fairlead.policy.queue.quotas import protected
 from fairlead.policy.scaling.elastic import PAUSE_S, SETTLE_S, next_look, share_out
 from fairlead.specs.resources import Resources
@@ -295,7 +295,7 @@ def test_of_a_gang_its_smallest_size_may_be_within_a_guarantee_when_the_whole_is
     teams = (Team(name="nlp", guaranteed=Quota(cpu_milli=7000)),)
     workload, _ = running("e", 2, 4, [0, 1, 2], team="nlp")
     small, _ = running("small", 1, 4, [3], team="nlp", began_s=1.0)
-    assert protected([workload, small], teams, Capacity(), NOW) == {"e": 2}
+    assert protected([workload, small], teams, ClusterCapacity(), NOW) == {"e": 2}
 
 
 def test_what_is_shared_out_goes_to_who_has_least_until_nobody_can_take_more() -> None:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from fairlead.policy.queue.ageing import AGEING_S
-from fairlead.policy.queue.dominant_shares import Amounts, Capacity, dominant_share
+from fairlead.policy.queue.dominant_shares import Amounts, ClusterCapacity, dominant_share
 from fairlead.policy.queue.fair_order import MOST_SAVED_S, OVERDUE_S, fairly, first_come
 from fairlead.policy.queue.queue_score import Standing
 from fairlead.policy.queue.quotas import Ledger, protected
@@ -18,7 +18,7 @@ from fairlead.state.snapshot import Completed, Intent, Workload
 from tests.builders import status, training
 
 BEGAN = 1_000_000_000.0
-WHOLE = Capacity(cpu_milli=10_000, memory_bytes=100)
+WHOLE = ClusterCapacity(cpu_milli=10_000, memory_bytes=100)
 
 
 def run(name: str, *, cpu: int = 1000, waited_s: float = 0.0, age_s: float | None = None, **spec: Any) -> Workload:

@@ -8,7 +8,7 @@ from fairlead.policy.kinds.parents import families_of
 from fairlead.policy.serving.routes import gateways_for, places_here, places_on_cluster, routes
 from fairlead.specs.serving import Access, Serving
 from fairlead.state.demand import CanaryTraffic, Demand, Interval, RevisionTraffic, Second, merge, read_demand
-from fairlead.state.endpoint_detail import Comparison, GatewayCounts, Trial, detail_of
+from fairlead.state.endpoint_detail import CanaryTrial, Comparison, GatewayCounts, detail_of
 from fairlead.state.snapshot import Snapshot
 from tests.policy.test_serving import World, spec
 
@@ -118,7 +118,7 @@ def test_of_many_gateways_that_came_and_went_only_the_sum_is_kept() -> None:
     assert trial.seen["failed"].pairs == 30
     assert len(trial.gateways) <= 10
     counts = GatewayCounts(gateway="g", counts=(Comparison(name="failed", pairs=3),))
-    assert Trial(name="r2@1", old=1, began_at=0.0, rules="", gateways=(counts, counts)).seen["failed"].pairs == 6
+    assert CanaryTrial(name="r2@1", old=1, began_at=0.0, rules="", gateways=(counts, counts)).seen["failed"].pairs == 6
 
 
 def test_on_a_cluster_an_endpoint_is_found_by_the_names_of_its_service() -> None:

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from fairlead.policy.decide import decide
-from fairlead.policy.kinds.idleness import Sample, cause, coarsened, idleness, reason
+from fairlead.policy.kinds.idleness import UsageSample, cause, coarsened, idleness, reason
 from fairlead.policy.pass_cache import PassCache
 from fairlead.policy.scaling.elastic import may_grow
 from fairlead.specs.constraints import BrokenRules
@@ -21,11 +21,11 @@ IDLE = Idleness(busy=0.2, steps=40)
 PRICED = node(gpus=4, price_per_hour=8.0)
 
 
-def samples(*busy: float, every_s: float = 60.0, **facts: object) -> list[Sample]:
+def samples(*busy: float, every_s: float = 60.0, **facts: object) -> list[UsageSample]:
     """One after the other, the last one now."""
     first = NOW - every_s * (len(busy) - 1)
     return [
-        Sample(at=first + every_s * index, span_s=every_s, busy=each, **facts)  # type: ignore[arg-type]
+        UsageSample(at=first + every_s * index, span_s=every_s, busy=each, **facts)  # type: ignore[arg-type]
         for index, each in enumerate(busy)
     ]
 
@@ -83,7 +83,7 @@ def test_samples_that_are_joined_tell_the_same_mean() -> None:
     assert before.busy == after.busy == 0.3
 
 
-def with_facts(**last: float) -> list[Sample]:
+def with_facts(**last: float) -> list[UsageSample]:
     """Ten minutes at a tenth, at whose end the program has told this."""
     found = samples(*[0.1] * 10, active_at=NOW, step=0, saving_s=0.0)
     return [*found[:-1], replace(found[-1], **last)]  # type: ignore[arg-type] # what Sample takes
@@ -103,7 +103,7 @@ def with_facts(**last: float) -> list[Sample]:
         (with_facts(step=50, loading_s=20.0), "it continues, with 50 steps, and is idle between or within them"),
     ],
 )
-def test_the_cause_is_named_where_it_is_known(found: list[Sample], said: str) -> None:
+def test_the_cause_is_named_where_it_is_known(found: list[UsageSample], said: str) -> None:
     idle = idleness(found, Idle(for_s=600.0), NOW)
     assert idle is not None
     assert cause(idle) == said

@@ -152,7 +152,7 @@ def test_the_search_for_what_makes_a_pass_fail_is_bounded() -> None:
             raise ValueError("every second one")
         return []
 
-    failures = internal_failures.Failures({})
+    failures = internal_failures.InternalFailures({})
     assert internal_failures.without_failing(runs, attempt, ValueError("first"), failures) == []
     assert tries <= internal_failures.MOST_ATTEMPTS + 2
     assert [failure.problem for failure in failures.all()] == ["ValueError: first"]

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fairlead.policy.serving.joint_scaling import (
-    Service,
+    EndpointState,
     _greedy,
     _knapsack,
     allocate,
@@ -19,13 +19,13 @@ from fairlead.policy.serving.joint_scaling import (
 )
 
 
-def service(rate: float = 5.0, replicas: int = 1, **more: Any) -> Service:
+def service(rate: float = 5.0, replicas: int = 1, **more: Any) -> EndpointState:
     given = {"rates": [rate] * 30, "service_s": 0.15, "service_cv2": 0.05, "slo_s": 0.72, **more}
-    return Service(replicas=replicas, **given)
+    return EndpointState(replicas=replicas, **given)
 
 
 services = st.builds(
-    Service,
+    EndpointState,
     rates=st.lists(st.floats(0.0, 100.0), min_size=1, max_size=100),
     service_s=st.floats(0.01, 0.3),
     service_cv2=st.floats(0.0, 4.0),
@@ -39,7 +39,7 @@ services = st.builds(
 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(services, min_size=1, max_size=5), st.integers(0, 12))
-def test_each_service_has_a_replica_and_the_budget_holds(held: list[Service], spare: int) -> None:
+def test_each_service_has_a_replica_and_the_budget_holds(held: list[EndpointState], spare: int) -> None:
     budget = sum(each.replicas for each in held) + spare
     chosen = allocate(held, budget)
     assert min(chosen) >= 1
@@ -51,7 +51,7 @@ def test_each_service_has_a_replica_and_the_budget_holds(held: list[Service], sp
 
 @settings(max_examples=60, deadline=None)
 @given(services)
-def test_a_replica_more_or_a_request_less_never_makes_more_late(each: Service) -> None:
+def test_a_replica_more_or_a_request_less_never_makes_more_late(each: EndpointState) -> None:
     loads = [step / 5.0 for step in range(60)]
     shares = [[attainment(load, count, each) for count in range(1, 12)] for load in loads]
     assert all(0.0 <= share <= 1.0 for row in shares for share in row)

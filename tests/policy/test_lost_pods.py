@@ -6,7 +6,7 @@ from typing import Any
 
 from fairlead.cluster.simulated.cluster import SimulatedCluster
 from fairlead.cluster.simulated.faults import AddNode, LoseNode, LosePod, RemoveNode, ReturnNode, WarnNode
-from fairlead.cluster.simulated.programs import OnTerm, Program, by_command
+from fairlead.cluster.simulated.programs import OnTerm, SimulatedProgram, by_command
 from fairlead.control.loop import run_pass
 from fairlead.policy.decide import decide
 from fairlead.policy.next_decision import next_decision_at
@@ -21,7 +21,7 @@ from fairlead.state.scheduling_policy import DEFAULT, SchedulingPolicy
 from fairlead.state.snapshot import Intent, Node, Phase, Pod, PodPhase, Workload
 from tests.builders import node, training
 
-WORK = Program(duration_s=1000.0, step_s=1.0, checkpoint_s=100.0)
+WORK = SimulatedProgram(duration_s=1000.0, step_s=1.0, checkpoint_s=100.0)
 APART = {
     "metadata": {"labels": {"gang": "one"}},
     "spec": {
@@ -45,7 +45,7 @@ def gang(name: str = "gang", **changes: Any) -> Training:
 class World:
     """Nodes with two GPUs each, and the loop."""
 
-    def __init__(self, *nodes: Node, rules: SchedulingPolicy = DEFAULT, **programs: Program) -> None:
+    def __init__(self, *nodes: Node, rules: SchedulingPolicy = DEFAULT, **programs: SimulatedProgram) -> None:
         named = nodes or tuple(node(name, gpus=2) for name in "abc")
         self.cluster = SimulatedCluster(named, by_command({"work": WORK, **programs}), rules=rules)
         self.cache = PassCache()
@@ -224,7 +224,7 @@ def test_the_first_pod_is_needed_by_the_others_so_its_loss_restarts_the_gang() -
 
 
 def test_a_gang_whose_ranks_have_not_met_restarts() -> None:
-    world = World(silent=Program(duration_s=100.0))
+    world = World(silent=SimulatedProgram(duration_s=100.0))
     run = world.start(gang().__class__(**{**_fields(gang()), "run": "silent"}))
     world.lose(run, "0-2")
     world.run(1)
@@ -241,7 +241,7 @@ def test_without_in_place_a_lost_pod_restarts_the_gang() -> None:
 
 
 def test_a_pod_that_is_lost_again_and_again_without_a_new_step_restarts_the_gang() -> None:
-    stuck = Program(duration_s=1000.0, step_s=1.0, hangs_after_s=20.0)
+    stuck = SimulatedProgram(duration_s=1000.0, step_s=1.0, hangs_after_s=20.0)
     world = World(stuck=stuck)
     run = world.start(gang().__class__(**{**_fields(gang()), "run": "stuck", "retry": Retry(backoff_s=1.0)}))
     world.run(60)
@@ -302,7 +302,7 @@ def test_only_the_pods_of_a_node_that_is_reclaimed_leave_it() -> None:
 
 
 def test_a_pod_that_leaves_alone_saves_nothing_as_the_others_go_on() -> None:
-    saves = Program(duration_s=1000.0, step_s=1.0, checkpoint_s=500.0, on_term=OnTerm.CHECKPOINT, save_s=1.0)
+    saves = SimulatedProgram(duration_s=1000.0, step_s=1.0, checkpoint_s=500.0, on_term=OnTerm.CHECKPOINT, save_s=1.0)
     world = World(node("a", gpus=2), node("b", gpus=2), saves=saves)
     run = world.start(gang().__class__(**{**_fields(gang()), "run": "saves"}))
     world.run(15)
@@ -338,7 +338,7 @@ def test_a_stop_while_a_pod_is_missing_is_obeyed_and_a_resume_starts_the_whole_g
 
 
 def test_a_stop_notice_with_a_missing_pod_keeps_the_checkpoint_of_the_others() -> None:
-    saves = Program(duration_s=1000.0, step_s=1.0, checkpoint_s=500.0, on_term=OnTerm.CHECKPOINT, save_s=1.0)
+    saves = SimulatedProgram(duration_s=1000.0, step_s=1.0, checkpoint_s=500.0, on_term=OnTerm.CHECKPOINT, save_s=1.0)
     world = World(node("a", gpus=2), node("b", gpus=2), saves=saves)
     run = world.start(gang().__class__(**{**_fields(gang()), "run": "saves"}))
     world.cluster.inject(LoseNode(node=world.pod(run, "0-3").node))
@@ -398,7 +398,7 @@ def test_a_replacement_that_never_starts_is_placed_elsewhere_and_the_others_go_o
     world = World(silent=WORK)
     run = world.start()
     world.run(20)
-    waits = Program(duration_s=1000.0, step_s=1.0, start_s=math.inf)
+    waits = SimulatedProgram(duration_s=1000.0, step_s=1.0, start_s=math.inf)
     world.cluster = SimulatedCluster.load(world.cluster.save(), by_command({"work": waits}))
     world.cache = PassCache()
     world.lose(run, "0-2")

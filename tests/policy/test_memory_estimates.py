@@ -11,7 +11,7 @@ from benchmarks.memory import MODELS
 from fairlead.errors import UnknownModel
 from fairlead.policy.strategy import torch_memory
 from fairlead.policy.strategy.memory import GIB, worst
-from fairlead.policy.strategy.split import Recompute, Schedule, Split
+from fairlead.policy.strategy.split import PipelineSchedule, Recompute, Split
 from fairlead.policy.strategy.transformer import Transformer, hugging_face
 
 LLAMA = {
@@ -86,7 +86,7 @@ def test_every_layer_is_on_one_stage() -> None:
 def test_an_interleaved_first_stage_holds_what_korthikanti_says() -> None:
     """1 + (p - 1) / (p v) times the stages' activations (arXiv 2205.05198, sec. 4.2.3)."""
     pipeline, virtual = 4, 2
-    split = Split(pipeline=pipeline, virtual=virtual, schedule=Schedule.INTERLEAVED, micro_batches=32)
+    split = Split(pipeline=pipeline, virtual=virtual, schedule=PipelineSchedule.INTERLEAVED, micro_batches=32)
     assert split.in_flight(0) == pipeline * (1 + (pipeline - 1) / (pipeline * virtual))
 
 

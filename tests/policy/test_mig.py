@@ -8,8 +8,8 @@ from benchmarks.candidates.mig.legality import why_illegal
 from fairlead.policy.gpu.mig import (
     GB,
     MODELS,
-    Instance,
     Layout,
+    MigInstance,
     Partitionable,
     counts_of,
     layouts_with,
@@ -20,12 +20,12 @@ A30, A100 = MODELS["A30-24GB"], MODELS["A100-40GB"]
 
 
 def layout(*places: tuple[int, str]) -> Layout:
-    return tuple(Instance(start=start, profile=profile) for start, profile in places)
+    return tuple(MigInstance(start=start, profile=profile) for start, profile in places)
 
 
 def every_legal(model: Partitionable, names: list[str]) -> set[Layout]:
     """Of instances with these profiles, by trying all sets of them."""
-    places = sorted(Instance(start=start, profile=name) for name in names for start in model.profiles[name].starts)
+    places = sorted(MigInstance(start=start, profile=name) for name in names for start in model.profiles[name].starts)
     found: set[Layout] = {()}
     for num in range(1, model.compute + 1):
         found |= {each for each in combinations(places, num) if why_illegal(model, each) is None}

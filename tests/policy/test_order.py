@@ -12,12 +12,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairlead.cluster.simulated.programs import OnTerm, Program
+from fairlead.cluster.simulated.programs import OnTerm, SimulatedProgram
 from fairlead.policy.disruption import eviction as making_room
 from fairlead.policy.disruption import remaining_work_preemption as replacing
 from fairlead.policy.queue import queue_score as standing
 from fairlead.policy.queue.ageing import AGEING_S
-from fairlead.policy.queue.dominant_shares import Capacity
+from fairlead.policy.queue.dominant_shares import ClusterCapacity
 from fairlead.policy.queue.fair_order import fairly
 from fairlead.policy.queue.queue_score import PATIENCE, Standing
 from fairlead.policy.queue.quotas import Ledger
@@ -30,7 +30,7 @@ from tests.policy import order_world
 from tests.policy.order_world import LINES, ORDER_PROPERTIES, Decided, Line, declared_s, play, spec_of
 
 NOW = 1_000_000_000.0
-WHOLE = Capacity(gpu_milli=4000)
+WHOLE = ClusterCapacity(gpu_milli=4000)
 # Points are whole: each of two may be off by one.
 ROUNDING_S = 2 * AGEING_S
 
@@ -126,8 +126,8 @@ NARROW = (Line(0.0, 900.0, 4), Line(400.0, 50.0, 1))
 HALF_IS_NEARLY_DONE = (Line(0.0, 500.0, 2), Line(0.0, 20_000.0, 2), Line(460.0, 100.0, 2))
 
 
-def forget_what_was_done(spec: Training, attempt: int) -> Program:
-    return Program(duration_s=float(spec.run), on_term=OnTerm.EXIT)
+def forget_what_was_done(spec: Training, attempt: int) -> SimulatedProgram:
+    return SimulatedProgram(duration_s=float(spec.run), on_term=OnTerm.EXIT)
 
 
 MUTANTS = (

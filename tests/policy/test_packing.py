@@ -14,12 +14,12 @@ from fairlead.policy.placement.capacity_value import (
     LEVELS,
     NUM_SAMPLES,
     PRICES,
-    Demand,
+    DeviceDemand,
     _fewest_cores,
     table,
 )  # fmt: skip
 from fairlead.policy.placement.device_matching import matches
-from fairlead.policy.placement.fleet_arrays import Fleet, Spot
+from fairlead.policy.placement.fleet_arrays import FleetArrays, Spot
 from fairlead.policy.placement.gang_placement import Chooser, members, place_gang, release
 from fairlead.policy.placement.node_arrays import Ints, Mask
 from fairlead.policy.placement.packing import Packing
@@ -30,7 +30,7 @@ from fairlead.state.snapshot import Node
 from tests.policy.fleets import node, nodes, shape, shapes
 
 Request = tuple[Shape, int]
-Place = Callable[[Shape, int, Fleet, Chooser], tuple[Spot, ...] | None]
+Place = Callable[[Shape, int, FleetArrays, Chooser], tuple[Spot, ...] | None]
 REQUESTS = st.lists(st.tuples(shapes(), st.integers(1, 4)), min_size=1, max_size=12)
 
 
@@ -41,7 +41,7 @@ class Held:
     """What came of requests: who holds what, by our own count."""
 
     def __init__(self, machines: Sequence[Node], requests: Sequence[Request], place: Place = place_gang) -> None:
-        self.fleet = Fleet(machines)
+        self.fleet = FleetArrays(machines)
         packing = Packing(self.fleet, TaskMix())
         self.placed: list[tuple[Shape, int, tuple[Spot, ...] | None]] = []
         for wanted, count in requests:
@@ -126,7 +126,7 @@ def test_a_gang_is_said_to_fit_just_when_its_members_find_places_one_by_one(
         assert (int(members(wanted, count, fleet).sum()) >= count) == (count <= most)
 
 
-def one_by_one(wanted: Shape, fleet: Fleet) -> list[Spot]:
+def one_by_one(wanted: Shape, fleet: FleetArrays) -> list[Spot]:
     """Places for as many members as find one, up to ``MOST_MEMBERS``; nothing is taken after it."""
     packing = Packing(fleet, TaskMix())
     spots: list[Spot] = []
@@ -156,7 +156,7 @@ def test_what_is_refused_fits_nowhere_and_all_that_is_released_is_free_again(
         assert not held.fleet.fits(everywhere, wanted, held.fleet.usable(everywhere, wanted)).any()
     for given_to, spot in held.spots:
         release(given_to, spot, held.fleet)
-    empty = Fleet(machines)
+    empty = FleetArrays(machines)
     assert (held.fleet.gpu_milli == empty.gpu_milli).all()
     assert (held.fleet.cpu_milli == empty.cpu_milli).all()
     assert held.fleet.free_gpu_milli == empty.free_gpu_milli
@@ -169,7 +169,7 @@ def test_many_grants_held_at_once_are_held_as_one_by_one(machines: tuple[Node, .
         (spot.node, grant_of(wanted, tuple(machines[spot.node].gpus[i].uuid for i in spot.devices)))
         for wanted, spot in Held(machines, requests).spots
     ]
-    together, apart = Fleet(machines), Fleet(machines)
+    together, apart = FleetArrays(machines), FleetArrays(machines)
     # Twice, so that more is held than there is.
     together.hold([*grants, *grants])
     for index, grant in [*grants, *grants]:
@@ -181,14 +181,14 @@ def test_many_grants_held_at_once_are_held_as_one_by_one(machines: tuple[Node, .
     assert (together.free_gpu_milli, together.changes) == (apart.free_gpu_milli, apart.changes)
 
 
-class AnyDevice(Fleet):
+class AnyDevice(FleetArrays):
     """A mutant: room is there whatever is held, and whatever the device."""
 
     def usable(self, nodes: Ints, shape: Shape) -> Mask:
         return np.ones((len(nodes), self.gpu_milli.shape[1]), dtype=np.bool_)
 
 
-def keep_the_rest(wanted: Shape, count: int, fleet: Fleet, chooser: Chooser) -> tuple[Spot, ...] | None:
+def keep_the_rest(wanted: Shape, count: int, fleet: FleetArrays, chooser: Chooser) -> tuple[Spot, ...] | None:
     """A mutant: a gang that does not fit whole leaves its first members where they are."""
     spots: list[Spot] = []
     for _ in range(count):
@@ -197,7 +197,7 @@ def keep_the_rest(wanted: Shape, count: int, fleet: Fleet, chooser: Chooser) -> 
 
 
 def test_a_mutant_that_looks_at_no_device_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Fleet, "usable", AnyDevice.usable)
+    monkeypatch.setattr(FleetArrays, "usable", AnyDevice.usable)
     twice = Held((node("a", gpus=1), node("b")), [(shape(gpus=1), 1)] * 3)
     with pytest.raises(AssertionError):
         nothing_is_held_twice(twice)
@@ -209,7 +209,7 @@ def test_a_mutant_that_looks_at_no_device_is_caught(monkeypatch: pytest.MonkeyPa
 def test_a_mutant_that_sends_pods_to_nodes_that_are_not_ready_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     machines = (node("a", ready=False), node("b", ready=False))
     assert Held(machines, [(shape(), 1)]).spots == []
-    monkeypatch.setattr(Fleet, "fits", lambda fleet, nodes, wanted, usable: np.ones(len(nodes), dtype=np.bool_))
+    monkeypatch.setattr(FleetArrays, "fits", lambda fleet, nodes, wanted, usable: np.ones(len(nodes), dtype=np.bool_))
     with pytest.raises(AssertionError):
         every_pod_is_where_it_matches(Held(machines, [(shape(), 1)]))
 
@@ -225,7 +225,7 @@ def test_a_mutant_with_its_own_dice_gives_another_plan() -> None:
     machines = tuple(node(f"n{i}") for i in range(6))
     dice = np.random.default_rng()
 
-    def anywhere(wanted: Shape, count: int, fleet: Fleet, chooser: Chooser) -> tuple[Spot, ...] | None:
+    def anywhere(wanted: Shape, count: int, fleet: FleetArrays, chooser: Chooser) -> tuple[Spot, ...] | None:
         return tuple(Spot(node=int(dice.integers(len(fleet))), devices=()) for _ in range(count))
 
     requests = [(shape(), 4)] * 12
@@ -234,7 +234,7 @@ def test_a_mutant_with_its_own_dice_gives_another_plan() -> None:
 
 def test_shares_that_fill_a_device_together_come_together() -> None:
     mix = [shape(gpus=1, milli=700), shape(gpus=1, milli=300), shape(gpus=1, milli=500)] * 20
-    fleet = Fleet((node("a", gpus=2), node("b", gpus=2)))
+    fleet = FleetArrays((node("a", gpus=2), node("b", gpus=2)))
     packing = Packing(fleet, TaskMix(mix))
     for wanted in mix[:6]:
         assert place_gang(wanted, 1, fleet, packing) is not None
@@ -243,7 +243,7 @@ def test_shares_that_fill_a_device_together_come_together() -> None:
 
 
 def test_cores_are_left_where_devices_need_them() -> None:
-    fleet = Fleet((node("much", gpus=1, cores=32), node("little", gpus=1, cores=16)))
+    fleet = FleetArrays((node("much", gpus=1, cores=32), node("little", gpus=1, cores=16)))
     packing = Packing(fleet, TaskMix([shape(gpus=1, cores=12)] * 20))
     spots = place_gang(shape(cores=8), 1, fleet, packing)
     assert spots is not None
@@ -252,7 +252,7 @@ def test_cores_are_left_where_devices_need_them() -> None:
 
 def test_once_pods_leave_devices_stay_together_for_those_that_need_several() -> None:
     mix = [shape(gpus=2), shape(gpus=1)] * 10
-    fleet = Fleet(tuple(node(name, gpus=2) for name in "abcd"))
+    fleet = FleetArrays(tuple(node(name, gpus=2) for name in "abcd"))
     packing = Packing(fleet, TaskMix(mix))
     first = place_gang(shape(gpus=1), 8, fleet, packing)
     assert first is not None
@@ -266,7 +266,7 @@ def test_once_pods_leave_devices_stay_together_for_those_that_need_several() -> 
 
 
 def test_a_gang_that_did_not_fit_counts_neither_as_placed_nor_as_over() -> None:
-    fleet = Fleet((node("a", cores=2), node("b", cores=2)))
+    fleet = FleetArrays((node("a", cores=2), node("b", cores=2)))
     assert place_gang(shape(cores=2), 3, fleet, Packing(fleet, TaskMix())) is None
     assert (fleet.num_placed, fleet.turnover) == (0, 0.0)
 
@@ -274,7 +274,7 @@ def test_a_gang_that_did_not_fit_counts_neither_as_placed_nor_as_over() -> None:
 @pytest.mark.parametrize("num_left", [0, 1])
 def test_a_pod_without_devices_goes_where_there_are_none(num_left: int) -> None:
     for names in (("a", "b"), ("b", "a")):
-        fleet = Fleet((node(names[0], gpus=1, cores=16), node(names[1], cores=64)))
+        fleet = FleetArrays((node(names[0], gpus=1, cores=16), node(names[1], cores=64)))
         fleet.num_placed, fleet.num_left = 2, num_left
         fleet.take(0, 14_000, 0, (0,), WHOLE_GPU)
         spots = place_gang(shape(), 1, fleet, Packing(fleet, TaskMix()))
@@ -291,7 +291,7 @@ def test_a_model_is_not_another_whose_name_begins_alike() -> None:
 @settings(deadline=None, max_examples=10)
 @given(st.lists(st.sampled_from((7, 19, 33, 50, 81, 100)), max_size=4, unique=True), st.floats(5.0, 30.0))
 def test_worth_is_that_of_looking_at_every_level(widths: list[int], candidates: float) -> None:
-    demand = Demand(widths=tuple(widths), cores=(4.0,) * len(widths), rates=(0.5,) * len(widths))
+    demand = DeviceDemand(widths=tuple(widths), cores=(4.0,) * len(widths), rates=(0.5,) * len(widths))
     fewest, steps = _fewest_cores(demand, candidates), np.arange(LEVELS, dtype=np.uint8)[:, None, None]
     used = np.maximum.accumulate(np.where(fewest[:, None, :] <= CORES[:, None], steps, np.uint8(0)))
     within = used.sum(axis=2, dtype=np.uint32) / (NUM_SAMPLES * (LEVELS - 1))
@@ -300,7 +300,7 @@ def test_worth_is_that_of_looking_at_every_level(widths: list[int], candidates: 
 
 
 def test_an_idle_device_is_worth_less_if_a_pod_that_leaves_a_dead_rest_may_come_first() -> None:
-    spoiling = Demand(widths=(50, 81), cores=(1.0, 1.0), rates=(1.0, 1.0))
+    spoiling = DeviceDemand(widths=(50, 81), cores=(1.0, 1.0), rates=(1.0, 1.0))
     forced, free = table(spoiling, 20.0, 1.0)[:, 0], table(spoiling, 20.0, 0.0)[:, 0]
     assert free[100] > 0.99
     assert forced[100] == pytest.approx(free[100] - FORCED_WEIGHT * 0.19 * 81 / 131, abs=0.01)
@@ -310,7 +310,7 @@ def test_an_idle_device_is_worth_less_if_a_pod_that_leaves_a_dead_rest_may_come_
 def gathers(wanted: Shape, taken: int, turnover: bool = True) -> bool:
     """Whether a pod goes to whichever of two like nodes has so many devices and as many cores in use."""
     for used in (0, 1):
-        fleet = Fleet([node(name, gpus=16, cores=16) for name in ("a", "b")])
+        fleet = FleetArrays([node(name, gpus=16, cores=16) for name in ("a", "b")])
         fleet.num_placed, fleet.num_left = 10, int(turnover)
         fleet.take(used, 1000 * taken, 0, range(taken if wanted.num_gpus else 0), WHOLE_GPU)
         spot = Packing(fleet, TaskMix([wanted])).choose(wanted)
@@ -336,7 +336,7 @@ def goes_to_fewer_cores(cores: int, gpus: int) -> bool:
     """Whether a pod goes where few cores are free, not where few devices are, with so many in use on all others."""
     found = set()
     for few in (0, 1):
-        fleet = Fleet([node(f"n{i}", gpus=16, cores=16) for i in range(8)])
+        fleet = FleetArrays([node(f"n{i}", gpus=16, cores=16) for i in range(8)])
         fleet.num_placed, fleet.num_left = 10, 1
         fleet.take(few, 6000, 0, (), 0)
         fleet.take(1 - few, 0, 0, range(8), WHOLE_GPU)
@@ -355,5 +355,5 @@ def test_pods_gather_by_what_is_scarce() -> None:
 
 
 def test_a_mutant_that_takes_cores_for_as_scarce_as_devices_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Fleet, "free_devices", property(lambda own: own.free_cores))
+    monkeypatch.setattr(FleetArrays, "free_devices", property(lambda own: own.free_cores))
     assert goes_to_fewer_cores(cores=0, gpus=16)

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from fairlead.cluster.simulated.programs import OnTerm, Program
+from fairlead.cluster.simulated.programs import OnTerm, SimulatedProgram
 from fairlead.policy import decide as deciding
 from fairlead.specs.resources import Resources
 from fairlead.specs.training import Retry
@@ -45,7 +45,7 @@ def test_every_property_holds_of_gangs_that_go_on_in_place(scenario: Scenario) -
 
 def test_what_is_left_of_a_failed_gang_is_gone_within_a_grace_that_is_shorter_than_a_second() -> None:
     spec = training_of("train", nodes=2, resources=Resources(cpu_milli=500), grace_s=0.0, retry=Retry(infrastructure=0))
-    program = Program(duration_s=900.0, checkpoint_s=5.0, on_term=OnTerm.CHECKPOINT, save_s=0.5)
+    program = SimulatedProgram(duration_s=900.0, checkpoint_s=5.0, on_term=OnTerm.CHECKPOINT, save_s=0.5)
     begun = Submit(0), Wait(0.0), Wait(0.0), Wait(0.0)
     moves = (*begun, Suffer(Harm.KILL_RANK, 0), Wait(0.0), Want(0, Intent.SUSPEND))
     scenario = Scenario(nodes=(node(),), jobs=(Job(spec=spec, programs=(program,)),), moves=moves)
@@ -54,7 +54,7 @@ def test_what_is_left_of_a_failed_gang_is_gone_within_a_grace_that_is_shorter_th
 
 def test_a_restarting_gang_whose_pod_is_told_to_be_unconfirmed_has_not_restarted_again() -> None:
     spec = training_of("train", stall_timeout_s=15.0, retry=Retry(infrastructure=1, max_backoff_s=4.0))
-    program = Program(on_term=OnTerm.IGNORE)
+    program = SimulatedProgram(on_term=OnTerm.IGNORE)
     # By the loop's clock the run hangs, and its pod is overdue; then the clock is right again.
     moves = (Submit(0), Wait(0.0), Sleep(1.0), Jump(100.0), Wait(0.0), Wait(0.0), Jump(0.0), Sleep(30.0), Wait(0.0))
     world = play(Scenario(nodes=(node(),), jobs=(Job(spec=spec, programs=(program,)),), moves=moves))
@@ -65,7 +65,7 @@ def test_a_restarting_gang_whose_pod_is_told_to_be_unconfirmed_has_not_restarted
 def test_a_preempted_run_whose_pod_is_told_to_be_unconfirmed_is_not_preempted_again() -> None:
     scavenger = training_of("scavenger", run="scavenger", priority=-1, resources=Resources(cpu_milli=3000))
     urgent = training_of("urgent", run="urgent", resources=Resources(cpu_milli=3000))
-    jobs = tuple(Job(spec=spec, programs=(Program(on_term=OnTerm.IGNORE),)) for spec in (scavenger, urgent))
+    jobs = tuple(Job(spec=spec, programs=(SimulatedProgram(on_term=OnTerm.IGNORE),)) for spec in (scavenger, urgent))
     moves = (Submit(0), Wait(0.0), Sleep(1.0), Wait(0.0), Submit(1), Wait(0.0), Jump(100.0), Wait(0.0))
     world = play(Scenario(nodes=(node(),), jobs=jobs, moves=moves))
     assert {"Stopping", "EndUnconfirmed"} <= told(world)
@@ -75,7 +75,7 @@ def test_a_preempted_run_whose_pod_is_told_to_be_unconfirmed_is_not_preempted_ag
 def test_a_gang_that_shrank_takes_its_own_place_again_and_is_stopped_there_if_a_node_is_lost() -> None:
     def job(name: str, **changes: Any) -> Job:
         values = {"resources": Resources(cpu_milli=500), "grace_s": 0.0, "retry": Retry(infrastructure=0), **changes}
-        return Job(spec=training_of(name, run=name, **values), programs=(Program(duration_s=60.0),))
+        return Job(spec=training_of(name, run=name, **values), programs=(SimulatedProgram(duration_s=60.0),))
 
     urgent = job("urgent", nodes=3, resources=Resources(cpu_milli=500, memory_bytes=GIB), priority=5)
     gang = job("gang", most_nodes=2, resources=Resources(cpu_milli=500, memory_bytes=3 * GIB))

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from fairlead.cluster.simulated.programs import Program
+from fairlead.cluster.simulated.programs import SimulatedProgram
 from fairlead.policy import decide as deciding
 from fairlead.policy.queue.run_names import Reader
 from fairlead.policy.start_outlook import outlook
@@ -24,7 +24,7 @@ HIDDEN = "a run of another team"
 def job(name: str, team: str, num_nodes: int = 1, **spec: Any) -> Job:
     values = {"resources": Resources(cpu_milli=1000), "grace_s": 5.0, **spec}
     built = training(f"{team}-{name}", run=name, team=team, nodes=num_nodes, **values)
-    return Job(spec=built, programs=(Program(duration_s=5000.0, step_s=1.0, checkpoint_s=5.0),))
+    return Job(spec=built, programs=(SimulatedProgram(duration_s=5000.0, step_s=1.0, checkpoint_s=5.0),))
 
 
 def story(*jobs: Job, teams: tuple[Team, ...] = (), num_nodes: int = 4) -> Scenario:

@@ -11,7 +11,7 @@ from benchmarks.baselines.best_fit import BestFit
 from benchmarks.baselines.fgd import Fgd
 from benchmarks.openb import Workload
 from benchmarks.replaying import POLICIES, churn, fill, make_policy
-from fairlead.policy.placement.fleet_arrays import Fleet
+from fairlead.policy.placement.fleet_arrays import FleetArrays
 from tests.policy.fleets import node, shape
 
 NODES = """sn,cpu_milli,memory_mib,gpu,model
@@ -78,7 +78,7 @@ def test_absent_lists_are_told_in_one_sentence(
 def test_fgd_puts_a_share_where_it_spoils_nothing_for_typical_tasks() -> None:
     # 400 beside 600 leaves no device too small for either task; 400 on an idle device leaves 600, too small for 1000.
     tasks = [shape(gpus=1, milli=400), shape(gpus=1)]
-    fleet = Fleet((node("a", gpus=2), node("b", gpus=2)))
+    fleet = FleetArrays((node("a", gpus=2), node("b", gpus=2)))
     fleet.take(1, 1000, 0, (1,), 600)
     spot = Fgd(fleet, tasks, seed=0).choose(tasks[0])
     assert spot is not None
@@ -86,7 +86,7 @@ def test_fgd_puts_a_share_where_it_spoils_nothing_for_typical_tasks() -> None:
 
 
 def test_best_fit_takes_the_node_and_the_device_with_the_least_left() -> None:
-    fleet = Fleet((node("a", gpus=4), node("b", gpus=2)))
+    fleet = FleetArrays((node("a", gpus=4), node("b", gpus=2)))
     fleet.take(1, 1000, 0, (1,), 300)
     spot = BestFit(fleet, seed=0).choose(shape(gpus=1, milli=500))
     assert spot is not None
@@ -97,13 +97,13 @@ def test_best_fit_takes_the_node_and_the_device_with_the_least_left() -> None:
 def test_a_list_that_fills_the_fleet_exactly_is_allocated_whole(policy: str) -> None:
     shapes = (shape(gpus=2), shape(gpus=1, milli=500), shape(gpus=1, milli=500), shape(gpus=1))
     workload = Workload(name="exact", shapes=shapes, orders={})
-    fleet = Fleet((node("a", gpus=2), node("b", gpus=2)))
+    fleet = FleetArrays((node("a", gpus=2), node("b", gpus=2)))
     assert fill(shapes, fleet, make_policy(policy, fleet, workload, seed=0)) == 100.0
 
 
 def test_with_departures_a_fleet_that_is_hardly_used_refuses_nothing_and_ends_as_loaded() -> None:
     workload = Workload(name="light", shapes=(shape(gpus=1),), orders={})
-    fleet = Fleet(tuple(node(f"n{i}", gpus=8, cores=64) for i in range(8)))
+    fleet = FleetArrays(tuple(node(f"n{i}", gpus=8, cores=64) for i in range(8)))
     outcome = churn(workload, 0.3, 300, 0, fleet, make_policy("fairlead", fleet, workload, 0))
     assert outcome.refused == 0.0
     assert outcome.offered == pytest.approx(300, rel=0.2)
@@ -112,7 +112,7 @@ def test_with_departures_a_fleet_that_is_hardly_used_refuses_nothing_and_ends_as
 
 def test_with_departures_what_is_asked_for_beyond_the_fleet_is_refused() -> None:
     workload = Workload(name="heavy", shapes=(shape(gpus=1),), orders={})
-    fleet = Fleet((node("a", gpus=4, cores=64), node("b", gpus=4, cores=64)))
+    fleet = FleetArrays((node("a", gpus=4, cores=64), node("b", gpus=4, cores=64)))
     outcome = churn(workload, 4.0, 2000, 0, fleet, make_policy("best-fit", fleet, workload, 0))
     # Erlang's loss formula for 8 servers and 32 erlangs: 0.755.
     assert outcome.refused_percent == pytest.approx(75.5, abs=4)

@@ -8,7 +8,7 @@ import pytest
 from fairlead.errors import CannotFit, Conflict, UnknownModel
 from fairlead.policy.strategy.gpus import find
 from fairlead.policy.strategy.resolution import ranked, resolve, transformer_of
-from fairlead.policy.strategy.search import Hardware, Wanted, assess, does_not_fit, search
+from fairlead.policy.strategy.search import StepHardware, Wanted, assess, does_not_fit, search
 from fairlead.policy.strategy.split import Split
 from fairlead.specs.parallel import Choose, ModelShape, Parallel, Recomputed, Shard, SplitCandidate
 from fairlead.specs.resources import GpuRequest, Resources
@@ -93,7 +93,7 @@ def test_nothing_that_fits_is_said_with_what_would() -> None:
 def test_whole_copies_that_do_not_fit_are_told_to_shard_or_recompute() -> None:
     gpu = find("H100")
     assert gpu is not None
-    model, on = transformer_of(replace(LLAMA_8B, layers=8), None), Hardware(gpu=gpu, gpus=8, node=8)
+    model, on = transformer_of(replace(LLAMA_8B, layers=8), None), StepHardware(gpu=gpu, gpus=8, node=8)
     candidate = assess(model, Split(data=8, micro_batch=2), on)
     assert not candidate.fits
     told = does_not_fit(model, candidate, on)
@@ -104,7 +104,7 @@ def test_whole_copies_that_do_not_fit_are_told_to_shard_or_recompute() -> None:
 def test_what_does_not_fit_by_a_long_sequence_says_for_which_it_was_counted() -> None:
     gpu = find("A10G")
     assert gpu is not None
-    on = Hardware(gpu=gpu, gpus=1, node=1)
+    on = StepHardware(gpu=gpu, gpus=1, node=1)
     for length, said in ((131_072, True), (4096, False)):
         model = transformer_of(replace(LLAMA_8B, sequence=length), None)
         told = does_not_fit(model, assess(model, Split(data=1), on), on)
@@ -115,7 +115,7 @@ def test_every_loser_says_why_and_none_that_fits_is_faster() -> None:
     gpu = find("A100-80GB")
     assert gpu is not None
     model = transformer_of(LLAMA_8B, None)
-    found = search(model, Hardware(gpu=gpu, gpus=16, node=8), Wanted(batch=128))
+    found = search(model, StepHardware(gpu=gpu, gpus=16, node=8), Wanted(batch=128))
     times = [each.time.total for each in found if each.fits]
     assert times == sorted(times)
     assert found[0].reason == "the fastest"

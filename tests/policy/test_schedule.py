@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairlead.policy.kinds.schedule import LATE_S, Turn, _next, next_time, turn
+from fairlead.policy.kinds.schedule import LATE_S, ScheduleDecision, _next, next_time, turn
 from fairlead.specs.constraints import BrokenRules
 from fairlead.specs.pipeline import CatchUp, Overlap, Schedule
 from fairlead.state.cron_times import times_after, times_until
@@ -173,38 +173,43 @@ THREE = at(2026, 11, 24, 3, 0)
 @pytest.mark.parametrize(
     ("schedule", "now", "is_going", "decided"),
     [
-        (Schedule(cron="0 3 * * *"), THREE - 1, False, Turn(handled_until=NOW.timestamp())),
-        (Schedule(cron="0 3 * * *"), THREE + 1, False, Turn(handled_until=THREE, due=THREE)),
+        (Schedule(cron="0 3 * * *"), THREE - 1, False, ScheduleDecision(handled_until=NOW.timestamp())),
+        (Schedule(cron="0 3 * * *"), THREE + 1, False, ScheduleDecision(handled_until=THREE, due=THREE)),
         # Three days later the newest of the times is run for, once.
         (
             Schedule(cron="0 3 * * *"),
             THREE + 2 * 86_400 + 7_200,
             False,
-            Turn(handled_until=THREE + 2 * 86_400, due=THREE + 2 * 86_400),
+            ScheduleDecision(handled_until=THREE + 2 * 86_400, due=THREE + 2 * 86_400),
         ),
         (
             Schedule(cron="0 3 * * *", catch_up=CatchUp.NONE),
             THREE + LATE_S + 1,
             False,
-            Turn(handled_until=THREE, said="1 of its times passed while no supervisor ran"),
+            ScheduleDecision(handled_until=THREE, said="1 of its times passed while no supervisor ran"),
         ),
         (
             Schedule(cron="0 3 * * *", catch_up=CatchUp.NONE),
             THREE + 1,
             False,
-            Turn(handled_until=THREE, due=THREE),
+            ScheduleDecision(handled_until=THREE, due=THREE),
         ),
         (
             Schedule(cron="0 3 * * *"),
             THREE + 1,
             True,
-            Turn(handled_until=THREE, said="its time came while an earlier run was not over"),
+            ScheduleDecision(handled_until=THREE, said="its time came while an earlier run was not over"),
         ),
-        (Schedule(cron="0 3 * * *", overlap=Overlap.WAIT), THREE + 1, True, Turn(handled_until=NOW.timestamp())),
+        (
+            Schedule(cron="0 3 * * *", overlap=Overlap.WAIT),
+            THREE + 1,
+            True,
+            ScheduleDecision(handled_until=NOW.timestamp()),
+        ),
     ],
 )
 def test_a_time_is_run_for_left_out_or_waited_with(
-    schedule: Schedule, now: float, is_going: bool, decided: Turn
+    schedule: Schedule, now: float, is_going: bool, decided: ScheduleDecision
 ) -> None:
     assert turn(schedule, NOW.timestamp(), now, is_going=is_going, zone=UTC) == decided
 
@@ -219,7 +224,7 @@ def test_the_newest_time_is_run_for_however_many_were_missed_before_it() -> None
     # Sixty times a day, of which a month has more than are counted.
     now = at(2026, 12, 25, 12)
     decided = turn(Schedule(cron="* 3 * * *"), NOW.timestamp(), now, is_going=False, zone=UTC)
-    assert decided == Turn(handled_until=at(2026, 12, 25, 3, 59), due=at(2026, 12, 25, 3, 59))
+    assert decided == ScheduleDecision(handled_until=at(2026, 12, 25, 3, 59), due=at(2026, 12, 25, 3, 59))
 
 
 def test_no_more_missed_times_are_counted_than_a_message_needs() -> None:

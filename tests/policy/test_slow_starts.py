@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from fairlead.cluster.simulated.cluster import SimulatedCluster
-from fairlead.cluster.simulated.programs import Program
+from fairlead.cluster.simulated.programs import SimulatedProgram
 from fairlead.control.loop import run_pass
 from fairlead.policy.decide import decide
 from fairlead.policy.kinds.slow_starts import LIMIT_S, TOLD_AFTER_S
@@ -110,8 +110,8 @@ def test_a_gang_that_an_engine_starts_is_left_to_it() -> None:
 def test_it_starts_elsewhere_where_there_is_room_and_forgets_that_once_it_runs(num_nodes: int) -> None:
     """On one node it is tried there again."""
 
-    def behaviour(spec: Training, attempt: int) -> Program:
-        return Program(duration_s=50.0, start_s=math.inf if attempt == 0 else 1.0)
+    def behaviour(spec: Training, attempt: int) -> SimulatedProgram:
+        return SimulatedProgram(duration_s=50.0, start_s=math.inf if attempt == 0 else 1.0)
 
     cluster = SimulatedCluster(tuple(node(name) for name in "abc"[:num_nodes]), behaviour)
     uid = cluster.submit(training("train")).uid

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fairlead.policy.placement import spread
-from fairlead.policy.placement.fleet_arrays import Fleet, Spot
+from fairlead.policy.placement.fleet_arrays import FleetArrays, Spot
 from fairlead.policy.placement.packing import Packing
 from fairlead.policy.placement.pod_shapes import WHOLE_GPU, Shape
 from fairlead.policy.placement.task_mix import TaskMix
@@ -31,25 +31,27 @@ APART = """
 ZONE = "topology.kubernetes.io/zone"
 
 
-def taken(fleet: Fleet, wanted: Shape, spot: Spot) -> Fleet:
+def taken(fleet: FleetArrays, wanted: Shape, spot: Spot) -> FleetArrays:
     after = fleet.copy()
     after.take(spot.node, wanted.cpu_milli, wanted.memory_bytes, spot.devices, wanted.gpu_milli)
     return after
 
 
-def num_held(fleet: Fleet) -> int:
+def num_held(fleet: FleetArrays) -> int:
     """Nodes on which something is held."""
     full = (fleet.cpu_milli == fleet.frame.cpu_milli) & (fleet.memory_bytes == fleet.frame.memory_bytes)
     return int((~(full & (fleet.gpu_milli == fleet.frame.capacity_milli).all(axis=1))).sum())
 
 
-def places(fleet: Fleet) -> list[int]:
+def places(fleet: FleetArrays) -> list[int]:
     """The number of nodes with at least one, two, ... idle devices."""
     idle = (fleet.gpu_milli == WHOLE_GPU).sum(axis=1)
     return [int((idle >= number).sum()) for number in range(1, fleet.gpu_milli.shape[1] + 1)]
 
 
-def both(machines: Sequence[Node], requests: Sequence[Request], wanted: Shape, peers: Sequence[str]) -> list[Fleet]:
+def both(
+    machines: Sequence[Node], requests: Sequence[Request], wanted: Shape, peers: Sequence[str]
+) -> list[FleetArrays]:
     """The fleet after one more pod, without and with the preference; nothing if it fits nowhere."""
     fleet = Held(machines, requests).fleet
     chooser = Packing(fleet, TaskMix())
@@ -93,7 +95,7 @@ def test_the_property_catches_a_preference_that_counts_for_more_than_packing(mon
 
 def placed_beside(machines: Sequence[Node], busy: Sequence[str], peers: Sequence[str]) -> str:
     """The node of one more replica with one GPU, where one GPU of each of the busy nodes is held."""
-    fleet, one = Fleet(machines), shape(gpus=1)
+    fleet, one = FleetArrays(machines), shape(gpus=1)
     for name in busy:
         fleet.take(fleet.index[name], one.cpu_milli, one.memory_bytes, [0], one.gpu_milli)
     chooser = Packing(fleet, TaskMix())

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from fairlead.cluster.simulated.programs import Program
+from fairlead.cluster.simulated.programs import SimulatedProgram
 from fairlead.specs.resources import Resources
 from fairlead.specs.team import Team
 from fairlead.specs.training import Capacity
@@ -20,7 +20,7 @@ DAY_S = 86_400.0
 
 def job(name: str, *, duration_s: float = 100_000.0, **spec: Any) -> Job:
     values = {"resources": Resources(cpu_milli=NODE_MILLI), "grace_s": 5.0, **spec}
-    return Job(spec=training(name, run=name, **values), programs=(Program(duration_s=duration_s),))
+    return Job(spec=training(name, run=name, **values), programs=(SimulatedProgram(duration_s=duration_s),))
 
 
 def played(num_nodes: int, *moves: Move, jobs: Sequence[Job], teams: tuple[Team, ...] = ()) -> World:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from fairlead.policy.serving.latency_scaling import out_of_reach, service_of, shares
-from fairlead.policy.serving.text_engine import Engine, Request, StepTimes, simulate
+from fairlead.policy.serving.text_engine import EngineLimits, EngineRequest, StepTimes, simulate
 from fairlead.policy.serving.text_scaling import answering, calibration, share_in_time
 from fairlead.specs.serving import Scale, Serving
 from fairlead.state.demand import Demand, Interval, TextRequest
@@ -23,18 +23,18 @@ BY_TOKENS = Serving(
 )  # fmt: skip
 
 
-def drawn(rate: float, num: int, seed: int = 1) -> list[Request]:
+def drawn(rate: float, num: int, seed: int = 1) -> list[EngineRequest]:
     rng = np.random.default_rng(seed)
     at = np.cumsum(rng.exponential(1 / rate, num))
     return [
-        Request(arrived_s=float(at[i]), prompt=int(rng.integers(100, 2000)), output=int(rng.integers(20, 400)))
+        EngineRequest(arrived_s=float(at[i]), prompt=int(rng.integers(100, 2000)), output=int(rng.integers(20, 400)))
         for i in range(num)
     ]
 
 
-def told(rate: float, num: int, engine: Engine | None = None, **changes: Any) -> tuple[TextRequest, ...]:
+def told(rate: float, num: int, engine: EngineLimits | None = None, **changes: Any) -> tuple[TextRequest, ...]:
     requests = drawn(rate, num)
-    served = simulate(requests, STEP, engine or Engine(max_seqs=256))
+    served = simulate(requests, STEP, engine or EngineLimits(max_seqs=256))
     return tuple(
         TextRequest(**{
             "replica": "a", "sent": 1000.0 + each.arrived_s, "prompt": each.prompt, "output": each.output,
@@ -64,7 +64,7 @@ def test_few_requests_tell_how_many_a_replica_has_in_time(rate: float, num: int)
 @cache
 def most_in_time() -> float:
     truth = {
-        rate: share_in_time(requests, simulate(requests, STEP, Engine(max_seqs=256)), 1.0, 0.06)
+        rate: share_in_time(requests, simulate(requests, STEP, EngineLimits(max_seqs=256)), 1.0, 0.06)
         for rate in (2.0, 3.0, 4.0, 5.0, 6.0)
         for requests in [drawn(rate, 400, seed=3)]
     }
@@ -72,7 +72,7 @@ def most_in_time() -> float:
 
 
 def test_a_server_short_of_memory_is_known_to_do_less() -> None:
-    engine = Engine(max_seqs=256, blocks=4000)
+    engine = EngineLimits(max_seqs=256, blocks=4000)
     short, ample = (answering(each, each, 1.0, 0.06, None) for each in (told(7.0, 128, engine), told(7.0, 128)))
     assert short is not None
     assert ample is not None
@@ -144,7 +144,7 @@ def test_as_many_replicas_as_tokens_in_time_need(rate: float, wanted: int) -> No
     assert abs(found - wanted) <= 1
     # One replica cannot: with fewer than are asked for requests are late.
     requests = drawn(rate / found, 400, seed=5)
-    assert share_in_time(requests, simulate(requests, STEP, Engine(max_seqs=256)), 1.0, 0.06) >= 0.95
+    assert share_in_time(requests, simulate(requests, STEP, EngineLimits(max_seqs=256)), 1.0, 0.06) >= 0.95
 
 
 def test_before_anything_is_known_it_goes_by_requests_in_flight() -> None:
@@ -153,7 +153,7 @@ def test_before_anything_is_known_it_goes_by_requests_in_flight() -> None:
 
 @pytest.mark.slow
 def test_requests_that_a_replica_is_given_at_once_bound_it() -> None:
-    known = told(0.1, 40, Engine(max_seqs=4))
+    known = told(0.1, 40, EngineLimits(max_seqs=4))
     few, many = (answering(known, known, 1.0, None, most) for most in (4, None))
     assert few is not None
     assert many is not None

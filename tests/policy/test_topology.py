@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from fairlead.policy.decide import decide
 from fairlead.policy.placement import gang_placement as gangs
-from fairlead.policy.placement.fleet_arrays import Fleet, Spot
+from fairlead.policy.placement.fleet_arrays import FleetArrays, Spot
 from fairlead.policy.placement.gang_placement import members, place_gang
 from fairlead.policy.placement.packing import Packing
 from fairlead.policy.placement.pod_shapes import Shape
@@ -41,7 +41,7 @@ def at(name: str, *, gpus: int = 4, more: Mapping[str, str] | None = None, **pla
 
 def placed(nodes: Sequence[Node], count: int, wanted: Shape = ONE, taken: Sequence[tuple[int, int]] = ()) -> list[str]:
     """Names of the nodes of the members, in their order; empty when they do not fit."""
-    fleet = Fleet(nodes)
+    fleet = FleetArrays(nodes)
     for node, number in taken:
         fleet.take(node, 0, 0, range(number), 1000)
     spots = place_gang(wanted, count, fleet, Packing(fleet, TaskMix()))
@@ -66,7 +66,7 @@ def clusters(draw: st.DrawFn) -> tuple[Node, ...]:
 
 def cheapest(nodes: Sequence[Node], count: int) -> tuple[float, int]:
     """The fastest slowest link of any ring of so many members, and the fewest domains just below that level."""
-    fleet, fabric = Fleet(nodes), Fabric.of(nodes)
+    fleet, fabric = FleetArrays(nodes), Fabric.of(nodes)
     room = members(ONE, count, fleet)
     names = [fleet.names[i] for i in np.flatnonzero(room)]
     most = {fleet.names[i]: int(room[i]) for i in np.flatnonzero(room)}
@@ -100,7 +100,7 @@ def test_no_ring_of_the_gang_could_be_faster_or_leave_fewer_domains(nodes: tuple
 RACKS = (at("a", gpus=2, rack="r1"), at("b", gpus=3, rack="r2"), at("c", gpus=2, rack="r1"))
 
 
-def anywhere(wanted: Shape, count: int, fleet: Fleet, chooser: Packing) -> tuple[Spot, ...]:
+def anywhere(wanted: Shape, count: int, fleet: FleetArrays, chooser: Packing) -> tuple[Spot, ...]:
     """Wherever each member packs best."""
     spots = []
     for _ in range(count):
@@ -111,7 +111,7 @@ def anywhere(wanted: Shape, count: int, fleet: Fleet, chooser: Packing) -> tuple
     return tuple(spots)
 
 
-def nodes_only(wanted: Shape, count: int, fleet: Fleet, chooser: Packing) -> tuple[Spot, ...] | None:
+def nodes_only(wanted: Shape, count: int, fleet: FleetArrays, chooser: Packing) -> tuple[Spot, ...] | None:
     """With no level but that of nodes."""
     fleet.frame = copy.copy(fleet.frame)
     fleet.frame.domains = fleet.domains[-1:]

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fairlead.policy.placement.placement import why_never
-from fairlead.policy.queue.dominant_shares import Capacity
+from fairlead.policy.queue.dominant_shares import ClusterCapacity
 from fairlead.policy.queue.fair_order import fairly
 from fairlead.policy.queue.pending_reasons import behind, nodes_left, scavenger
 from fairlead.policy.queue.queue_score import Standing
@@ -24,7 +24,7 @@ from tests.builders import node
 from tests.policy.test_fair_order import BEGAN, run
 
 NODES = tuple(node(f"n{number}", cpu_milli=64_000, memory_bytes=2**36) for number in range(4))
-WHOLE = Capacity(cpu_milli=256_000, memory_bytes=2**38)
+WHOLE = ClusterCapacity(cpu_milli=256_000, memory_bytes=2**38)
 TEAMS = (Team(name="a", weight=3), Team(name="owed", guaranteed=Quota(cpu_milli=9000)))
 
 

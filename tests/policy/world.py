@@ -11,7 +11,7 @@ from enum import StrEnum
 
 from fairlead.cluster.simulated.cluster import SimulatedCluster
 from fairlead.cluster.simulated.faults import Fault, KillRank, LoseNode, LosePod, RefusePod, ReturnNode
-from fairlead.cluster.simulated.programs import Program
+from fairlead.cluster.simulated.programs import SimulatedProgram
 from fairlead.errors import NameTaken, NotFound
 from fairlead.policy import decide as deciding
 from fairlead.policy.next_decision import decision_times
@@ -31,7 +31,7 @@ class Job:
     """A run and what its starts do; the last program is that of all further starts."""
 
     spec: Training
-    programs: tuple[Program, ...]
+    programs: tuple[SimulatedProgram, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,7 +176,7 @@ class World:
         """What the loop takes for the time."""
         return self.cluster.clock.now() + self.skew_s
 
-    def programs_of(self, spec: Training) -> tuple[Program, ...]:
+    def programs_of(self, spec: Training) -> tuple[SimulatedProgram, ...]:
         return next(job.programs for job in self.scenario.jobs if job.spec == spec)
 
     def make(self, move: Move) -> None:
@@ -240,7 +240,7 @@ class World:
     def look(self) -> None:
         self.seen.append((self.cluster.clock.now(), self.cluster.snapshot()))
 
-    def behave(self, spec: Training, attempt: int) -> Program:
+    def behave(self, spec: Training, attempt: int) -> SimulatedProgram:
         programs = self.programs_of(spec)
         return programs[min(attempt, len(programs) - 1)]
 
@@ -303,7 +303,7 @@ class World:
 
 def play(scenario: Scenario) -> World:
     """All moves, then calm."""
-    world = World(scenario, SimulatedCluster((), lambda spec, attempt: Program()))
+    world = World(scenario, SimulatedCluster((), lambda spec, attempt: SimulatedProgram()))
     world.cluster = SimulatedCluster(scenario.nodes, world.behave, teams=scenario.teams)
     for move in scenario.moves:
         world.make(move)

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from fairlead.runtime.agreement import LONGEST_GAP, Agreement, Verdict
+from fairlead.runtime.agreement import LONGEST_GAP, Agreement, ExchangeResult
 from fairlead.runtime.channels import Alone
 from fairlead.runtime.errors import AgreementFailed
 
@@ -112,7 +112,7 @@ def test_one_notice_anywhere_stops_all() -> None:
     agreement = Agreement(channel, clock=clock)
     channel.peer = [1, 0, 1, 1, 0, 5, -5, 0, 0]
     verdict = agreement.agree(5, stop=False, due=True, busy=False, over=False)
-    assert verdict == Verdict(stop=True, due=True, busy=True, over=True)
+    assert verdict == ExchangeResult(stop=True, due=True, busy=True, over=True)
 
 
 def test_ranks_at_different_steps_are_an_error() -> None:

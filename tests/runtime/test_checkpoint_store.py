@@ -11,12 +11,12 @@ from fairlead.runtime.checkpoint.content import Files
 from fairlead.runtime.checkpoint.directory import Directory, open_store
 from fairlead.runtime.checkpoint.manifest import DamagedError, FileFacts, Manifest, files_below, seal
 from fairlead.runtime.checkpoint.restoring import Rejected, restore
-from fairlead.runtime.checkpoint.store import Draft, Store
+from fairlead.runtime.checkpoint.store import CheckpointStore, Draft
 from fairlead.runtime.errors import MissingExtra, Misuse
 
 
 @pytest.fixture(params=["directory", "memory"])
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> CheckpointStore:
     if request.param == "directory":
         return open_store(str(tmp_path / "place"), scratch=None)
     fsspec: Any = pytest.importorskip("fsspec", reason="fsspec is not installed; pip install 'fairlead[remote]'")
@@ -24,7 +24,9 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
     return open_store("memory://bucket/run", scratch=tmp_path / "scratch")
 
 
-def write(store: Store, step: int, *, tag: str = "0-a-1", content: bytes = b"weights") -> tuple[Draft, Manifest]:
+def write(
+    store: CheckpointStore, step: int, *, tag: str = "0-a-1", content: bytes = b"weights"
+) -> tuple[Draft, Manifest]:
     """All of a save but the commit."""
     draft = Draft(step=step, tag=tag)
     workplace = store.workplace(draft, 0)
@@ -37,13 +39,13 @@ def write(store: Store, step: int, *, tag: str = "0-a-1", content: bytes = b"wei
     return draft, Manifest(step=step, world_size=1, run="r", attempt=0, created_at=0.0, files=files)
 
 
-def save(store: Store, step: int, **given: Any) -> Manifest:
+def save(store: CheckpointStore, step: int, **given: Any) -> Manifest:
     draft, manifest = write(store, step, **given)
     store.commit(draft, manifest)
     return manifest
 
 
-def read(store: Store, step: int) -> dict[str, bytes]:
+def read(store: CheckpointStore, step: int) -> dict[str, bytes]:
     directory = store.fetch(step, store.manifest(step).files)
     try:
         found = {name: path.read_bytes() for name, path in files_below(directory).items()}
@@ -52,18 +54,18 @@ def read(store: Store, step: int) -> dict[str, bytes]:
         store.release(directory)
 
 
-def test_nothing_is_there_at_first(store: Store) -> None:
+def test_nothing_is_there_at_first(store: CheckpointStore) -> None:
     assert store.steps() == []
 
 
-def test_what_was_committed_is_found_and_read(store: Store) -> None:
+def test_what_was_committed_is_found_and_read(store: CheckpointStore) -> None:
     manifest = save(store, 100)
     assert store.steps() == [100]
     assert store.manifest(100) == manifest
     assert read(store, 100) == {"rank-00000/w.bin": b"weights"}
 
 
-def test_before_the_commit_nothing_counts_and_discarding_leaves_nothing(store: Store) -> None:
+def test_before_the_commit_nothing_counts_and_discarding_leaves_nothing(store: CheckpointStore) -> None:
     save(store, 1)
     draft, _ = write(store, 2)
     assert store.steps() == [1]
@@ -72,7 +74,7 @@ def test_before_the_commit_nothing_counts_and_discarding_leaves_nothing(store: S
     assert store.steps() == [1]
 
 
-def test_tidying_removes_what_it_is_told_and_every_draft(store: Store) -> None:
+def test_tidying_removes_what_it_is_told_and_every_draft(store: CheckpointStore) -> None:
     for step in (1, 2, 3):
         save(store, step)
     write(store, 4)
@@ -82,14 +84,14 @@ def test_tidying_removes_what_it_is_told_and_every_draft(store: Store) -> None:
     assert read(store, 4) == {"rank-00000/w.bin": b"again"}
 
 
-def test_step_that_was_damaged_is_replaced(store: Store) -> None:
+def test_step_that_was_damaged_is_replaced(store: CheckpointStore) -> None:
     save(store, 7, content=b"damaged")
     save(store, 7, tag="1-b-1", content=b"good")
     assert store.steps() == [7]
     assert read(store, 7) == {"rank-00000/w.bin": b"good"}
 
 
-def test_missing_files_are_left_out_of_what_is_fetched(store: Store) -> None:
+def test_missing_files_are_left_out_of_what_is_fetched(store: CheckpointStore) -> None:
     draft, manifest = write(store, 1)
     ghost = {"rank-00001/w.bin": FileFacts(size=1, sha256="")}
     store.commit(
@@ -98,7 +100,9 @@ def test_missing_files_are_left_out_of_what_is_fetched(store: Store) -> None:
     assert read(store, 1) == {"rank-00000/w.bin": b"weights"}
 
 
-def test_releasing_removes_nothing_that_the_store_did_not_make(store: Store, tmp_path: Path, bystander: Path) -> None:
+def test_releasing_removes_nothing_that_the_store_did_not_make(
+    store: CheckpointStore, tmp_path: Path, bystander: Path
+) -> None:
     (tmp_path / "mine").mkdir()
     for directory in (Path(), Path("."), bystander, tmp_path / "mine", tmp_path):
         store.release(directory)
@@ -107,7 +111,7 @@ def test_releasing_removes_nothing_that_the_store_did_not_make(store: Store, tmp
 
 
 def test_download_that_turns_out_damaged_leaves_the_current_directory_alone(
-    store: Store, monkeypatch: pytest.MonkeyPatch, bystander: Path
+    store: CheckpointStore, monkeypatch: pytest.MonkeyPatch, bystander: Path
 ) -> None:
     save(store, 1)
 

@@ -20,9 +20,9 @@ import trustme
 
 from fairlead.runtime.data import cache as caching
 from fairlead.runtime.data import http_client, reader
-from fairlead.runtime.data.cache import Cache
+from fairlead.runtime.data.cache import BundleCache
 from fairlead.runtime.data.manifest import DataManifest, Entry, make
-from fairlead.runtime.data.reader import Data, Source
+from fairlead.runtime.data.reader import Data, DataSet
 from fairlead.runtime.data.sources import data_of
 from fairlead.runtime.data.stores import FolderStore, expand, open_data
 from fairlead.runtime.errors import CheckpointMismatch, DataChanged, Misuse, StoreUnavailable
@@ -57,8 +57,8 @@ def shards(root: Path) -> Path:
     return root
 
 
-def a_source(url: Path | str, tmp_path: Path, mode: str = "cache", **fields: Any) -> Source:
-    return Source(url=str(url), mode=mode, directory=tmp_path / "data", **fields)
+def a_source(url: Path | str, tmp_path: Path, mode: str = "cache", **fields: Any) -> DataSet:
+    return DataSet(url=str(url), mode=mode, directory=tmp_path / "data", **fields)
 
 
 def keys(batches: Iterator[list[dict[str, Any]]], most: int = 1_000) -> list[list[str]]:
@@ -161,7 +161,7 @@ def test_a_damaged_page_is_fetched_again(tmp_path: Path) -> None:
 
 
 def test_the_right_to_fetch_ends_with_its_process(tmp_path: Path) -> None:
-    cache = Cache(tmp_path / "bundles", "0" * 16, 1_000_000)
+    cache = BundleCache(tmp_path / "bundles", "0" * 16, 1_000_000)
     holder = (
         "import os, sys\nfrom pathlib import Path\nfrom fairlead.runtime.data.cache import Cache\n"
         f"claim = Cache(Path({str(tmp_path / 'bundles')!r}), '0' * 16, 1000000).claim('a' * 32)\n"
@@ -193,7 +193,7 @@ class Clock:
     monotonic = time
 
 
-def store_in(cache: Cache, name: str) -> bool:
+def store_in(cache: BundleCache, name: str) -> bool:
     """Fetch 400 bytes of nothing into a cache; return whether they were stored."""
     claim = cache.claim(name * 32)
     assert claim is not None
@@ -203,7 +203,7 @@ def store_in(cache: Cache, name: str) -> bool:
 def test_versions_that_are_read_more_push_out_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock()
     monkeypatch.setattr(caching, "time", clock)
-    old, new = (Cache(tmp_path, digit * 16, 1_000) for digit in "12")
+    old, new = (BundleCache(tmp_path, digit * 16, 1_000) for digit in "12")
     assert store_in(old, "a")
     assert store_in(old, "b")
     clock.now += 10

@@ -12,7 +12,7 @@ import pytest
 from fairlead.runtime.experiment_tracking import choice, exporter
 from fairlead.runtime.experiment_tracking.exporter import EVENTS, SENT, SERIES, Exporter
 from fairlead.runtime.experiment_tracking.mlflow_rest import Mlflow
-from fairlead.runtime.experiment_tracking.target import About, Point, Refused
+from fairlead.runtime.experiment_tracking.target import About, MetricPoint, Refused
 from fairlead.runtime.experiment_tracking.tensorboard_target import TensorBoardTarget, _crc32c
 from fairlead.specs import training
 from tests.waiting import until
@@ -30,7 +30,7 @@ class FakeTarget:
     def __init__(self) -> None:
         self.problem: Exception | None = None
         self.tries = 0
-        self.sent: list[Point] = []
+        self.sent: list[MetricPoint] = []
         self.ended: list[str | None] = []
         self.answers = threading.Event()
         self.answers.set()
@@ -42,7 +42,7 @@ class FakeTarget:
         self._answer()
         return "there"
 
-    def send(self, points: Sequence[Point]) -> None:
+    def send(self, points: Sequence[MetricPoint]) -> None:
         self._answer()
         self.sent.extend(points)
 
@@ -221,7 +221,7 @@ def test_the_checksum_is_castagnolis() -> None:
 def test_what_tensorboard_gets_are_whole_records(tmp_path: Path) -> None:
     target = TensorBoardTarget({"TENSORBOARD_LOGGING_DIR": str(tmp_path)}, ABOUT)
     directory = Path(target.begin())
-    target.send([Point(1.0, 3, {"loss": 0.5, "huge": 1e300}), Point(2.0, None, {"loss": 0.25})])
+    target.send([MetricPoint(1.0, 3, {"loss": 0.5, "huge": 1e300}), MetricPoint(2.0, None, {"loss": 0.25})])
     (path,) = directory.iterdir()
     assert (directory.name, path.name.startswith("events.out.tfevents.")) == ("run-uid", True)
     data, records = path.read_bytes(), []

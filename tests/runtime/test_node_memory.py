@@ -24,7 +24,7 @@ from fairlead.runtime.checkpoint.neighbours import neighbour
 from fairlead.runtime.checkpoint.phases import Phase
 from fairlead.runtime.checkpoint.restoring import Rejected, Restored, restore
 from fairlead.runtime.checkpoint.saving import Saved, Saver
-from fairlead.runtime.checkpoint.transfer import Server
+from fairlead.runtime.checkpoint.transfer import TransferServer
 from tests.runtime.gang import Gang
 from tests.runtime.test_gang import losses
 
@@ -339,7 +339,7 @@ def test_stranger_gets_nothing_and_nobody_gets_out_of_the_directory(tmp_path: Pa
     (tmp_path / "node").mkdir()
     (tmp_path / "secret").write_text("secret")
     right = bytes(range(32))
-    server = Server(tmp_path / "node", host="127.0.0.1", token=right.hex())
+    server = TransferServer(tmp_path / "node", host="127.0.0.1", token=right.hex())
 
     def ask(request: object, token: bytes = right) -> Any:
         with socket.create_connection((server.address.host, server.address.port), timeout=PATIENCE_S) as connection:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from fairlead.runtime.errors import Misuse
-from fairlead.runtime.parallelism.split import Split
+from fairlead.runtime.parallelism.split import ParallelSplit
 from tests.late import torch_or_skip
 from tests.runtime.gang import Gang
 
@@ -113,11 +113,11 @@ def test_what_cannot_be_split_so_is_refused() -> None:
     from fairlead.runtime.parallelism.parallelize import parallelize
 
     with pytest.raises(Misuse, match="init_process_group"):
-        parallelize(torch.nn.Linear(2, 2), Split(data=2, batch=2), "cpu")
+        parallelize(torch.nn.Linear(2, 2), ParallelSplit(data=2, batch=2), "cpu")
     with pytest.raises(Misuse, match="copies no tensor parallel layers"):
-        parallelize(torch.nn.Linear(2, 2), Split(data=2, tensor=2, batch=2), "cpu")
+        parallelize(torch.nn.Linear(2, 2), ParallelSplit(data=2, tensor=2, batch=2), "cpu")
     with pytest.raises(Misuse, match="give 'fp32' or 'bf16'"):
-        parallelize(torch.nn.Linear(2, 2), Split(data=1, batch=2), "cpu", precision="fp8")  # type: ignore[arg-type] # the point
+        parallelize(torch.nn.Linear(2, 2), ParallelSplit(data=1, batch=2), "cpu", precision="fp8")  # type: ignore[arg-type] # the point
 
 
 def test_a_model_that_cannot_be_cut_is_refused_with_what_would_help() -> None:
@@ -204,7 +204,7 @@ def test_computing_again_changes_neither_losses_nor_names(recompute: str) -> Non
     model: Any = Llama()
     tokens = torch.zeros(2, 6, dtype=torch.long)
     expected, names = model(tokens), list(model.state_dict())
-    again = parallelize(model, Split(data=1, batch=4, recompute=recompute), "cpu").module
+    again = parallelize(model, ParallelSplit(data=1, batch=4, recompute=recompute), "cpu").module
     assert torch.equal(again(tokens), expected)
     assert list(again.state_dict()) == names
 

@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 
 import fairlead.runtime
 from fairlead.runtime import admission
-from fairlead.runtime.admission import Admission, greet
+from fairlead.runtime.admission import PeerAdmission, greet
 from fairlead.runtime.channels import LARGEST_MESSAGE, open_stars, receive
 from fairlead.runtime.checkpoint import transfer
 from fairlead.runtime.elastic.boards import open_board
@@ -106,7 +106,7 @@ def sending_checkpoints(path: Path) -> None:
     """A rank's files are fetched from the memory of its node."""
     (path / "node" / "saved").mkdir(parents=True)
     (path / "node" / "saved" / "part").write_text("held")
-    server = transfer.Server(path / "node", host="127.0.0.1", token=TOKEN.hex())
+    server = transfer.TransferServer(path / "node", host="127.0.0.1", token=TOKEN.hex())
     with Strangers(server.address.port):
         transfer.get(server.address, "saved", ["part"], path)
     server.close()
@@ -233,7 +233,7 @@ class Port:
         self._peers: list[socket.socket] = []
         self._is_over = False
         self._selector = selectors.DefaultSelector()
-        self._admission = Admission(self.listener, TOKEN, self._selector)
+        self._admission = PeerAdmission(self.listener, TOKEN, self._selector)
         self._thread = threading.Thread(target=self._serve, daemon=True)
         self._thread.start()
 

@@ -6,7 +6,7 @@ import pytest
 
 from benchmarks.checkpoint_interval import World, useful
 from fairlead.runtime.checkpoint.cadence import Cadence
-from fairlead.runtime.save_interval import FIRST_S, LEAST_S, OTHER_FAILURE_S, Interval, best_interval_s, continued
+from fairlead.runtime.save_interval import FIRST_S, LEAST_S, OTHER_FAILURE_S, SaveInterval, best_interval_s, continued
 
 
 class Clock:
@@ -34,7 +34,7 @@ def test_a_save_that_costs_more_than_failures_leave_is_made_once_between_two() -
 
 def test_the_first_save_measures_what_one_costs() -> None:
     clock = Clock()
-    interval = Interval(ranks=1, clock=clock)
+    interval = SaveInterval(ranks=1, clock=clock)
     cadence = Cadence(every_s=None, every_steps=None, step=0, interval=interval, clock=clock)
     clock.now = FIRST_S - 1
     assert not cadence.due(5)
@@ -54,7 +54,7 @@ def test_the_first_save_measures_what_one_costs() -> None:
 
 def test_the_training_waits_for_a_save_that_takes_twice_the_interval() -> None:
     clock = Clock()
-    interval = Interval(ranks=1, blocked_s=0.1, written_s=1.0, clock=clock)
+    interval = SaveInterval(ranks=1, blocked_s=0.1, written_s=1.0, clock=clock)
     cadence = Cadence(every_s=None, every_steps=None, step=0, interval=interval, clock=clock)
     clock.now = interval.seconds
     cadence.begin(1000)
@@ -65,14 +65,14 @@ def test_the_training_waits_for_a_save_that_takes_twice_the_interval() -> None:
 
 
 def test_saving_stays_cheap_and_seldom() -> None:
-    assert Interval(ranks=1, blocked_s=0.0).seconds == LEAST_S
-    assert Interval(ranks=100_000, failures=1000, ran_s=3600.0, blocked_s=10.0).seconds == pytest.approx(200.0)
-    assert Interval(ranks=1, blocked_s=0.01, written_s=600.0).seconds == 1200.0
+    assert SaveInterval(ranks=1, blocked_s=0.0).seconds == LEAST_S
+    assert SaveInterval(ranks=100_000, failures=1000, ran_s=3600.0, blocked_s=10.0).seconds == pytest.approx(200.0)
+    assert SaveInterval(ranks=1, blocked_s=0.01, written_s=600.0).seconds == 1200.0
 
 
 def test_failures_shorten_the_interval_and_quiet_lengthens_it() -> None:
     clock = Clock()
-    interval = Interval(ranks=8, blocked_s=5.0, clock=clock)
+    interval = SaveInterval(ranks=8, blocked_s=5.0, clock=clock)
     assert interval.between_failures_s == pytest.approx(OTHER_FAILURE_S, rel=0.01)
     before = interval.seconds
     clock.now = 3600.0
@@ -85,7 +85,7 @@ def test_failures_shorten_the_interval_and_quiet_lengthens_it() -> None:
 
 def test_a_start_after_a_stop_notice_is_no_failure() -> None:
     clock = Clock()
-    kept = Interval(ranks=1, failures=2, blocked_s=1.0, clock=clock).kept
+    kept = SaveInterval(ranks=1, failures=2, blocked_s=1.0, clock=clock).kept
     assert continued(kept(stopped=True), ranks=1, starts=1).kept()["failures"] == 2
     assert continued(kept(), ranks=1, starts=1).kept()["failures"] == 3
     assert continued(kept(), ranks=1, starts=0).kept()["failures"] == 2

@@ -16,7 +16,7 @@ from fairlead.control import loop
 from fairlead.control.outcomes import Outcome, summary
 from fairlead.control.simulation import World, simulate
 from fairlead.policy.decide import decide
-from fairlead.policy.gpu.stage_interleaving import Profile
+from fairlead.policy.gpu.stage_interleaving import StageProfile
 from fairlead.policy.pass_cache import PassCache
 from fairlead.policy.selection import rounds, selection
 from fairlead.policy.selection.slowdowns import pace_kind
@@ -33,8 +33,8 @@ from tests.simulation import test_incremental_passes as mixed
 from tests.simulation.test_one_instant import bounded
 from tests.simulation.worlds import pool, run, world
 
-LOADING = Profile(iteration_s=1.0, stages_s=(0.9, 0.05, 0.0))
-COMPUTING = Profile(iteration_s=1.0, stages_s=(0.02, 0.95, 0.02))
+LOADING = StageProfile(iteration_s=1.0, stages_s=(0.9, 0.05, 0.0))
+COMPUTING = StageProfile(iteration_s=1.0, stages_s=(0.02, 0.95, 0.02))
 GB = 10**9
 MOST = 4
 NUM_WORLDS = 20

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from fairlead.cluster.simulated.cluster import SimulatedCluster
-from fairlead.cluster.simulated.programs import Program
+from fairlead.cluster.simulated.programs import SimulatedProgram
 from fairlead.control import loop
 from fairlead.control.simulation import World, simulate
 from fairlead.policy import pass_cache
@@ -206,7 +206,7 @@ def test_the_runs_looked_at_in_a_pass_do_not_grow_with_those_that_wait(
 
 def full() -> tuple[SimulatedCluster, PassCache, float]:
     """A node that one of three runs holds, after the first pass that changed nothing."""
-    cluster = SimulatedCluster([node("n", gpus=4)], lambda spec, attempt: Program(duration_s=900.0))
+    cluster = SimulatedCluster([node("n", gpus=4)], lambda spec, attempt: SimulatedProgram(duration_s=900.0))
     cache, now = PassCache(), cluster.clock.now()
     for number in range(3):
         cluster.submit(run(f"a-{number}", 0.0, 900.0, gpus=4).spec)
@@ -275,7 +275,7 @@ def test_that_property_catches_holdings_that_are_not_kept_up(monkeypatch: pytest
 
 def test_a_look_that_breaks_off_is_made_anew(monkeypatch: pytest.MonkeyPatch) -> None:
     spec = run("a", 0.0, 60.0).spec
-    cluster = SimulatedCluster([node("n", gpus=4)], lambda spec, attempt: Program())
+    cluster = SimulatedCluster([node("n", gpus=4)], lambda spec, attempt: SimulatedProgram())
     cluster.submit(spec)
     cache = PassCache()
     with monkeypatch.context() as patch:

@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fairlead.cluster.port import EventRecord
-from fairlead.control.recording import FALLBACK_S, Seen, expected_s, pools_of, record
-from fairlead.policy.gpu.stage_interleaving import Profile
+from fairlead.control.recording import FALLBACK_S, HeldTime, expected_s, pools_of, record
+from fairlead.policy.gpu.stage_interleaving import StageProfile
 from fairlead.specs.pool import CapacityType, Taint
 from fairlead.specs.resources import GpuRequest, Resources
 from fairlead.specs.training import Capacity, Checkpoint, Training
@@ -71,25 +71,25 @@ def test_what_ended_before_it_started_is_left_out_and_what_waits_is_not() -> Non
     assert (found.num_censored, found.num_left_out) == (1, 1)
 
 
-def over(*lengths: float) -> list[Seen]:
-    return [Seen(lasted_s=length, is_over=True) for length in lengths]
+def over(*lengths: float) -> list[HeldTime]:
+    return [HeldTime(lasted_s=length, is_over=True) for length in lengths]
 
 
 def test_what_is_not_over_takes_the_median_of_those_that_lasted_as_long() -> None:
     history = over(10, 20, 30, 40, 50)
-    running = Seen(lasted_s=25, is_over=False)
+    running = HeldTime(lasted_s=25, is_over=False)
     # Of 30, 40 and 50 two thirds are left after 30, one third after 40.
     assert expected_s(running, [*history, running]) == 40
-    assert expected_s(Seen(lasted_s=25, is_over=True), history) == 25
-    assert expected_s(Seen(lasted_s=60, is_over=False), history) == 120
-    assert expected_s(Seen(lasted_s=0, is_over=False), []) == FALLBACK_S
+    assert expected_s(HeldTime(lasted_s=25, is_over=True), history) == 25
+    assert expected_s(HeldTime(lasted_s=60, is_over=False), history) == 120
+    assert expected_s(HeldTime(lasted_s=0, is_over=False), []) == FALLBACK_S
 
 
 def test_runs_that_are_not_over_count_for_as_long_as_they_were_seen() -> None:
-    young = Seen(lasted_s=5, is_over=False)
+    young = HeldTime(lasted_s=5, is_over=False)
     # Without the three that go on beyond 30, half of the ends would be at 20: by Kaplan and Meier, after 10: 5/6,
     # after 20: 4/6, and after 40, where one of one ends, none.
-    history = [*over(10, 20, 40), *(Seen(lasted_s=30, is_over=False) for _ in range(3))]
+    history = [*over(10, 20, 40), *(HeldTime(lasted_s=30, is_over=False) for _ in range(3))]
     assert expected_s(young, over(10, 20, 40)) == 20
     assert expected_s(young, history) == 40
 
@@ -97,8 +97,8 @@ def test_runs_that_are_not_over_count_for_as_long_as_they_were_seen() -> None:
 @given(st.lists(st.tuples(st.floats(0, 1e6), st.booleans()), max_size=30), st.floats(0, 1e6))
 @settings(max_examples=200, deadline=None)
 def test_an_estimate_is_never_shorter_than_what_was_seen(history: list[tuple[float, bool]], lasted_s: float) -> None:
-    seen = [Seen(lasted_s=length, is_over=is_over) for length, is_over in history]
-    assert expected_s(Seen(lasted_s=lasted_s, is_over=False), seen) >= lasted_s
+    seen = [HeldTime(lasted_s=length, is_over=is_over) for length, is_over in history]
+    assert expected_s(HeldTime(lasted_s=lasted_s, is_over=False), seen) >= lasted_s
 
 
 def gpus(count: int) -> tuple[Gpu, ...]:
@@ -149,7 +149,7 @@ ARRIVALS = st.builds(
     start_up_s=st.none() | st.floats(0, 1e4),
     checkpoint_s=st.none() | st.floats(0, 1e4),
     save_s=st.none() | st.floats(0, 1e4),
-    profile=st.none() | st.just(Profile(iteration_s=0.49, stages_s=(0.446, 0.008, 0.0))),
+    profile=st.none() | st.just(StageProfile(iteration_s=0.49, stages_s=(0.446, 0.008, 0.0))),
 )
 
 

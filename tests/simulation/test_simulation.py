@@ -6,7 +6,7 @@ import pytest
 
 from fairlead.control.outcomes import gpus_held, percentile, queue_length, summary
 from fairlead.control.simulation import World, never_fits, simulate
-from fairlead.runtime.save_interval import Interval
+from fairlead.runtime.save_interval import SaveInterval
 from fairlead.specs.pool import Hardware, Pool, PoolGpu
 from fairlead.specs.resources import GpuRequest, Resources
 from fairlead.specs.simulation import Failures, Programs, Simulation
@@ -93,7 +93,7 @@ def test_a_run_that_chooses_its_interval_saves_as_it_would_before_it_has_failed(
     programs = Programs(checkpoint_every_s=60, checkpoint_s=5)
     world = World(simulations=(Simulation(name="w", programs=programs),))
     run = arrival("a", 0, 20_000)
-    chosen = Interval(ranks=run.spec.world_size, blocked_s=5.0).seconds
+    chosen = SaveInterval(ranks=run.spec.world_size, blocked_s=5.0).seconds
     auto = replace(run, spec=replace(run.spec, checkpoint=Checkpoint(every_auto=True)))
     given = replace(run, spec=replace(run.spec, checkpoint=Checkpoint(every_s=chosen)))
     (held,) = simulate([auto], [POOL], world).runs[0].held

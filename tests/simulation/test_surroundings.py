@@ -7,7 +7,7 @@ import pytest
 from fairlead.cluster.simulated.groups import groups_of
 from fairlead.control.outcomes import summary
 from fairlead.control.simulation import World, simulate
-from fairlead.policy.gpu.stage_interleaving import Profile, speeds
+from fairlead.policy.gpu.stage_interleaving import StageProfile, speeds
 from fairlead.specs.simulation import Failures, Interference, Programs, Provisioning, Reclaims, Simulation
 from fairlead.state.snapshot import Phase
 from tests.simulation.worlds import pool, run, world
@@ -134,8 +134,8 @@ def test_neighbours_on_a_node_slow_whole_gangs() -> None:
 
 
 def test_measured_stages_tell_how_fast_two_runs_go_on_one_device() -> None:
-    loads = Profile(iteration_s=1.0, stages_s=(0.8, 0.1, 0.1))
-    computes = Profile(iteration_s=1.0, stages_s=(0.1, 0.8, 0.1))
+    loads = StageProfile(iteration_s=1.0, stages_s=(0.8, 0.1, 0.1))
+    computes = StageProfile(iteration_s=1.0, stages_s=(0.1, 0.8, 0.1))
     trace = [
         run("loads", 0, 1000, gpus=0.5, profile=loads),
         run("computes", 0, 1000, gpus=0.5, profile=computes),

@@ -6,7 +6,7 @@ import pytest
 
 from fairlead.control.simulation import never_fits, simulate
 from fairlead.errors import InvalidSpec
-from fairlead.policy.gpu.stage_interleaving import Profile
+from fairlead.policy.gpu.stage_interleaving import StageProfile
 from fairlead.traces.reading import read_trace
 from fairlead.traces.writing import write_trace
 from tests.simulation.worlds import pool
@@ -67,7 +67,7 @@ def test_our_own_table_says_what_starting_saving_and_sharing_cost(tmp_path: Path
     assert arrival.spec.capacity.spot
     assert arrival.spec.checkpoint.every_s == 300
     assert (arrival.start_up_s, arrival.checkpoint_s, arrival.save_s) == (90, 4, 20)
-    assert arrival.profile == Profile(iteration_s=1, stages_s=(0.2, 0.7, 0))
+    assert arrival.profile == StageProfile(iteration_s=1, stages_s=(0.2, 0.7, 0))
     with pytest.raises(InvalidSpec, match="give all four, iteration_s above 0, or none"):
         read_trace(write(tmp_path, f"submit_s,duration_s{stages}\n0,1,1,,,\n"))
     with pytest.raises(InvalidSpec, match=r"trace.csv:2: capacity.spot: .maybe. is not true, false or auto"):

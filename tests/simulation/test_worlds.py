@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 
 from fairlead.cluster.simulated.accounts import Accounts
-from fairlead.cluster.simulated.runs import Run
+from fairlead.cluster.simulated.runs import SimulatedPod
 from fairlead.control.outcomes import Outcome, summary
 from fairlead.control.simulation import World, simulate
 from fairlead.specs.pool import Hardware, Pool, PoolGpu
@@ -144,7 +144,7 @@ def test_a_mutant_that_forgets_checkpoints_is_caught(monkeypatch: pytest.MonkeyP
     # Without checkpoints the attempts until a run gets through grow as the exponential of its length.
     trace = [run("long", 0, 6_000, nodes=2, every_s=60.0), run("other", 0, 3_000, nodes=2, every_s=60.0)]
     check_losses(trace, BROKEN, simulate(trace, POOLS, BROKEN))
-    monkeypatch.setattr(Run, "saved_s", lambda self, now: self.held_s)
+    monkeypatch.setattr(SimulatedPod, "saved_s", lambda self, now: self.held_s)
     with pytest.raises(AssertionError):
         check_losses(trace, BROKEN, simulate(trace, POOLS, BROKEN))
 

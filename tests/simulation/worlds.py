@@ -4,7 +4,7 @@ from fairlead.cluster.simulated.accounts import PodTime
 from fairlead.control.outcomes import Outcome
 from fairlead.control.simulation import World
 from fairlead.policy.data.caching import ReadDemand
-from fairlead.policy.gpu.stage_interleaving import Profile
+from fairlead.policy.gpu.stage_interleaving import StageProfile
 from fairlead.specs.pool import CapacityType, Hardware, Pool, PoolGpu
 from fairlead.specs.resources import GpuRequest, Resources
 from fairlead.specs.simulation import Failures, Interference, Programs, Provisioning, Reclaims, Simulation, Store
@@ -31,7 +31,7 @@ def run(
     nodes: int = 1,
     team: str = "t",
     every_s: float | None = None,
-    profile: Profile | None = None,
+    profile: StageProfile | None = None,
     reads: ReadDemand | None = None,
 ) -> Arrival:
     resources = Resources(gpu=GpuRequest(milli=round(1000 * gpus)), cpu_milli=1000)

@@ -34,10 +34,10 @@ from fairlead.cluster.local.code.keeping import CodeStore
 from fairlead.cluster.local.home import Home
 from fairlead.cluster.local.packages.requests import read_request
 from fairlead.cluster.prometheus import PrometheusReader
-from fairlead.cluster.selection import Selection
+from fairlead.cluster.selection import RunSelection
 from fairlead.cluster.simulated.cluster import SimulatedCluster
 from fairlead.cluster.simulated.faults import LosePod
-from fairlead.cluster.simulated.programs import Program
+from fairlead.cluster.simulated.programs import SimulatedProgram
 from fairlead.control.fleets.controller import open_member
 from fairlead.control.fleets.journal import FleetJournal
 from fairlead.control.loop import run_pass
@@ -77,7 +77,7 @@ from fairlead.specs.team import Team
 from fairlead.specs.training import Training
 from fairlead.specs.workload import renamed
 from fairlead.state.access_keys import AccessKey
-from fairlead.state.fleets import ClusterSeen, Copy, FleetRun, FleetSnapshot, HeldNode, Room, Stage
+from fairlead.state.fleets import ClusterSeen, Copy, FleetRun, FleetSnapshot, FleetStage, HeldNode, Room
 from fairlead.state.plan import Change
 from fairlead.state.pool_demand import PoolDemand
 from fairlead.state.reasons import Code, Reason
@@ -196,12 +196,12 @@ def asked_packages(spec: Training) -> object:
         return request["files"], request["python"]
 
 
-WORKS = Program(duration_s=30.0)
+WORKS = SimulatedProgram(duration_s=30.0)
 
 
 def left_idle(spec: Training) -> object:
     """What follows for a run that used a fifth of what it holds for twenty minutes."""
-    samples = [idleness.Sample(at=60.0 * minute, span_s=60.0, busy=0.2) for minute in range(1, 21)]
+    samples = [idleness.UsageSample(at=60.0 * minute, span_s=60.0, busy=0.2) for minute in range(1, 21)]
     run = Workload(
         uid=UID, spec=spec, intent=Intent.RUN, status=status(Phase.RUNNING, since=0.0), version=1, created_at=0.0,
         idle=idleness.idleness(samples, spec.idle, 1200.0),
@@ -218,7 +218,7 @@ class Played:
         loses_pods: Every pod is lost two seconds after its start.
     """
 
-    program: Program = WORKS
+    program: SimulatedProgram = WORKS
     nodes: tuple[Node, ...] = (node(gpus=4),)
     before: tuple[Training, ...] = ()
     beside: tuple[Training, ...] = ()
@@ -331,7 +331,7 @@ def one_gpu(name: str, **changes: Any) -> Training:
     return training(name, resources=Resources(gpu=gpus(1)), **changes)
 
 
-FAILS = Program(duration_s=1.0, exit_code=1)
+FAILS = SimulatedProgram(duration_s=1.0, exit_code=1)
 ONE_FREE = Played(nodes=(node(gpus=1),), before=(one_gpu("first"),), seconds=90)
 SHORTEST = replace(ONE_FREE, rules=POLICIES["shortest"], beside=(one_gpu("rival", expected_duration_s=600.0),))
 ON_SPOT = Played(
@@ -346,7 +346,7 @@ COLOCATE = "resources.colocate"
 def sharing(kind: str) -> Played:
     """A run of a kind tells how fast such runs are alone, and the one that is looked at may join it."""
     return Played(
-        program=Program(duration_s=1000.0, step_s=5.0),
+        program=SimulatedProgram(duration_s=1000.0, step_s=5.0),
         nodes=(node(gpus=1),),
         before=(training(f"{kind}-1", resources=Resources(gpu=GpuRequest(), colocate=True)),),
         rules=POLICIES["least-work"],
@@ -365,6 +365,7 @@ MODEL = {
 }
 TRAINING = {"name": "t", "run": "python train.py"}
 
+HANGING = Played(program=SimulatedProgram(duration_s=300.0, step_s=1.0, hangs_after_s=5.0))
 EFFECTS: dict[str, list[Effect]] = {}
 
 EFFECTS["Training"] = [
@@ -429,7 +430,7 @@ EFFECTS["Training"] = [
     Effect("max_cost", 100, 9, spent, {"resources.gpu": 1}),
     Effect("expected_duration", "10s", "10h", SHORTEST, {"resources.gpu": 1}),
     Effect("deadline", "30h", "8h", ON_SPOT, {"capacity.spot": "auto", "expected_duration": "8h"}),
-    Effect("stall_timeout", None, "10s", Played(program=Program(duration_s=300.0, step_s=1.0, hangs_after_s=5.0))),
+    Effect("stall_timeout", None, "10s", HANGING),
     Effect("idle.then", None, "suspend", left_idle),
     Effect("idle.below", None, "10%", left_idle),
     Effect("idle.for", None, "30m", left_idle),
@@ -489,7 +490,7 @@ def left_alone(spec: Any) -> object:
 
 def selected(spec: Any) -> object:
     """Which of two selections by label it belongs to."""
-    return Selection(labels=(("experiment", "a"),)).matches(a_workload(spec))
+    return RunSelection(labels=(("experiment", "a"),)).matches(a_workload(spec))
 
 
 QUIET = Reason(code=Code.IDLE, message="nothing ran in it")
@@ -806,7 +807,7 @@ def triggered(pipeline: Pipeline, hours: Sequence[int] = ()) -> object:
         cluster = LocalCluster.open(Path(place) / "home")
         placed = replace(pipeline, workdir=str(work))
         spec = submission.as_training(placed, cluster.home)
-        triggers.keep(cluster.home, triggers.Applied(pipeline=placed, spec=spec, environ={}, at=began))
+        triggers.keep(cluster.home, triggers.AppliedPipeline(pipeline=placed, spec=spec, environ={}, at=began))
         looking = triggers.Triggers(cluster.home, cluster)
 
         def look(after_s: float, *, finish: bool) -> None:
@@ -1268,7 +1269,7 @@ def rented_for(fleet: Fleet) -> object:
     runs = tuple(
         FleetRun(
             uid=uid, number=number, spec=training(uid, resources=resources, expected_duration_s=3600.0),
-            submitted_at=NOW - 3600.0, stage=Stage.PLACED, cluster="own", reason="waits",
+            submitted_at=NOW - 3600.0, stage=FleetStage.PLACED, cluster="own", reason="waits",
         )
         for number, (uid, resources) in enumerate([("a", Resources(gpu=gpus(2))), ("b", Resources(cpu_milli=2000))])
     )  # fmt: skip

@@ -13,7 +13,7 @@ from fairlead.specs.formats.reading import parse
 from fairlead.specs.formats.rendering import to_yaml
 from fairlead.specs.formats.serialization import from_json, to_json
 from fairlead.specs.overlay import Overlay, overlay, problems
-from fairlead.specs.pod_fields import POD, Branch, Items, Leaf, Tree
+from fairlead.specs.pod_fields import POD, Branch, FieldTree, Items, Leaf
 from fairlead.specs.training import Training
 
 FILE = """\
@@ -141,7 +141,7 @@ def places(branch: Branch, leaf: Leaf) -> Iterator[Callable[[object], Any]]:
     """Functions that lay a value at one leaf of that kind; what a tree requires beside it is missing."""
     if branch is leaf:
         yield lambda value: value
-    elif isinstance(branch, Tree):
+    elif isinstance(branch, FieldTree):
         for name, inner in branch.fields.items():
             yield from (partial(lambda put, name, value: {name: put(value)}, put, name) for put in places(inner, leaf))
     elif isinstance(branch, Items):

@@ -10,7 +10,7 @@ from fairlead.cluster.kubernetes.workloads.run_record import filled
 from fairlead.errors import InvalidSpec
 from fairlead.policy.placement.placement import grant_of, why_never
 from fairlead.policy.placement.pod_shapes import Shape
-from fairlead.policy.queue.dominant_shares import Capacity, asked
+from fairlead.policy.queue.dominant_shares import ClusterCapacity, asked
 from fairlead.specs.formats.reading import parse
 from fairlead.specs.overlay import overlay
 from fairlead.specs.resources import Resources
@@ -41,7 +41,7 @@ def test_a_run_without_other_containers_requests_what_its_ranks_do() -> None:
 def test_sixty_cores_beside_one_core_of_the_ranks_are_sixty_one() -> None:
     run = a_run({"restartPolicy": "Always", "resources": {"requests": {"cpu": "60"}}}, cpu=1000)
     assert Shape.of(run.resources).cpu_milli == 61_000
-    assert asked(run, Capacity(0, 1, 1)).cpu_milli == 61_000
+    assert asked(run, ClusterCapacity(0, 1, 1)).cpu_milli == 61_000
     never = why_never(run, (Node(name="n", cpu_milli=32_000, memory_bytes=2**40),))
     assert never is not None
     assert "61 CPU requested on one node" in never.message

@@ -25,13 +25,13 @@ from fairlead.specs.formats.reading import parse
 from fairlead.specs.sweep import Sweep, trial_run
 from fairlead.specs.team import Team
 from fairlead.specs.training import Training
-from fairlead.state.fleets import Stage
+from fairlead.state.fleets import FleetStage
 from fairlead.state.reasons import Code, Reason
 from fairlead.state.series import Point
 from fairlead.state.snapshot import Phase, PodPhase, Progress, RankExit, Workload
 from fairlead.web.addresses import VIEWS
 from fairlead.web.server import Page
-from fairlead.web.visitors import Admission, Identity
+from fairlead.web.visitors import Authenticator, Identity
 from tests.builders import training
 from tests.web.test_hostile import HOSTILE
 from tests.web.world import NOW, World, of_fleet
@@ -68,9 +68,9 @@ def of_every_kind(world: World) -> list[str]:
     world.pod(failed, phase=PodPhase.FAILED, exits=(RankExit(rank=0, exit_code=3, at=NOW),))
     kinds = [world.run(spec.name, Phase.RUNNING, spec=spec) for spec in parse(KINDS)]  # type: ignore[arg-type]
     world.fleet(
-        of_fleet("away", stage=Stage.LEAVING, cluster="cloud", target="home", step=30, rented_since=NOW - 600),
-        of_fleet("here", stage=Stage.PLACED, cluster="home", child=run.uid, phase=Phase.RUNNING),
-        of_fleet("once", stage=Stage.ENDED, cluster="home", phase=Phase.SUCCEEDED),
+        of_fleet("away", stage=FleetStage.LEAVING, cluster="cloud", target="home", step=30, rented_since=NOW - 600),
+        of_fleet("here", stage=FleetStage.PLACED, cluster="home", child=run.uid, phase=Phase.RUNNING),
+        of_fleet("once", stage=FleetStage.ENDED, cluster="home", phase=Phase.SUCCEEDED),
         trouble="no answer in time",
     )
     found, sweep = [run, failed, *kinds], cast("Workload[Sweep]", kinds[0])
@@ -161,7 +161,7 @@ def test_whoever_signs_in_with_a_token_sees_hostile_names_as_text_and_leaves_not
         raise AssertionError("nothing is opened for nobody")
 
     async def serve() -> dict[str, Any]:
-        async with TestServer(Page(never, Admission(name=name, open_as=open_as)).application()) as server:
+        async with TestServer(Page(never, Authenticator(name=name, open_as=open_as)).application()) as server:
             return await asyncio.to_thread(visit, "sign-in", str(server.make_url("/")).rstrip("/"), token, *paths)
 
     told = asyncio.run(serve())

@@ -7,7 +7,7 @@ import pytest
 
 from fairlead.specs.team import Team
 from fairlead.specs.training import Training
-from fairlead.state.fleets import Stage
+from fairlead.state.fleets import FleetStage
 from fairlead.state.reasons import Code, Reason
 from fairlead.state.series import Point
 from fairlead.state.snapshot import Phase, PodPhase, Progress
@@ -101,7 +101,7 @@ def _of_a_team(world: World, text: str) -> str:
 
 
 def _of_a_fleet(world: World, text: str) -> str:
-    run = of_fleet("one", stage=Stage.LEAVING, cluster=text, target=text, reason=text, refused={text: text})
+    run = of_fleet("one", stage=FleetStage.LEAVING, cluster=text, target=text, reason=text, refused={text: text})
     world.fleet(run, trouble=text)
     return "/fleets"
 

@@ -14,7 +14,7 @@ from fairlead.state.snapshot import Phase
 from fairlead.web import server, visitors
 from fairlead.web.addresses import MENU
 from fairlead.web.server import Page
-from fairlead.web.visitors import COOKIE, Admission, Identity, read_identity
+from fairlead.web.visitors import COOKIE, Authenticator, Identity, read_identity
 from tests.web.world import World
 
 Client = TestClient[Any, Any]
@@ -50,7 +50,7 @@ def serving(
         raise AssertionError("nothing is opened for nobody")
 
     async def serve() -> None:
-        page = Page(never, Admission(name=name, open_as=open_as))
+        page = Page(never, Authenticator(name=name, open_as=open_as))
         async with TestClient(TestServer(page.application())) as client:
             await asyncio.wait_for(ask(client), 30)
 

@@ -14,7 +14,7 @@ from fairlead.specs.formats.reading import parse
 from fairlead.specs.resources import GpuRequest, Resources
 from fairlead.state.demand import Demand, Second
 from fairlead.state.endpoint_detail import ServingDetail
-from fairlead.state.fleets import Stage
+from fairlead.state.fleets import FleetStage
 from fairlead.state.reasons import Code, Reason
 from fairlead.state.series import Point
 from fairlead.state.snapshot import Grant, Phase, PodPhase, Progress, RankExit
@@ -225,8 +225,8 @@ def test_a_fleet_shows_its_clusters_where_runs_are_and_what_moved_and_why(world:
         time.time() - 3600,
     )
     world.fleet(
-        of_fleet("away", spec=gang, stage=Stage.LEAVING, cluster="cloud", target="home", rented_since=since),
-        of_fleet("here", stage=Stage.PLACED, cluster="home", child=copy.uid),
+        of_fleet("away", spec=gang, stage=FleetStage.LEAVING, cluster="cloud", target="home", rented_since=since),
+        of_fleet("here", stage=FleetStage.PLACED, cluster="home", child=copy.uid),
         trouble="no answer in time",
     )
     seen = world.look("/fleets")
@@ -244,18 +244,18 @@ def test_a_fleet_shows_its_clusters_where_runs_are_and_what_moved_and_why(world:
 
 def test_costs_are_the_rows_of_the_command(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     from fairlead.cluster.cost_rows import cost_rows
-    from fairlead.cluster.ledger_tables import Grouping
+    from fairlead.cluster.ledger_tables import CostGrouping
     from fairlead.text.money import describe_microusd
 
     world.cluster.set_price(Price(node="localhost", from_ms=0, rate=3_600_000_000, source="test"))
     world.cluster.store.settle_shares(world.cluster.share_of)
     world.run("first", Phase.SUCCEEDED, at=NOW - 8 * 86400)  # nothing is billed before the first run
-    for by in Grouping:
+    for by in CostGrouping:
         text = world.look(f"/cost?by={by.value}&since=7d").text
         # Rows of runs that are over do not move while the test looks.
         found = cost_rows(world.cluster.costs(by, since=NOW - 7 * 86400, until=NOW), by)
         assert sum(row["microusd"] for row in found) == 7 * 86400 * 1_000_000
-        assert "(no run)" in text or by in (Grouping.POOL, Grouping.DAY)
+        assert "(no run)" in text or by in (CostGrouping.POOL, CostGrouping.DAY)
         assert describe_microusd(604_800_000_000)[:4] in text
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from fairlead.cluster.local.cluster import LocalCluster
-from fairlead.cluster.local.store import Observation
+from fairlead.cluster.local.store import PodObservation
 from fairlead.cluster.local.tables import PodRow
 from fairlead.control.fleets.journal import ClusterNote, FleetJournal
 from fairlead.control.outcomes import summary
@@ -123,7 +123,7 @@ class World:
         assert self.cluster.store.apply(change, NOW - 50)
         (pod,) = self.cluster.pods(run.uid)
         seen = replace(pod, phase=phase, message=message, started_at=NOW - 50, exits=exits)
-        self.cluster.store.observe(Observation(row=PodRow(pod=seen), progress=progress, points=points), NOW)
+        self.cluster.store.observe(PodObservation(row=PodRow(pod=seen), progress=progress, points=points), NOW)
         directory = self.cluster.home.pod(run.uid, pod.uid)
         directory.mkdir(parents=True, exist_ok=True)
         lines = output.split("\n") if output else []

@@ -2,13 +2,13 @@
 
 from collections.abc import Iterable
 
-from fairlead.policy.gpu.mig import Instance, Partitionable
+from fairlead.policy.gpu.mig import MigInstance, Partitionable
 
 
-def why_illegal(model: Partitionable, layout: Iterable[Instance]) -> str | None:
+def why_illegal(model: Partitionable, layout: Iterable[MigInstance]) -> str | None:
     """Return why a GPU cannot be partitioned like this, as what follows its name; None when it can."""
-    taken: dict[int, Instance] = {}
-    media: Instance | None = None
+    taken: dict[int, MigInstance] = {}
+    media: MigInstance | None = None
     for instance in layout:
         profile = model.profiles.get(instance.profile)
         if profile is None:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from itertools import chain, combinations
 
 from benchmarks.candidates.mig.legality import why_illegal
-from fairlead.policy.gpu.mig import MEDIA, Instance, Layout, Partitionable, counts_of, layouts_with
+from fairlead.policy.gpu.mig import MEDIA, Layout, MigInstance, Partitionable, counts_of, layouts_with
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,7 +17,7 @@ class Held:
         move_cost: What it costs to move the pod, in the unit of the weights of wishes; None when it may not move.
     """
 
-    instance: Instance
+    instance: MigInstance
     pod: str
     move_cost: float | None = None
 

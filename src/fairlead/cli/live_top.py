@@ -48,7 +48,7 @@ class Chosen:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class TopRow:
     """A run in the view; ``letter`` marks its GPUs in the rows of nodes."""
 
     letter: str
@@ -57,7 +57,7 @@ class Row:
     dollars_per_hour: float | None
 
 
-def rows_of(seen: Snapshot) -> list[Row]:
+def rows_of(seen: Snapshot) -> list[TopRow]:
     """Return a row per run: those that hold something, oldest first, then pending ones in order of submission."""
     nodes = {node.name: node for node in seen.nodes}
     live: dict[str, list[Pod]] = {}
@@ -69,24 +69,24 @@ def rows_of(seen: Snapshot) -> list[Row]:
     holding = [run for run in runs if run.uid in live]
     letters = {run.uid: LETTERS[index % len(LETTERS)] for index, run in enumerate(holding)}
     return [
-        Row(letters.get(run.uid, " "), run, tuple(pods), dollars_per_hour(pods, nodes) if pods else None)
+        TopRow(letters.get(run.uid, " "), run, tuple(pods), dollars_per_hour(pods, nodes) if pods else None)
         for run in runs
         for pods in (live.get(run.uid, []),)
     ]
 
 
-def gpus_of(node: Node, rows: Sequence[Row]) -> str:
+def gpus_of(node: Node, rows: Sequence[TopRow]) -> str:
     """Return a letter for each GPU of a node: of the run that holds it, or a mark for none or several."""
     return "".join(_mark(gpu, node, rows) for gpu in node.gpus)
 
 
-def _mark(gpu: Gpu, node: Node, rows: Sequence[Row]) -> str:
+def _mark(gpu: Gpu, node: Node, rows: Sequence[TopRow]) -> str:
     holding = ((row, pod) for row in rows for pod in row.pods if pod.node == node.name)
     letters = [row.letter for row, pod in holding if gpu.uuid in pod.grant.gpu_uuids]
     return NO_RUN if not letters else letters[0] if len(letters) == 1 else SHARED
 
 
-def _held_milli(rows: Sequence[Row]) -> int:
+def _held_milli(rows: Sequence[TopRow]) -> int:
     """Return the thousandths of GPUs that are held; a GPU that several runs hold counts once."""
     held: Counter[tuple[str, str]] = Counter()
     for pod in (pod for row in rows for pod in row.pods):
@@ -142,7 +142,7 @@ def view(seen: Snapshot, chosen: Chosen, now: float, *, height: int, options: st
     )
 
 
-def _detail(row: Row, now: float, options: str) -> list[str]:
+def _detail(row: TopRow, now: float, options: str) -> list[str]:
     run = row.run
     where = ", ".join(sorted({pod.node for pod in row.pods})) or "nowhere"
     sentences = [

@@ -18,7 +18,7 @@ from fairlead.text.money import describe_microusd
 from fairlead.text.quantities import describe_duration
 
 if TYPE_CHECKING:
-    from fairlead.policy.queue.cost_forecast import Forecast
+    from fairlead.policy.queue.cost_forecast import CostForecast
     from fairlead.policy.queue.run_forecast import RunForecast
     from fairlead.specs.training import Training
 
@@ -77,7 +77,7 @@ def describe_expectation(expectation: Expectation) -> str:
     return f"about {cost}, {less}; {done}"
 
 
-def cost_forecasts(cluster: ClusterClient, spec: Training) -> tuple[Forecast, ...]:
+def cost_forecasts(cluster: ClusterClient, spec: Training) -> tuple[CostForecast, ...]:
     """Estimate the cost of a run that is submitted now, by kinds of nodes; empty if no price is known."""
     # Here and not above: only plans need it.
     from fairlead.policy.queue.cost_forecast import forecasts
@@ -92,7 +92,7 @@ def cost_forecasts(cluster: ClusterClient, spec: Training) -> tuple[Forecast, ..
     return estimated("The cost", lambda: forecasts(run, snapshot, now), ())
 
 
-def describe_forecast(forecast: Forecast) -> str:
+def describe_forecast(forecast: CostForecast) -> str:
     """Describe the hourly and the total cost."""
     where = forecast.node if forecast.num_nodes == 1 else f"{forecast.num_nodes} nodes such as {forecast.node}"
     hourly = f"{describe_microusd(forecast.microusd_per_hour)} an hour on {where}"

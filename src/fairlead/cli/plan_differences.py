@@ -29,7 +29,7 @@ TEXT, MARKDOWN = "text", "markdown"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Difference:
+class SpecDifferences:
     """The differences of one spec.
 
     Attributes:
@@ -52,7 +52,7 @@ class Difference:
         return "\n".join(lines)
 
 
-def difference_of(cluster: ClusterClient, admitted: Admission[WorkloadSpec]) -> Difference:
+def difference_of(cluster: ClusterClient, admitted: Admission[WorkloadSpec]) -> SpecDifferences:
     """Compare a spec with the newest run of its name, or each step of a pipeline with its last result.
 
     Raises:
@@ -67,11 +67,11 @@ def difference_of(cluster: ClusterClient, admitted: Admission[WorkloadSpec]) -> 
         rows = [step for step in steps if step.foreseen is not Foreseen.UNCHANGED]
         head = f"{spec.name}: {describe(steps)}"
         cells = [(step.task, step.foreseen.value, step.why) for step in rows]
-        return Difference(head=head, rows=(("STEP", "WOULD", "WHY"), *cells) if would_change(steps) else ())
+        return SpecDifferences(head=head, rows=(("STEP", "WOULD", "WHY"), *cells) if would_change(steps) else ())
     try:
         last = cluster.find(spec.name, spec.team)
     except NotFound:
-        return Difference(
+        return SpecDifferences(
             head=f"{spec.name}: it has not run before",
             rows=(("KEY", "WAS", "IS"), (_what(spec)[0], "", _what(spec)[1])),
         )
@@ -83,28 +83,28 @@ def difference_of(cluster: ClusterClient, admitted: Admission[WorkloadSpec]) -> 
         shown_old, shown_new = conceal(old, every=True), conceal(new, every=True)
         keyed = tuple((key, str(shown_old.get(key, "")), str(shown_new.get(key, ""))) for key in keys)
         head = f"{spec.name}: {plural(len(keyed), 'key')} {'differs' if len(keyed) == 1 else 'differ'} from {last.uid}"
-        return Difference(head=head, rows=(("KEY", "WAS", "IS"), *keyed) if keyed else ())
+        return SpecDifferences(head=head, rows=(("KEY", "WAS", "IS"), *keyed) if keyed else ())
     changes = differences(last.spec, replace(spec, name=last.spec.name))
     if not changes:
-        return Difference(head=f"{spec.name}: no key differs from run {last.uid}")
+        return SpecDifferences(head=f"{spec.name}: no key differs from run {last.uid}")
     rows_of_keys = tuple((change.key, change.old, change.new) for change in changes)
     head = (
         f"{spec.name}: {plural(len(changes), 'key')} {'differs' if len(changes) == 1 else 'differ'} from run {last.uid}"
     )
-    return Difference(head=head, rows=(("KEY", "WAS", "IS"), *rows_of_keys))
+    return SpecDifferences(head=head, rows=(("KEY", "WAS", "IS"), *rows_of_keys))
 
 
-def _of_endpoint(cluster: ClusterClient, last: AnyWorkload, admitted: Admission[WorkloadSpec]) -> Difference:
+def _of_endpoint(cluster: ClusterClient, last: AnyWorkload, admitted: Admission[WorkloadSpec]) -> SpecDifferences:
     """Compare an endpoint with its revision by a file, including its code."""
     name, revision = admitted.spec.name, plan_revision(cluster, last, admitted, time.time())
     changes = () if revision is None else revision.differences
     outlook = None if revision is None else revision.outlook
     if not changes:
-        return Difference(head=f"{name}: nothing differs from {last.uid}")
+        return SpecDifferences(head=f"{name}: nothing differs from {last.uid}")
     text = f"{plural(len(changes), 'key')} {'differs' if len(changes) == 1 else 'differ'} from {last.uid}"
     if outlook is not None and not last.status.phase.is_final:
         text += f": {describe_revision(outlook)}"
-    return Difference(
+    return SpecDifferences(
         head=f"{name}: {text}",
         rows=(("KEY", "WAS", "IS"), *((change.key, change.old, change.new) for change in changes)),
     )

@@ -13,7 +13,7 @@ from fairlead.cli.names import RunName, find_all
 from fairlead.cli.show import message
 from fairlead.cli.target import target_in
 from fairlead.cluster.client import ClusterClient
-from fairlead.cluster.selection import Selection
+from fairlead.cluster.selection import RunSelection
 from fairlead.errors import FairleadError
 from fairlead.specs.pool import LABEL_NAME, LABEL_VALUE
 from fairlead.state.snapshot import AnyWorkload, Phase
@@ -95,7 +95,7 @@ def selection_options(*, phases: Iterable[Phase] = tuple(Phase), what: str = "ru
         def with_selection(**parameters: Any) -> Any:
             phases, labels = parameters.pop("phase"), parameters.pop("label")
             return command(
-                selection=Selection(phases=frozenset().union(*phases), labels=tuple(dict.fromkeys(labels))),
+                selection=RunSelection(phases=frozenset().union(*phases), labels=tuple(dict.fromkeys(labels))),
                 **parameters,
             )
 
@@ -137,13 +137,13 @@ def names_or_selection(*, phases: Iterable[Phase], what: str) -> Callable[[Comma
     return add
 
 
-def is_by_selection(names: tuple[str, ...], selection: Selection, *, everything: bool) -> bool:
+def is_by_selection(names: tuple[str, ...], selection: RunSelection, *, everything: bool) -> bool:
     """Return whether runs are selected by properties instead of names.
 
     Raises:
         click.UsageError: Both or neither are given.
     """
-    by_selection = everything or selection != Selection()
+    by_selection = everything or selection != RunSelection()
     if names and by_selection:
         raise click.UsageError("give NAMES, or choose runs by --all, --phase and --label: not both.")
     if not names and not by_selection:
@@ -154,7 +154,7 @@ def is_by_selection(names: tuple[str, ...], selection: Selection, *, everything:
 def chosen(
     cluster: ClusterClient,
     names: tuple[str, ...],
-    selection: Selection,
+    selection: RunSelection,
     *,
     everything: bool,
     yes: bool,
@@ -182,7 +182,7 @@ def chosen(
     if warn is not None:
         warn(runs)
     if not runs:
-        message(f"No run {f'with {selection} ' if selection != Selection() else ''}is there to {verb.lower()}.")
+        message(f"No run {f'with {selection} ' if selection != RunSelection() else ''}is there to {verb.lower()}.")
     elif asks or by_selection:
         confirm(f"{verb} {describe_runs(runs)}?", yes=yes, announce=by_selection)
     return runs

@@ -13,8 +13,16 @@ from fairlead.control.step_tracing import TracedStage, trace
 from fairlead.errors import Conflict, UnknownModel
 from fairlead.policy.strategy import torch_memory
 from fairlead.policy.strategy.memory import GIB, StageMemory
-from fairlead.policy.strategy.resolution import SHARDS, Ranking, describe, ranked, resolve, split_of, transformer_of
-from fairlead.policy.strategy.search import Candidate
+from fairlead.policy.strategy.resolution import (
+    SHARDS,
+    SplitRanking,
+    describe,
+    ranked,
+    resolve,
+    split_of,
+    transformer_of,
+)
+from fairlead.policy.strategy.search import EstimatedSplit
 from fairlead.policy.strategy.step_time import UNSEEN
 from fairlead.specs.parallel import Parallel
 from fairlead.specs.training import Training
@@ -91,7 +99,7 @@ def splits_json(cluster: ClusterClient, spec: Training, directory: Path | None) 
     return {"splits": [_json(candidate, price) for candidate in ranking.found], "split": own}
 
 
-def _ranking(cluster: ClusterClient, spec: Training, directory: Path | None) -> Ranking:
+def _ranking(cluster: ClusterClient, spec: Training, directory: Path | None) -> SplitRanking:
     price = None if cluster.has_containers else _price_of(spec, cluster.nodes())
     measured = read_measured()
     return ranked(spec, read_config(spec, directory), price, measured, known_steps(cluster, measured))
@@ -104,7 +112,7 @@ def _price_of(spec: Training, nodes: tuple[Node, ...]) -> float | None:
     return min((node.price_per_hour for node in fitting if node.price_per_hour is not None), default=None)
 
 
-def _described(name: str, ranking: Ranking) -> list[str]:
+def _described(name: str, ranking: SplitRanking) -> list[str]:
     on, model = ranking.on, ranking.model
     gpus = f"{on.gpus} x {on.gpu.names[0]} of {on.gpu.memory_bytes / GIB:.0f} GiB"
     size = f"{model.parameters / 1e9:.3g} billion parameters"
@@ -130,7 +138,7 @@ def _described(name: str, ranking: Ranking) -> list[str]:
     return lines
 
 
-def _json(candidate: Candidate, price: float | None) -> dict[str, Any]:
+def _json(candidate: EstimatedSplit, price: float | None) -> dict[str, Any]:
     return {
         **asdict(candidate.split),
         "shard": SHARDS[candidate.split.zero].value,
@@ -142,7 +150,7 @@ def _json(candidate: Candidate, price: float | None) -> dict[str, Any]:
     }
 
 
-def _cells(candidate: Candidate, price: float | None) -> tuple[str, ...]:
+def _cells(candidate: EstimatedSplit, price: float | None) -> tuple[str, ...]:
     split, seconds = candidate.split, candidate.time.total / 1000
     return (
         str(split.data),

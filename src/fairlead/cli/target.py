@@ -18,7 +18,7 @@ from fairlead.frozen import dataclass
 if TYPE_CHECKING:
     from fairlead.cluster.client import ClusterClient
     from fairlead.cluster.kubernetes.api.client import Client
-    from fairlead.cluster.kubernetes.api.config import Access
+    from fairlead.cluster.kubernetes.api.config import ClusterAccess
     from fairlead.cluster.kubernetes.client.user_client import UserClient
     from fairlead.cluster.listing import PagedClient
 
@@ -99,7 +99,7 @@ class Target:
         cluster.wait(0.0)
         return cluster
 
-    def access(self) -> "Access":
+    def access(self) -> "ClusterAccess":
         """Return the access to the Kubernetes cluster, with the selected namespace.
 
         Raises:

@@ -12,8 +12,8 @@ from fairlead.control.served_requests import read_served
 from fairlead.errors import Conflict, UnknownModel
 from fairlead.frozen import dataclass
 from fairlead.policy.serving.text_calibration import calibrate
-from fairlead.policy.serving.text_capacity import ERROR, Answers, answers, blocks_of, by_data_sheet, expert_share
-from fairlead.policy.serving.text_engine import BLOCK, Engine
+from fairlead.policy.serving.text_capacity import ERROR, Latencies, answers, blocks_of, by_data_sheet, expert_share
+from fairlead.policy.serving.text_engine import BLOCK, EngineLimits
 from fairlead.policy.strategy.resolution import gpu_of
 from fairlead.policy.strategy.transformer import hugging_face
 from fairlead.specs.serving import Serving
@@ -106,8 +106,8 @@ class _Estimate:
     """
 
     gpus: str
-    engine: Engine
-    found: list[Answers]
+    engine: EngineLimits
+    found: list[Latencies]
     is_memory_seen: bool = False
     served_per_s: float = 0.0
 
@@ -123,11 +123,11 @@ def _estimates(spec: Serving, config: Config, tokens: tuple[int, int], served: P
     if not blocks:
         raise UnknownModel(f"the model's {2e-9 * model.parameters:.3g} GB do not fit on {num} x {gpu.names[0]}")
     share, gpus = expert_share(model), f"{num} x {gpu.names[0]}"
-    times, engine = by_data_sheet(model, gpu, num), Engine(blocks=blocks, expert_share=share)
+    times, engine = by_data_sheet(model, gpu, num), EngineLimits(blocks=blocks, expert_share=share)
     if served is None:
         return [_Estimate(gpus=gpus, engine=engine, found=answers(times, engine, *tokens))]
     known = read_served(served)
-    engines = known.engines(Engine(expert_share=share), is_mixture=share > 0.0)
+    engines = known.engines(EngineLimits(expert_share=share), is_mixture=share > 0.0)
     calibrated = calibrate(known.requests, known.served, engines, prior=times, simulations=SIMULATIONS)
     served_per_s = len(known.requests) / max(1e-9, known.requests[-1].arrived_s)
     estimates = list[_Estimate]()

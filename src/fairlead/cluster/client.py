@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from fairlead.cluster.kept_code import KeptCode
-    from fairlead.cluster.ledger_tables import Grouping, Payer, Price
+    from fairlead.cluster.ledger_tables import CostGrouping, Payer, Price
     from fairlead.cluster.local.home import Home
-    from fairlead.cluster.selection import Selection
+    from fairlead.cluster.selection import RunSelection
     from fairlead.ledger.bills import Statement
     from fairlead.ledger.goodput import Goodput
     from fairlead.ledger.usage import Holder
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from fairlead.state.snapshot import AnyWorkload, Node, Pod, Snapshot, Workload
 
 
-class Probing(StrEnum):
+class CheckPrograms(StrEnum):
     """Programs that a check of a spec may start, such as the interpreter that it names.
 
     Attributes:
@@ -199,7 +199,9 @@ class ClusterClient(WorkloadStore, Protocol):
         """
         ...
 
-    def prepare(self, spec: Training, directory: Path | None, *, probing: Probing = Probing.ANY) -> Prepared:
+    def prepare(
+        self, spec: Training, directory: Path | None, *, probing: CheckPrograms = CheckPrograms.ANY
+    ) -> Prepared:
         """Return the spec as this cluster would store it; nothing is sent.
 
         Args:
@@ -260,7 +262,7 @@ class ClusterClient(WorkloadStore, Protocol):
         """Return the owner of the nodes, by the name that bills use."""
         ...
 
-    def costs(self, by: Grouping, *, since: float, until: float, daily: bool = False) -> Statement[Payer]:
+    def costs(self, by: CostGrouping, *, since: float, until: float, daily: bool = False) -> Statement[Payer]:
         """Return the bills of nodes within a window, divided among payers; separately for each day if ``daily``.
 
         The lines sum to the bills. A cluster that stores costs by day counts whole days.
@@ -324,7 +326,7 @@ class ClusterClient(WorkloadStore, Protocol):
         """Return unfinished workloads, oldest first; None for the team or teams that this client shows."""
         ...
 
-    def select(self, selection: Selection, *, limit: int | None = None) -> tuple[AnyWorkload, ...]:
+    def select(self, selection: RunSelection, *, limit: int | None = None) -> tuple[AnyWorkload, ...]:
         """Return the matching workloads among those that this client shows, newest first."""
         ...
 

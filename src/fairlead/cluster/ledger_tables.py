@@ -19,8 +19,8 @@ from typing import Any, Protocol
 from fairlead.cluster.ledger_schema import LEDGER_SCHEMA
 from fairlead.frozen import dataclass
 from fairlead.ledger.activity import activity
-from fairlead.ledger.bills import Line, PriceChange, Stretch, priced_spans
-from fairlead.ledger.usage import DAY_MS, HOUR_MS, Holder, Interval, Use
+from fairlead.ledger.bills import BillLine, PriceChange, Stretch, priced_spans
+from fairlead.ledger.usage import DAY_MS, HOUR_MS, Holder, UsageInterval, Use
 from fairlead.specs.team import PROJECT_LABEL
 from fairlead.specs.training import Training
 from fairlead.state.snapshot import Pod, Progress, Spending
@@ -33,7 +33,7 @@ MODEL_LABEL = "model"
 Payer = tuple[str, ...] | None
 
 
-class Grouping(StrEnum):
+class CostGrouping(StrEnum):
     """The key by which a listing of costs is grouped; an account is a project of a team, as in budgets."""
 
     RUN = "run"
@@ -94,10 +94,10 @@ def intervals_of(
     end_ms: int,
     share: int,
     idle_ms: Mapping[int, int] | None = None,
-) -> list[Interval]:
+) -> list[UsageInterval]:
     """Divide what a pod held up to an end into intervals by use; ``idle_ms`` as in ``activity``."""
     return [
-        Interval(node=pod.node, holder=holder, use=use, start_ms=start, end_ms=end, share=share)
+        UsageInterval(node=pod.node, holder=holder, use=use, start_ms=start, end_ms=end, share=share)
         for use, start, end in activity(pod, progress, end_ms, idle_ms)
     ]
 
@@ -121,7 +121,7 @@ class LedgerTables:
         for statement in LEDGER_SCHEMA.split(";\n"):
             self._db.execute(statement)
 
-    def add(self, intervals: Iterable[Interval]) -> None:
+    def add(self, intervals: Iterable[UsageInterval]) -> None:
         """Add intervals, also to the daily sums."""
         known: dict[Holder, int] = {}
         rows, sums = [], defaultdict[tuple[object, ...], int](int)
@@ -201,14 +201,14 @@ class LedgerTables:
         return None if row is None else row[0]
 
     def stretches(
-        self, by: Grouping, start_ms: int, end_ms: int, live: Sequence[Interval], *, daily: bool = False
+        self, by: CostGrouping, start_ms: int, end_ms: int, live: Sequence[UsageInterval], *, daily: bool = False
     ) -> list[Stretch[Payer]]:
         """Return what was held within a window, per node and price, with the intervals of live pods.
 
         Args:
             daily: Separate rows for each day, UTC.
         """
-        daily = daily or by is Grouping.DAY
+        daily = daily or by is CostGrouping.DAY
         stretches = []
         for node, changed in self.price_changes().items():
             for low, high, rate in priced_spans(changed, start_ms, end_ms):
@@ -220,7 +220,7 @@ class LedgerTables:
                     for interval in live:
                         if interval.node == node and (overlap_ms := interval.overlap_ms(begin, end)) > 0:
                             held[(*date, *_payer(by, interval)), interval.use] += overlap_ms * interval.share
-                    rest = (*date, *([node] if by is Grouping.POOL else [])) or None
+                    rest = (*date, *([node] if by is CostGrouping.POOL else [])) or None
                     stretches.append(
                         Stretch(node=node, start_ms=begin, end_ms=end, rate=rate, rest=rest, held=dict(held))
                     )
@@ -256,14 +256,14 @@ class LedgerTables:
         ).fetchall()
         return [(str(node), int(start), int(end)) for node, start, end in rows]
 
-    def of_run(self, uid: str) -> list[Interval]:
+    def of_run(self, uid: str) -> list[UsageInterval]:
         """Return the intervals of the terminated pods of a run."""
         rows = self._db.execute(
             f"SELECT {INTERVAL} FROM holders h JOIN usage u ON u.holder = h.id WHERE h.uid = ?", (uid,)
         ).fetchall()
         return _intervals(rows)
 
-    def of_day(self, day: int) -> list[Interval]:
+    def of_day(self, day: int) -> list[UsageInterval]:
         """Return the intervals of all terminated pods on a day; days are counted from 1970, UTC."""
         rows = self._db.execute(
             f"SELECT {INTERVAL} FROM usage u JOIN holders h ON h.id = u.holder WHERE u.day = ?", (day,)
@@ -284,11 +284,11 @@ class LedgerTables:
         ).fetchone()
         return int(row[0])
 
-    def _held(self, by: Grouping, node: str, low: int, high: int) -> list[tuple[tuple[str, ...], Use, int]]:
+    def _held(self, by: CostGrouping, node: str, low: int, high: int) -> list[tuple[tuple[str, ...], Use, int]]:
         """Return sums by payer and use of recorded intervals, within bounds."""
         named = {
-            Grouping.RUN: ("h.run", "h.uid"), Grouping.POOL: (":node",), Grouping.DAY: (),
-            Grouping.ACCOUNT: ("h.team || '/' || h.project",),
+            CostGrouping.RUN: ("h.run", "h.uid"), CostGrouping.POOL: (":node",), CostGrouping.DAY: (),
+            CostGrouping.ACCOUNT: ("h.team || '/' || h.project",),
         }  # fmt: skip
         columns = ", ".join((*named.get(by, (f'h."{by}"',)), "use"))
         # Group by the numeric id first: grouping by text is slow.
@@ -300,11 +300,11 @@ class LedgerTables:
         )
         first, last = low // DAY_MS, (high - 1) // DAY_MS
         whole = range(-(-low // DAY_MS), high // DAY_MS)
-        if by is Grouping.RUN or not whole:
+        if by is CostGrouping.RUN or not whole:
             queries = [(pieces, first, last)]
         else:
             # Whole days have sums already; the days at the edges are summed up from intervals.
-            days = {Grouping.POOL: ["node"], Grouping.DAY: [], Grouping.ACCOUNT: ["team || '/' || project"]}
+            days = {CostGrouping.POOL: ["node"], CostGrouping.DAY: [], CostGrouping.ACCOUNT: ["team || '/' || project"]}
             group = ", ".join([*days.get(by, [f'"{by}"']), "use"])
             sums = (
                 f"SELECT {group}, sum(unit_ms) FROM usage_days "
@@ -322,9 +322,9 @@ class LedgerTables:
         return totals
 
 
-def _intervals(rows: list[Any]) -> list[Interval]:
+def _intervals(rows: list[Any]) -> list[UsageInterval]:
     return [
-        Interval(
+        UsageInterval(
             node=row[0],
             use=Use(row[1]),
             start_ms=row[2],
@@ -338,7 +338,7 @@ def _intervals(rows: list[Any]) -> list[Interval]:
     ]
 
 
-def _by_day(interval: Interval) -> list[tuple[int, Interval]]:
+def _by_day(interval: UsageInterval) -> list[tuple[int, UsageInterval]]:
     return [
         (start // DAY_MS, replace(interval, start_ms=start, end_ms=end))
         for start, end in _days(interval.start_ms, interval.end_ms)
@@ -351,15 +351,15 @@ def _days(start_ms: int, end_ms: int) -> list[tuple[int, int]]:
     return [(low, high) for low, high in pairwise(cuts) if low < high]
 
 
-def _payer(by: Grouping, interval: Interval) -> tuple[str, ...]:
+def _payer(by: CostGrouping, interval: UsageInterval) -> tuple[str, ...]:
     holder = interval.holder
     assert holder is not None, "only runs hold anything here"
     match by:
-        case Grouping.RUN:
+        case CostGrouping.RUN:
             return holder.run, holder.uid
-        case Grouping.POOL:
+        case CostGrouping.POOL:
             return (interval.node,)
-        case Grouping.DAY:
+        case CostGrouping.DAY:
             return ()
         case _:
             return (str(getattr(holder, by.value)),)
@@ -371,7 +371,7 @@ def month_of(now: float) -> tuple[str, float]:
     return first.strftime("%Y-%m"), first.timestamp()
 
 
-def spending_of(lines: Iterable[Line[Payer]]) -> Spending:
+def spending_of(lines: Iterable[BillLine[Payer]]) -> Spending:
     """Sum up a bill by account, by team and by project."""
     by_team, by_project = defaultdict[str, int](int), defaultdict[tuple[str, str], int](int)
     for line in lines:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from fairlead.state.snapshot import AnyWorkload
 
 
-class Place(NamedTuple):
+class Cursor(NamedTuple):
     """A position in a listing: that of the last workload of the previous page."""
 
     created_at: float
@@ -40,7 +40,7 @@ class Listing:
     team: str | None = None
     kind: str | None = None
     top_only: bool = False
-    after: Place | None = None
+    after: Cursor | None = None
     limit: int = 50
 
 
@@ -66,8 +66,8 @@ def _is_meant(run: "AnyWorkload", listing: Listing) -> bool:
     )
 
 
-def _place_of(run: "AnyWorkload") -> Place:
-    return Place(run.created_at, run.uid)
+def _place_of(run: "AnyWorkload") -> Cursor:
+    return Cursor(run.created_at, run.uid)
 
 
 class PagedClient(ClusterClient, Protocol):

@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from fairlead.cluster.client import Probing
+from fairlead.cluster.client import CheckPrograms
 from fairlead.runtime.launching import interpreter_for, needs_shell, simple_words
 from fairlead.runtime.workspace import servers
 from fairlead.specs.constraints import quote
@@ -128,7 +128,7 @@ def workdir_problem(workdir: Path) -> str | None:
 
 
 def place_problem(
-    spec: Training, workdir: Path, environ: Mapping[str, str], probing: Probing = Probing.ANY
+    spec: Training, workdir: Path, environ: Mapping[str, str], probing: CheckPrograms = CheckPrograms.ANY
 ) -> str | None:
     """Return the reason why a run's checkpoints cannot be saved to its ``checkpoint.to`` on this machine, or None.
 
@@ -138,7 +138,7 @@ def place_problem(
         probing: Programs that may be started for the check.
     """
     to = spec.checkpoint.to
-    if to is None or probing is Probing.NONE:
+    if to is None or probing is CheckPrograms.NONE:
         return None
     # Imported here because a spec without a place does not need it.
     from fairlead.runtime import trial
@@ -236,7 +236,7 @@ def pod_model_problem(spec: "Replica") -> str | None:
 
 
 def command_problem(
-    spec: Training, workdir: Path, environ: Mapping[str, str], probing: Probing = Probing.ANY
+    spec: Training, workdir: Path, environ: Mapping[str, str], probing: CheckPrograms = CheckPrograms.ANY
 ) -> str | None:
     """Return the reason why a run's command cannot start on this machine; None when it may.
 
@@ -391,11 +391,11 @@ def _ide_problem(invocation: Invocation, ide: str, workdir: Path, env: Mapping[s
     return f"`ide: jupyter`: the Python of {invocation.program!r}, {python}, {servers.INSTALL[ide]}, {remedy}"
 
 
-def _may_start(program: str, spec: Training, workdir: Path, env: Mapping[str, str], probing: Probing) -> bool:
+def _may_start(program: str, spec: Training, workdir: Path, env: Mapping[str, str], probing: CheckPrograms) -> bool:
     """Return whether a program may be started to check a spec."""
-    if probing is Probing.ANY:
+    if probing is CheckPrograms.ANY:
         return True
-    if probing is Probing.NONE or any(name.startswith(DECIDING) for name in spec.env):
+    if probing is CheckPrograms.NONE or any(name.startswith(DECIDING) for name in spec.env):
         return False
     executable = shutil.which(program, path=os.pathsep.join(_path(workdir, env)))
     if executable is None or not os.path.isabs(executable):

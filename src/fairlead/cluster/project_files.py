@@ -63,7 +63,7 @@ Rules = tuple[IgnoreFile, ...]
 """Outer files first, inner files last."""
 
 
-class Found(NamedTuple):
+class ProjectFile(NamedTuple):
     """A regular file below a directory, by its path with slashes; ``status`` is that of the file itself."""
 
     path: str
@@ -122,7 +122,7 @@ def walk(
     without: str | None = None,
     ignored: Ignored | None = None,
     secrets: bool = False,
-) -> Iterator[Found | TooMany | Withheld]:
+) -> Iterator[ProjectFile | TooMany | Withheld]:
     """Yield the regular files below a directory that belong to a run, sorted by name within each directory.
 
     A file or directory with the name of one with credentials is reported as a Withheld without its content.
@@ -141,7 +141,7 @@ def walk(
     looked = 0
     memory = Ignored() if ignored is None else ignored
 
-    def descend(place: str, below: str, rules: Rules, own_rules: Rules) -> Iterator[Found | TooMany | Withheld]:
+    def descend(place: str, below: str, rules: Rules, own_rules: Rules) -> Iterator[ProjectFile | TooMany | Withheld]:
         nonlocal looked
         entries = []
         is_data = False
@@ -188,7 +188,7 @@ def walk(
                 except PermissionError:
                     continue  # the user cannot read it, so neither can the user's runs
             elif stat.S_ISREG((status := entry.stat(follow_symlinks=False)).st_mode):
-                yield Found(f"{below}{entry.name}", status)
+                yield ProjectFile(f"{below}{entry.name}", status)
 
     start = os.path.abspath(directory)
     return descend(start, "", _rules_above(start, memory), ())

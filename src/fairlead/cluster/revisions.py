@@ -15,7 +15,7 @@ MOST_DIFF_BYTES = 1024**2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Revision:
+class GitRevision:
     """The git commit of a working directory, with its differences.
 
     Attributes:
@@ -37,7 +37,7 @@ class Revision:
         return content
 
 
-def read_revision(directory: Path) -> Revision | None:
+def read_revision(directory: Path) -> GitRevision | None:
     """Read the git revision of a directory; None outside of a repository, or if git fails or takes too long."""
     if repository(os.path.abspath(directory)) is None:
         return None
@@ -51,7 +51,7 @@ def read_revision(directory: Path) -> Revision | None:
     born = None if commit == "(initial)" else commit
     look = ("diff", "--no-color", "--no-ext-diff", "--no-textconv", "HEAD", "--", *git_pathspecs())
     diff = _git(directory, *look) if is_dirty and born else None
-    return Revision(
+    return GitRevision(
         commit=born,
         branch=None if branch == "(detached)" else branch,
         dirty=is_dirty,

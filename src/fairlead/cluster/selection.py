@@ -8,7 +8,7 @@ FINISHED = frozenset(phase for phase in Phase if phase.is_final)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Selection:
+class RunSelection:
     """A selection of runs.
 
     Attributes:

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Generic, cast
 
-from fairlead.cluster.client import ClusterClient, Probing
+from fairlead.cluster.client import CheckPrograms, ClusterClient
 from fairlead.cluster.port import Spec
 from fairlead.control.exit_codes import hidden_exit_code
 from fairlead.control.framework_detection import detect
@@ -69,7 +69,7 @@ def admit(
     directory: Path | None,
     *,
     ignore: frozenset[str] = frozenset(),
-    probing: Probing = Probing.ANY,
+    probing: CheckPrograms = CheckPrograms.ANY,
 ) -> Admission[Spec]:
     """Admit a spec to a cluster, in the form that the cluster stores; of a parent, each run that it describes.
 
@@ -108,7 +108,7 @@ def admit_as(
     directory: Path | None,
     *,
     ignore: frozenset[str] = frozenset(),
-    probing: Probing = Probing.ANY,
+    probing: CheckPrograms = CheckPrograms.ANY,
 ) -> Admission[Spec]:
     """Admit a spec that is already in the form that the cluster stores; see ``admit``."""
     if cluster.has_containers:
@@ -177,9 +177,9 @@ def _refuse_environment(spec: WorkloadSpec) -> None:
         )
 
 
-def _locked(spec: Training, directory: Path | None, probing: Probing) -> tuple[Training, tuple[str, ...]]:
+def _locked(spec: Training, directory: Path | None, probing: CheckPrograms) -> tuple[Training, tuple[str, ...]]:
     """Return a run with the lock of its `environment`, and notes on it."""
-    if probing is Probing.NONE:
+    if probing is CheckPrograms.NONE:
         return spec, ("environment: not looked at, since no programs may be started; `fairlead run` locks it",)
     # Imported here, since few runs have an environment.
     from fairlead.cluster.local.home import Home
@@ -220,7 +220,7 @@ def _admit_run(
     directory: Path | None,
     ignore: frozenset[str],
     held_milli: int,
-    probing: Probing,
+    probing: CheckPrograms,
 ) -> Admission:
     if spec.checkpoint.is_in_memory or spec.elastic is Elastic.IN_PLACE:
         from fairlead.cluster.preflight import pod_problem, shared_memory_problem  # here, since few runs ask for that

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 from fairlead.cluster.client import ClusterClient
-from fairlead.cluster.ledger_tables import Grouping, Payer, month_of, spending_of
+from fairlead.cluster.ledger_tables import CostGrouping, Payer, month_of, spending_of
 from fairlead.frozen import dataclass
 from fairlead.ledger.bills import Statement
 from fairlead.policy.queue.budgets import Account, accounts_of
@@ -36,7 +36,7 @@ def balances(cluster: ClusterClient, now: float) -> list[Balance]:
     teams = [team for team in cluster.teams() if team.has_budgets]
     if not teams:
         return []
-    return balances_of(teams, cluster.costs(Grouping.ACCOUNT, since=month_of(now)[1], until=now))
+    return balances_of(teams, cluster.costs(CostGrouping.ACCOUNT, since=month_of(now)[1], until=now))
 
 
 def balances_of(teams: Iterable[Team], bill: Statement[Payer]) -> list[Balance]:

@@ -24,14 +24,14 @@ from fairlead.control.pipelines.submission import pipeline_of
 from fairlead.errors import Conflict, InvalidSpec, NotFound
 from fairlead.frozen import dataclass
 from fairlead.runtime.checkpoint.manifest import MANIFEST, DamagedError, Manifest, verify
-from fairlead.runtime.checkpoint.remote import ObjectStore, open_remote
+from fairlead.runtime.checkpoint.remote import FsspecStore, open_remote
 from fairlead.runtime.checkpoint.store import step_name
 from fairlead.runtime.places import is_url, open_place, translated
 from fairlead.specs.constraints import NAME
 from fairlead.specs.model_reference import BEST, LATEST, ModelReference, read_reference
 from fairlead.specs.sweep import Sweep, values_of
 from fairlead.specs.training import Training
-from fairlead.state.models import Content, ModelVersion
+from fairlead.state.models import ModelContent, ModelVersion
 from fairlead.state.series import usual_goal
 from fairlead.state.snapshot import Workload
 
@@ -146,7 +146,7 @@ def _of_source(cluster: UserClient, text: str) -> ModelVersion:
     metrics, by = _checkpoint_metrics(chosen, workload)
     copied = _copy(chosen.run, chosen.step)
     return ModelVersion(
-        name=workload.spec.name, version=0, digest=copied.digest, content=Content.CHECKPOINT,
+        name=workload.spec.name, version=0, digest=copied.digest, content=ModelContent.CHECKPOINT,
         size_bytes=copied.size_bytes, created_at=0.0, metrics=metrics, objective=by,
         goal=_goal(workload, by), lineage=_lineage(cluster, chosen), place=copied.place,
     )  # fmt: skip
@@ -226,7 +226,7 @@ def _copy(run: Workload, step: int) -> _Copied:
     return copied
 
 
-def _manifest(store: ObjectStore, step: int) -> Manifest:
+def _manifest(store: FsspecStore, step: int) -> Manifest:
     try:
         return store.manifest(step)
     except DamagedError as error:

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 from fairlead.cluster.kubernetes.api.client import Client
-from fairlead.cluster.kubernetes.api.watching import IDLE_S, Cache
+from fairlead.cluster.kubernetes.api.watching import IDLE_S, ObjectCache
 from fairlead.cluster.kubernetes.informers.autoscalers import Autoscalers
 from fairlead.cluster.kubernetes.informers.informers import Informers
 from fairlead.cluster.kubernetes.informers.run_reports import RunReports
@@ -41,7 +41,7 @@ from fairlead.cluster.kubernetes.operator.pods.endpoint_publisher import Endpoin
 from fairlead.cluster.kubernetes.operator.pods.family_notices import FamilyNotices
 from fairlead.cluster.kubernetes.operator.pods.gateways import Gateways
 from fairlead.cluster.kubernetes.operator.pods.image_pulls import ImagePulls
-from fairlead.cluster.kubernetes.operator.pods.pod_agent import Agent
+from fairlead.cluster.kubernetes.operator.pods.pod_agent import PodAgent
 from fairlead.cluster.kubernetes.operator.pods.start_blockers import StartBlockers
 from fairlead.cluster.kubernetes.operator.runs.gpu_telemetry import EVERY_S as GPUS_S
 from fairlead.cluster.kubernetes.operator.runs.gpu_telemetry import GpuTelemetry
@@ -130,7 +130,7 @@ class OperatorParts:
     """
 
     cluster: KubernetesCluster
-    agent: Agent
+    agent: PodAgent
     controllers: tuple[Controller, ...]
     ledger: LedgerKeeper | None
     gpus: GpuTelemetry
@@ -169,7 +169,7 @@ def build(
         ledger=ledger,
         idle_of=gpus.idle_of,
     )
-    agent = Agent(cluster, pods, may_act=leads, is_making_way=placeholders.is_making_way, create_s=create_s)
+    agent = PodAgent(cluster, pods, may_act=leads, is_making_way=placeholders.is_making_way, create_s=create_s)
     gateways = Gateways(client, view, may_act=leads, idle_s=settings.idle_s)
     recorder = EventRecorder(view, may_act=leads)
     query_problem = pods.system.prometheus_problem
@@ -218,7 +218,7 @@ def build(
     return OperatorParts(cluster=cluster, agent=agent, controllers=present, ledger=ledger, gpus=gpus)
 
 
-def all_caches(view: Informers, controllers: Sequence[Controller]) -> list[Cache[Any]]:
+def all_caches(view: Informers, controllers: Sequence[Controller]) -> list[ObjectCache[Any]]:
     """Return all caches that are used now."""
     own = [cache for controller in controllers for cache in controller.caches]
     return [*view.caches, *view.engines.caches, *own]

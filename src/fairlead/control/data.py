@@ -14,7 +14,7 @@ from pathlib import Path
 
 from fairlead.errors import Conflict, InvalidSpec, NotFound, RuntimeFault
 from fairlead.frozen import dataclass
-from fairlead.runtime.data.cache import Cache, read_usage
+from fairlead.runtime.data.cache import BundleCache, read_usage
 from fairlead.runtime.data.credentials import StoreKeys
 from fairlead.runtime.data.manifest import DataManifest, Entry, is_version, load, make, save
 from fairlead.runtime.data.stores import FolderStore, open_data
@@ -176,7 +176,7 @@ def remove_version(directory: Path, version: str) -> int:
             shutil.rmtree(path)
         else:
             path.unlink()
-    Cache(directory / "bundles", version).forget()
+    BundleCache(directory / "bundles", version).forget()
     return size
 
 

@@ -35,7 +35,7 @@ from fairlead.specs.goal import Goal
 from fairlead.specs.model_reference import RUN_SCHEME, read_reference, stage_problem
 from fairlead.specs.sweep import values_of
 from fairlead.specs.training import Training
-from fairlead.state.models import Content, ModelVersion
+from fairlead.state.models import ModelContent, ModelVersion
 from fairlead.state.series import usual_goal
 
 INCOMING = "incoming"
@@ -50,7 +50,7 @@ class _Source:
     """
 
     keep: Callable[[Artefacts], str]
-    content: Content
+    content: ModelContent
     lineage: Mapping[str, Any]
     metrics: Mapping[str, float] = field(default_factory=dict)
     objective: tuple[str, Goal] | None = None
@@ -228,7 +228,7 @@ def _of_model(cluster: LocalCluster, resolved: ResolvedModel) -> _Source:
     }
     return _Source(
         keep=lambda store: _copy_checkpoint(store, path, step),
-        content=Content.CHECKPOINT,
+        content=ModelContent.CHECKPOINT,
         lineage=lineage,
         metrics=resolved.metrics,
         objective=resolved.objective,
@@ -240,9 +240,9 @@ def _of_output(cluster: LocalCluster, text: str) -> _Source:
     path = Artefacts(cluster.home.artefacts).path(digest)
     if not os.path.lexists(path):
         raise NotFound(f"The content of {text} is gone: {path} is not there.")
-    content = Content.FILE
+    content = ModelContent.FILE
     if path.is_dir():
-        content = Content.CHECKPOINT if Directory(path).steps() else Content.DIRECTORY
+        content = ModelContent.CHECKPOINT if Directory(path).steps() else ModelContent.DIRECTORY
     made = lineage_of(cluster, digest).told()
     return _Source(keep=lambda _: digest, content=content, lineage={"kind": "output", "output": text, **made})
 
@@ -258,12 +258,12 @@ def _of_path(path: Path) -> _Source:
             place, step = path / step_name(steps[-1]), steps[-1]
             return _Source(
                 keep=lambda store: _copy_checkpoint(store, place, step),
-                content=Content.CHECKPOINT,
+                content=ModelContent.CHECKPOINT,
                 lineage={**lineage, "step": step},
             )
     elif not path.is_file():
         raise Conflict(f"{path} is neither a file nor a directory.")
-    content = Content.DIRECTORY if path.is_dir() else Content.FILE
+    content = ModelContent.DIRECTORY if path.is_dir() else ModelContent.FILE
 
     def keep(store: Artefacts) -> str:
         with _Incoming(store.root / INCOMING) as room:

@@ -7,7 +7,7 @@ from fairlead.cluster.local.cluster import LocalCluster
 from fairlead.errors import NotAllowed
 
 if TYPE_CHECKING:
-    from fairlead.cluster.kubernetes.api.config import Access
+    from fairlead.cluster.kubernetes.api.config import ClusterAccess
     from fairlead.cluster.kubernetes.client.user_client import UserClient
 
 TOKEN_S = 10.0
@@ -101,7 +101,7 @@ class TokenAccess:
         cluster.wait(0.0)
         return cluster
 
-    def _with(self, token: str) -> "Access":
+    def _with(self, token: str) -> "ClusterAccess":
         from dataclasses import replace
 
         from fairlead.cluster.kubernetes.api.credentials import FixedToken

@@ -15,8 +15,8 @@ from fairlead.cluster.kubernetes.api.client import ApiError, Client
 from fairlead.cluster.kubernetes.client.operator_lease import API, in_conflict, labelled_namespaces, leaders
 from fairlead.cluster.kubernetes.names import LEASE, OPERATORS
 from fairlead.cluster.kubernetes.operator.controller import Controller, Turn
-from fairlead.cluster.kubernetes.operator.events.event_recorder import EventRecord, EventRecorder
-from fairlead.cluster.kubernetes.operator.pods.pod_agent import Agent
+from fairlead.cluster.kubernetes.operator.events.event_recorder import EventRecorder, PendingEvent
+from fairlead.cluster.kubernetes.operator.pods.pod_agent import PodAgent
 
 log = logging.getLogger("fairlead.operator")
 
@@ -51,7 +51,7 @@ class OtherLeaders(Controller):
             self._next_at = time.monotonic() + EVERY_S
             agent.submit(QUEUE, f"look for other leaders at {now}", partial(self._look, agent, now))
 
-    def _look(self, agent: Agent, now: float) -> None:
+    def _look(self, agent: PodAgent, now: float) -> None:
         try:
             counted = labelled_namespaces(self._client)
             known = leaders(self._client, counted | {self._namespace})
@@ -89,7 +89,7 @@ class OtherLeaders(Controller):
             "uid": own.uid,
         }  # fmt: skip
         name = f"{LEASE}.{int(now * 1e6):x}"
-        record = EventRecord(
+        record = PendingEvent(
             regarding=regarding, name=name, reason="OtherLeader", note=note, at=now, is_warning=True
         )  # fmt: skip
         self._recorder.tell(agent, record, now)

@@ -17,7 +17,7 @@ WAIT_BOUNDS = (1.0, 10.0, 60.0, 300.0, 900.0, 3600.0, 14400.0, 86400.0)
 
 
 @dataclass(slots=True)
-class Distribution:
+class Histogram:
     """A histogram: the number of values up to each bound, in seconds, and the sum of all values."""
 
     bounds: tuple[float, ...]
@@ -49,8 +49,8 @@ class PassCounts:
         isolation: The failures of Fairlead itself in passes; not serialized.
     """
 
-    decisions: Distribution = field(default_factory=lambda: Distribution(DECISION_BOUNDS))
-    waits: Distribution = field(default_factory=lambda: Distribution(WAIT_BOUNDS))
+    decisions: Histogram = field(default_factory=lambda: Histogram(DECISION_BOUNDS))
+    waits: Histogram = field(default_factory=lambda: Histogram(WAIT_BOUNDS))
     placements: int = 0
     preemptions: int = 0
     restarts: Counter[str] = field(default_factory=Counter)
@@ -106,8 +106,8 @@ class PassCounts:
         """
         plain: dict[str, Any] = json.loads(data)
         return cls(
-            decisions=Distribution(DECISION_BOUNDS, *plain["decisions"]),
-            waits=Distribution(WAIT_BOUNDS, *plain["waits"]),
+            decisions=Histogram(DECISION_BOUNDS, *plain["decisions"]),
+            waits=Histogram(WAIT_BOUNDS, *plain["waits"]),
             placements=plain["placements"],
             preemptions=plain["preemptions"],
             restarts=Counter(plain["restarts"]),

@@ -33,7 +33,7 @@ _POOL_LABELS = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Seen:
+class HeldTime:
     """The time for which a run held its nodes; a lower bound if the run has not ended."""
 
     lasted_s: float
@@ -69,7 +69,7 @@ def record(
     seen = {run.uid: _seen(run, records[run.uid], now) for run in ordered}
     recorded = [run for run in ordered if seen[run.uid].lasted_s > 0 or not seen[run.uid].is_over]
     everybody = [seen[run.uid] for run in recorded]
-    alike: defaultdict[tuple[str, str], list[Seen]] = defaultdict(list)
+    alike: defaultdict[tuple[str, str], list[HeldTime]] = defaultdict(list)
     for run in recorded:
         alike[kind_of(run.spec)].append(seen[run.uid])
     began_at = recorded[0].created_at if recorded else now
@@ -93,7 +93,7 @@ def record(
     )
 
 
-def expected_s(run: Seen, history: Sequence[Seen]) -> float:
+def expected_s(run: HeldTime, history: Sequence[HeldTime]) -> float:
     """Return the total duration of a run: the known one, or the median of those that lasted at least as long.
 
     If the median is beyond the last end in the history, return that end, or without any twice the duration so far.
@@ -141,16 +141,16 @@ def pools_of(nodes: Iterable[Node]) -> tuple[Pool, ...]:
     return tuple(pools)
 
 
-def _seen(run: Workload, events: Sequence[EventRecord], now: float) -> Seen:
+def _seen(run: Workload, events: Sequence[EventRecord], now: float) -> HeldTime:
     """Compute how long a run held its nodes, by its events if they reach back to its start, else from start to end."""
     status = run.status
     if status.started_at is None:
-        return Seen(lasted_s=0.0, is_over=status.phase.is_final)
+        return HeldTime(lasted_s=0.0, is_over=status.phase.is_final)
     until = now if status.finished_at is None else status.finished_at
     phases = [(event.at, Phase(event.type)) for event in events if event.type in set(Phase)]
     whole_s = max(0.0, until - status.started_at)
     if not phases or phases[0][0] > status.started_at + 1.0:
-        return Seen(lasted_s=whole_s, is_over=status.phase.is_final)
+        return HeldTime(lasted_s=whole_s, is_over=status.phase.is_final)
     held_s, since = 0.0, None
     for at, phase in phases:
         if phase in HOLDING:
@@ -159,7 +159,7 @@ def _seen(run: Workload, events: Sequence[EventRecord], now: float) -> Seen:
             held_s, since = held_s + at - since, None
     if since is not None:
         held_s += until - since
-    return Seen(lasted_s=min(whole_s, max(0.0, held_s)), is_over=status.phase.is_final)
+    return HeldTime(lasted_s=min(whole_s, max(0.0, held_s)), is_over=status.phase.is_final)
 
 
 def _bare(spec: Training) -> Training:

@@ -19,7 +19,7 @@ MOST_FILES = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Revision:
+class PlannedRevision:
     """The planned change of an existing workload by submitting a spec of its name.
 
     Attributes:
@@ -37,7 +37,7 @@ class Revision:
 
 def plan_revision(
     cluster: ClusterClient, run: AnyWorkload, admitted: Admission[WorkloadSpec], now: float
-) -> Revision | None:
+) -> PlannedRevision | None:
     """Plan the change of a workload by submitting an admitted spec of its name; stores and sends nothing.
 
     Returns:
@@ -47,14 +47,14 @@ def plan_revision(
     if revised is None:
         return None
     if revised == run.spec:
-        return Revision(run=run, is_standing=True)
+        return PlannedRevision(run=run, is_standing=True)
     differences_ = [*differences(run.spec, revised)]
     outlook = None
     if isinstance(run.spec, Serving) and isinstance(revised, Serving):
         if run.spec.code != revised.code:
             differences_.append(_of_code(cluster, run, admitted, revised))
         outlook = revision_outlook(cast("Workload[Serving]", run), revised, now)
-    return Revision(run=run, differences=tuple(differences_), outlook=outlook, is_standing=True)
+    return PlannedRevision(run=run, differences=tuple(differences_), outlook=outlook, is_standing=True)
 
 
 def _of_code(cluster: ClusterClient, run: AnyWorkload, admitted: Admission[Any], revised: Serving) -> Difference:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from fairlead.errors import UnknownModel
 from fairlead.frozen import dataclass
 from fairlead.policy.serving.text_calibration import blocks_at_once
-from fairlead.policy.serving.text_engine import Engine, Request, Served
+from fairlead.policy.serving.text_engine import EngineLimits, EngineRequest, Served
 
 COLUMNS = ("input_toks", "output_toks", "queued_ts", "scheduled_ts", "first_token_ts", "last_token_ts")
 FEWEST = 20
@@ -35,7 +35,7 @@ class ServedRequests:
         begins_s: Time at which each was scheduled.
     """
 
-    requests: Sequence[Request]
+    requests: Sequence[EngineRequest]
     served: Served
     begins_s: NDArray[np.float64]
 
@@ -47,7 +47,9 @@ class ServedRequests:
         )
         return replace(self, served=seen, begins_s=np.where(later, np.nan, self.begins_s))
 
-    def engines(self, limits: Engine, *, num_ranks: int | None = None, is_mixture: bool | None = None) -> list[Engine]:
+    def engines(
+        self, limits: EngineLimits, *, num_ranks: int | None = None, is_mixture: bool | None = None
+    ) -> list[EngineLimits]:
         """Return the engines that may have served the requests, the simplest first.
 
         Memory may have been short only if a request waited longer than a few steps while fewer ran than allowed.
@@ -126,7 +128,7 @@ def read_served(path: Path) -> ServedRequests:
         np.array([row[name] - begin for row in rows]) for name in ("first_token_ts", "last_token_ts", "scheduled_ts")
     )
     requests = [
-        Request(arrived_s=row["queued_ts"] - begin, prompt=int(row["input_toks"]), output=int(row["output_toks"]))
+        EngineRequest(arrived_s=row["queued_ts"] - begin, prompt=int(row["input_toks"]), output=int(row["output_toks"]))
         for row in rows
     ]
     return ServedRequests(requests=requests, served=Served(first_s=first_s, last_s=last_s), begins_s=begins_s)

@@ -14,7 +14,7 @@ from fairlead.cluster.simulated.clock import Clock
 from fairlead.cluster.simulated.cluster import SimulatedCluster
 from fairlead.cluster.simulated.environment import SimulatedEnvironment, first_nodes
 from fairlead.cluster.simulated.groups import groups_of, interference_of, programs_of, store_of
-from fairlead.cluster.simulated.programs import OnTerm, Program
+from fairlead.cluster.simulated.programs import OnTerm, SimulatedProgram
 from fairlead.control.loop import run_pass
 from fairlead.control.outcomes import Outcome, Simulated
 from fairlead.control.spending import prices_of, spent_by
@@ -25,7 +25,7 @@ from fairlead.policy.next_decision import next_decision_at
 from fairlead.policy.pass_cache import PassCache
 from fairlead.policy.placement.placement import why_never
 from fairlead.policy.queue.team_debts import TeamDebts
-from fairlead.runtime.save_interval import Interval
+from fairlead.runtime.save_interval import SaveInterval
 from fairlead.specs.pool import Pool
 from fairlead.specs.simulation import Programs, Simulation
 from fairlead.specs.team import Team
@@ -88,7 +88,7 @@ def simulate(
     programs = programs_of(world.simulations)
     by_name: dict[tuple[str, str], Arrival] = {(a.spec.team, a.spec.name): a for a in arrivals}
 
-    def behave(spec: Training, attempt: int) -> Program:
+    def behave(spec: Training, attempt: int) -> SimulatedProgram:
         return _program(by_name[spec.team, spec.name], programs)
 
     clock = Clock()
@@ -184,11 +184,11 @@ def _nodes_of(pools: Iterable[Pool]) -> tuple[Node, ...]:
     return (*(node for _, node in nodes), *others)
 
 
-def _program(arrival: Arrival, programs: Programs) -> Program:
+def _program(arrival: Arrival, programs: Programs) -> SimulatedProgram:
     """Return the simulated program of a run: its own line of the trace takes precedence over common assumptions."""
     start_up_s, save_s = arrival.start_up_s, arrival.save_s
     cost_s = programs.checkpoint_s if arrival.checkpoint_s is None else arrival.checkpoint_s
-    return Program(
+    return SimulatedProgram(
         duration_s=arrival.duration_s,
         start_s=programs.start_up_s if start_up_s is None else start_up_s,
         # An elastic gang grows only after a checkpoint.
@@ -205,7 +205,7 @@ def _program(arrival: Arrival, programs: Programs) -> Program:
 def _interval_s(spec: Training, programs: Programs, cost_s: float) -> float:
     """Return the seconds of work between checkpoints; for `every: auto` the initial interval, before any failure."""
     if spec.checkpoint.every_auto:
-        return Interval(ranks=spec.world_size, blocked_s=cost_s).seconds
+        return SaveInterval(ranks=spec.world_size, blocked_s=cost_s).seconds
     return spec.checkpoint.every_s or programs.checkpoint_every_s
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from fairlead.cluster.local.cluster import LocalCluster
 from fairlead.cluster.local.home import Home
-from fairlead.cluster.selection import FINISHED, Selection
+from fairlead.cluster.selection import FINISHED, RunSelection
 from fairlead.control.span_receiver import ANSWER_S, MOST_AGE_S, MOST_RETRY_S, RETRY_S, SpanReceiver
 from fairlead.control.spans import Span, end_of, spans_of
 from fairlead.errors import ClusterError
@@ -66,7 +66,7 @@ class SpanExporter:
         Raises:
             OSError: The receiver did not accept them.
         """
-        runs = cluster.select(Selection(phases=FINISHED), limit=MOST_AT_ONCE)
+        runs = cluster.select(RunSelection(phases=FINISHED), limit=MOST_AT_ONCE)
         sent = 0
         for run in runs:
             mark = self._home.run(run.uid) / SENT

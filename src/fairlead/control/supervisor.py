@@ -24,7 +24,7 @@ from fairlead.cluster.local.endpoints import Endpoints
 from fairlead.cluster.local.home import Home
 from fairlead.cluster.local.room import hold_reserve
 from fairlead.cluster.local.supervision import AHEAD
-from fairlead.cluster.selection import FINISHED, Selection
+from fairlead.cluster.selection import FINISHED, RunSelection
 from fairlead.control.loop import run_pass
 from fairlead.control.pass_counts import PassCounts
 from fairlead.errors import ClusterError, NoRoom
@@ -291,7 +291,7 @@ def _forget(cluster: LocalCluster) -> bool:
         return False
     if keep == KEEP_ALL:
         return False
-    plan = forgetting((*cluster.select(Selection(phases=FINISHED)), *cluster.unfinished()), keep, time.time())
+    plan = forgetting((*cluster.select(RunSelection(phases=FINISHED)), *cluster.unfinished()), keep, time.time())
     gone = sum(cluster.apply(plan))
     if gone:
         log.info("forgot %d runs that are not kept any longer", gone)

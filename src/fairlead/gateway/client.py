@@ -15,7 +15,7 @@ Ends = tuple[tuple[str, int] | None, tuple[str, int] | None]
 """Addresses and ports of a client and of the server that accepted it; None where they are not known."""
 
 
-class Client:
+class GatewayClient:
     """A client on one connection. Times are those of the loop's clock, in seconds.
 
     Attributes:

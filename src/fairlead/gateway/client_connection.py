@@ -7,7 +7,7 @@ from typing import Any, Protocol
 from fairlead.gateway import forwarding, http2, http_headers
 from fairlead.gateway.access_log import AccessLogEntry
 from fairlead.gateway.byte_stream import ByteStream, ConnectionLost, HeadTooLong
-from fairlead.gateway.client import HEAD_S, NEVER, Client, Ends
+from fairlead.gateway.client import HEAD_S, NEVER, Ends, GatewayClient
 from fairlead.gateway.forwarding import Exchange, Forwarder
 from fairlead.gateway.messages import LONGEST_HEAD, HttpError, read_request
 from fairlead.gateway.services import ServiceTable
@@ -50,7 +50,7 @@ class ClientConnection:
         self.stream = stream
         address = "" if ends[0] is None else ends[0][0]
         is_trusted = falls_back or gateway.trusts(address)  # haproxy has judged what falls back
-        self.client = Client(stream, self._loop, ends, is_trusted=is_trusted)
+        self.client = GatewayClient(stream, self._loop, ends, is_trusted=is_trusted)
         self.busy = False
         self._is_revoked = False  # its key is not valid any more
         self._lingers = False

@@ -9,7 +9,7 @@ from fairlead.gateway import http_headers, upstreams
 from fairlead.gateway.access import KeyUses, TeamUse, digest_of, key_of
 from fairlead.gateway.access_log import AccessLogEntry
 from fairlead.gateway.byte_stream import ByteStream, ConnectionLost, HeadTooLong
-from fairlead.gateway.client import NEVER, Client
+from fairlead.gateway.client import NEVER, GatewayClient
 from fairlead.gateway.local_guard import LocalGuard
 from fairlead.gateway.messages import (
     CHUNKED,
@@ -76,7 +76,7 @@ class Exchange:
         "whole_body",
     )  # fmt: skip
 
-    def __init__(self, gateway: Forwarder, client: Client, request: RequestHead) -> None:
+    def __init__(self, gateway: Forwarder, client: GatewayClient, request: RequestHead) -> None:
         self.gateway = gateway
         self.client = client
         self.request = request

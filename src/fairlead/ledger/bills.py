@@ -7,7 +7,7 @@ from typing import Generic, TypeVar
 
 from fairlead.frozen import dataclass
 from fairlead.ledger.apportionment import apportion
-from fairlead.ledger.usage import HOUR_MS, WHOLE, Interval, Use
+from fairlead.ledger.usage import HOUR_MS, WHOLE, UsageInterval, Use
 
 Key = TypeVar("Key", bound=Hashable)
 
@@ -31,7 +31,7 @@ class Stretch(Generic[Key]):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Line(Generic[Key]):
+class BillLine(Generic[Key]):
     """The amount that one payer pays on one node for one use.
 
     Attributes:
@@ -50,7 +50,7 @@ class Statement(Generic[Key]):
     """All lines of some nodes; ``billed`` is the bill of each node in micro-dollars, the sum of its lines."""
 
     billed: Mapping[str, int]
-    lines: tuple[Line[Key], ...]
+    lines: tuple[BillLine[Key], ...]
 
     @property
     def billed_microusd(self) -> int:
@@ -87,7 +87,7 @@ def statement(stretches: Iterable[Stretch[Key]]) -> Statement[Key]:
     for node, by_payer in weights.items():
         parts = apportion(billed[node], list(by_payer.values()))
         lines += [
-            Line(node=node, key=payer[0], use=payer[1], microusd=part, unit_ms=amounts[node][payer])
+            BillLine(node=node, key=payer[0], use=payer[1], microusd=part, unit_ms=amounts[node][payer])
             for payer, part in zip(by_payer, parts, strict=True)
         ]
     return Statement(billed=billed, lines=tuple(lines))
@@ -115,11 +115,11 @@ def priced_spans(changes: Sequence[PriceChange], start_ms: int, end_ms: int) -> 
 
 def stretches_of(
     prices: Mapping[str, Sequence[PriceChange]],
-    intervals: Iterable[Interval],
+    intervals: Iterable[UsageInterval],
     start_ms: int,
     end_ms: int,
     *,
-    key: Callable[[Interval], Key],
+    key: Callable[[UsageInterval], Key],
     rest: Callable[[str], Key],
 ) -> list[Stretch[Key]]:
     """Sum up intervals within a window, for each node and price.
@@ -129,7 +129,7 @@ def stretches_of(
         key: Returns the payer of an interval.
         rest: Returns the payer of what was not held of a node.
     """
-    by_node: defaultdict[str, list[Interval]] = defaultdict(list)
+    by_node: defaultdict[str, list[UsageInterval]] = defaultdict(list)
     for interval in intervals:
         by_node[interval.node].append(interval)
     stretches = []
@@ -143,7 +143,7 @@ def stretches_of(
     return stretches
 
 
-def cost_of(intervals: Iterable[Interval], prices: Mapping[str, Sequence[PriceChange]]) -> int | None:
+def cost_of(intervals: Iterable[UsageInterval], prices: Mapping[str, Sequence[PriceChange]]) -> int | None:
     """Return the cost of intervals in micro-dollars; None if no price is known for any of them."""
     amount, is_priced = 0, False
     for interval in intervals:

@@ -11,7 +11,7 @@ COLUMNS = ("InstanceType", "Price")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Instance:
+class CatalogueEntry:
     """A row of the catalogue. Prices are micro-dollars for an hour; None where the table has none."""
 
     type: str
@@ -25,7 +25,7 @@ class Instance:
     spot_price: int | None = None
 
 
-def read_catalogue(text: str) -> tuple[Instance, ...]:
+def read_catalogue(text: str) -> tuple[CatalogueEntry, ...]:
     """Read a table; lines that begin with ``#`` give its source.
 
     Raises:
@@ -50,10 +50,10 @@ def bundled() -> str:
     return resources.files("fairlead.ledger").joinpath("catalogue.csv").read_text(encoding="utf-8")
 
 
-def _instances(rows: "csv.DictReader[str]", numbers: list[int]) -> Iterator[Instance]:
+def _instances(rows: "csv.DictReader[str]", numbers: list[int]) -> Iterator[CatalogueEntry]:
     for number, row in zip(numbers, rows, strict=False):
         try:
-            yield Instance(
+            yield CatalogueEntry(
                 type=row["InstanceType"],
                 region=row.get("Region") or "",
                 zone=row.get("AvailabilityZone") or "",

@@ -11,7 +11,7 @@ from enum import StrEnum
 from itertools import accumulate, pairwise
 
 from fairlead.frozen import dataclass
-from fairlead.ledger.usage import HOUR_MS, Interval
+from fairlead.ledger.usage import HOUR_MS, UsageInterval
 
 
 class Payment(StrEnum):
@@ -109,7 +109,7 @@ def busy_levels(spans: Iterable[tuple[str, int, int]]) -> list[int]:
 
 
 def pool_loads(
-    intervals: Iterable[Interval], pools: Mapping[str, str], start_ms: int, end_ms: int
+    intervals: Iterable[UsageInterval], pools: Mapping[str, str], start_ms: int, end_ms: int
 ) -> dict[str | None, dict[str, tuple[int, ...]]]:
     """Return the load that runs were on each pool within a window, as ``busy_levels``: of each team, and None for all.
 

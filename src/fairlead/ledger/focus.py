@@ -7,7 +7,7 @@ from decimal import Decimal
 from typing import Any
 
 from fairlead.frozen import dataclass
-from fairlead.ledger.bills import Line
+from fairlead.ledger.bills import BillLine
 from fairlead.ledger.prices import MICROUSD
 from fairlead.ledger.usage import HOUR_MS, WHOLE, Holder, Use
 
@@ -19,7 +19,7 @@ QUANTITY = Decimal("0.000000001")
 class Charge:
     """A line of a bill, its period, and the run that pays; None for what was not held."""
 
-    line: Line[Any]
+    line: BillLine[Any]
     start: datetime
     end: datetime
     holder: Holder | None

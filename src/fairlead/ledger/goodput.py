@@ -4,7 +4,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 
 from fairlead.frozen import dataclass
-from fairlead.ledger.usage import Interval, Use
+from fairlead.ledger.usage import UsageInterval, Use
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,7 +24,7 @@ class Goodput:
     waiting_s: float
 
 
-def goodput(intervals: Iterable[Interval], *, created_at: float, until: float) -> Goodput:
+def goodput(intervals: Iterable[UsageInterval], *, created_at: float, until: float) -> Goodput:
     """Sum up the intervals of one run.
 
     Args:

@@ -63,7 +63,7 @@ class Holder:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Interval:
+class UsageInterval:
     """A part of a node that was held for one use.
 
     Attributes:
@@ -124,7 +124,7 @@ def divided(part: int, grant: Grant, node: str, held: Mapping[tuple[str, str], i
     return sum(part // (num * max(1, held.get((node, uuid), 1))) for uuid in grant.gpu_uuids)
 
 
-def reshared(intervals: Iterable[Interval], changes: Sequence[tuple[int, int]]) -> list[Interval]:
+def reshared(intervals: Iterable[UsageInterval], changes: Sequence[tuple[int, int]]) -> list[UsageInterval]:
     """Split intervals of one pod where its part of the node changed.
 
     Args:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from fairlead.policy.disruption.node_reclaims import leaving
 from fairlead.policy.health.node_withdrawal import withdrawals
 from fairlead.policy.kinds import checkpoint_health as checkpoints
-from fairlead.policy.kinds.internal_failures import Failures, without_failing
+from fairlead.policy.kinds.internal_failures import InternalFailures, without_failing
 from fairlead.policy.kinds.lost_pods import is_incomplete
 from fairlead.policy.kinds.parents import judge_parents
 from fairlead.policy.kinds.silent_nodes import silent
@@ -42,7 +42,7 @@ def decide(snapshot: Snapshot, now: float, cache: PassCache | None = None) -> Pl
     Args:
         cache: State kept from earlier passes. It makes this pass faster and does not change its result.
     """
-    failures = Failures(snapshot.unreadable, snapshot.deferred)
+    failures = InternalFailures(snapshot.unreadable, snapshot.deferred)
     is_whole = not snapshot.unreadable and not snapshot.deferred
     if cache is not None and snapshot.spending is None and not snapshot.parents and is_whole:
         try:
@@ -95,7 +95,7 @@ def decide(snapshot: Snapshot, now: float, cache: PassCache | None = None) -> Pl
     return _plan(snapshot, changes, workloads, failures, contention, now)
 
 
-def _decide_news(snapshot: Snapshot, cache: PassCache, now: float, failures: Failures) -> Plan:
+def _decide_news(snapshot: Snapshot, cache: PassCache, now: float, failures: InternalFailures) -> Plan:
     """Decide as ``decide`` does, judging only the workloads of which something may have changed."""
     cache.due(now)
     pods = cache.pods
@@ -123,7 +123,7 @@ def _start(
     pods: Mapping[str, Sequence[Pod]],
     busy: frozenset[str],
     now: float,
-    failures: Failures,
+    failures: InternalFailures,
     contention: Contention,
     cache: PassCache | None = None,
 ) -> list[Change]:
@@ -149,7 +149,7 @@ def _plan(
     snapshot: Snapshot,
     changes: list[Change],
     considered: Iterable[Workload],
-    failures: Failures,
+    failures: InternalFailures,
     contention: Contention,
     now: float,
 ) -> Plan:

@@ -28,7 +28,7 @@ from fairlead.policy.placement.free_capacity import rooms
 from fairlead.policy.placement.placement import FreeCapacity
 from fairlead.policy.placement.pod_shapes import Shape
 from fairlead.policy.placement.task_mix import TaskMix, settled_size
-from fairlead.policy.queue.dominant_shares import Amounts, Capacity, asked, capacity
+from fairlead.policy.queue.dominant_shares import Amounts, ClusterCapacity, asked, capacity
 from fairlead.policy.queue.durations import Durations
 from fairlead.policy.queue.idle_pass import IdlePass, is_same_to_queue, queue_facts
 from fairlead.policy.queue.occupancy import Occupancy
@@ -115,7 +115,7 @@ class PassCache:
         self._names = Counter[Name]()
         # Whether the snapshot is in the order of uids, so that a place in it follows from the uid.
         self._is_by_uid = False
-        self._sums = Ledger({}, Capacity(), {}, {})
+        self._sums = Ledger({}, ClusterCapacity(), {}, {})
         # The number of runs that hold something, by team and priority; scavengers count for no team.
         self._priorities = Counter[tuple[str, int]]()
         self._leaving: dict[str, None] = {}

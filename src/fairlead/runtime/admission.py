@@ -42,7 +42,7 @@ def greet(connection: socket.socket, token: bytes, hello: bytes = b"") -> None:
     connection.sendall(token + _LENGTH.pack(len(hello)) + hello)
 
 
-class Admission:
+class PeerAdmission:
     """The door of a listener. Its events are those of the selector that have it as their data.
 
     Args:

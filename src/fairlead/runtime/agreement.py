@@ -30,7 +30,7 @@ PROBES = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
+class ExchangeResult:
     """The result of an exchange, the same on all ranks.
 
     Attributes:
@@ -91,7 +91,7 @@ class Agreement:
         over: bool,
         memory_due: bool = False,
         memory_busy: bool = False,
-    ) -> Verdict:
+    ) -> ExchangeResult:
         """Exchange with the other ranks; every rank must call this at the same step.
 
         Raises:
@@ -114,7 +114,7 @@ class Agreement:
         self._gap = max(vector[4], 1)
         self._calls = 0
         self._since = self._clock()
-        return Verdict(
+        return ExchangeResult(
             stop=bool(vector[0]),
             due=bool(vector[1]),
             busy=bool(vector[2]),

@@ -15,7 +15,7 @@ from collections.abc import Sequence, Set
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Protocol
 
-from fairlead.runtime.admission import MOST_HELLO, Admission, greet
+from fairlead.runtime.admission import MOST_HELLO, PeerAdmission, greet
 from fairlead.runtime.errors import AgreementFailed
 from fairlead.untrusted_json import parse_json
 
@@ -197,7 +197,7 @@ def _accept(
     wanted = {(name, peer) for name in names for peer in range(1, world_size)}
     peers: dict[tuple[str, int], socket.socket] = {}
     with _listen(host, port) as listener, selectors.DefaultSelector() as selector:
-        admission = Admission(listener, token, selector)
+        admission = PeerAdmission(listener, token, selector)
         while wanted - peers.keys():
             left_s = deadline - time.monotonic()
             if left_s <= 0:

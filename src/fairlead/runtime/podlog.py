@@ -211,7 +211,7 @@ class _Counts:
         return counts
 
 
-class Stream:
+class RankOutput:
     """Splits the output of one rank on one pipe into lines for the log.
 
     A carriage return also ends a line, as progress bars use it; of such lines only the newest is kept, at most five a

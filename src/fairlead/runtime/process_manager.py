@@ -33,7 +33,7 @@ if __name__ == "__main__":
         sys.modules[_name].__path__ = [_path]
 from fairlead.errors import RuntimeFault
 from fairlead.runtime import processes
-from fairlead.runtime.admission import Admission, greet
+from fairlead.runtime.admission import PeerAdmission, greet
 from fairlead.runtime.peer_users import is_known_user
 from fairlead.runtime.run_key import token_here
 
@@ -232,7 +232,7 @@ class ProcessManager:
 def serve(listener: socket.socket, manager: ProcessManager, token: bytes) -> None:
     """Serve the ranks until all have finalized; any error of one of them closes its connection only."""
     with selectors.DefaultSelector() as selector:
-        admission = Admission(listener, token, selector)
+        admission = PeerAdmission(listener, token, selector)
         clients: set[_Client] = set()
         while not manager.is_over:
             for key, events in selector.select(admission.timeout_s):

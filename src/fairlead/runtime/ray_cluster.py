@@ -38,7 +38,7 @@ if __name__ == "__main__":
         sys.modules[_name] = types.ModuleType(_name)
         sys.modules[_name].__path__ = [_path]
 from fairlead.runtime import processes
-from fairlead.runtime.admission import Admission, greet
+from fairlead.runtime.admission import PeerAdmission, greet
 from fairlead.runtime.private_directory import make_private
 from fairlead.runtime.run_key import token_here
 
@@ -125,7 +125,7 @@ def _admit(door: socket.socket, num_pods: int, vital: dict[int, str], until: flo
     """
     pods: list[socket.socket] = []
     with selectors.DefaultSelector() as selector:
-        admission = Admission(door, token_here(os.environ, DOOR), selector)
+        admission = PeerAdmission(door, token_here(os.environ, DOOR), selector)
         while len(pods) < num_pods:
             _require(vital)
             if time.monotonic() >= until:

@@ -41,7 +41,7 @@ def best_interval_s(cost_s: float, between_failures_s: float) -> float:
     return math.sqrt(2 * cost_s * between_failures_s) * (1 + math.sqrt(ratio) / 3 + ratio / 9) - cost_s
 
 
-class Interval:
+class SaveInterval:
     """Chooses the time between the saves of one run; its measurements are stored in the run's checkpoints.
 
     The saving thread writes it and the training thread reads it, so each attribute is replaced as a whole.
@@ -143,15 +143,15 @@ def continued(
     ranks: int,
     starts: int,
     clock: Callable[[], float] = time.monotonic,
-) -> Interval:
+) -> SaveInterval:
     """Return the interval with the measurements of the newest checkpoint and the failures since.
 
     Args:
-        kept: The result of ``Interval.kept``; empty without a checkpoint, or for one saved under another `every`.
+        kept: The result of ``SaveInterval.kept``; empty without a checkpoint, or for one saved under another `every`.
         starts: Number of attempts since the one that saved the checkpoint.
     """
     blocked_s = measurements.get("blocked_s")
-    return Interval(
+    return SaveInterval(
         ranks=ranks,
         failures=int(measurements.get("failures", 0)) + max(0, starts - bool(measurements.get("stopped"))),
         ran_s=float(measurements.get("ran_s", 0.0)),

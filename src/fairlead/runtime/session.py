@@ -23,11 +23,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from fairlead.runtime import gpu_peak, run_key
 from fairlead.runtime.arguments import check_number, passes, whole
 from fairlead.runtime.checkpoint.cadence import Cadence
-from fairlead.runtime.checkpoint.content import Content, Files, Objects
+from fairlead.runtime.checkpoint.content import Content, Files, ProgramObjects
 from fairlead.runtime.checkpoint.directory import open_store
 from fairlead.runtime.checkpoint.restoring import Rejected, Restored, restore
 from fairlead.runtime.checkpoint.saving import Saved, Saver
-from fairlead.runtime.checkpoint.store import Source, Store
+from fairlead.runtime.checkpoint.store import CheckpointSource, CheckpointStore
 from fairlead.runtime.data.positions import DATA, DataPositions
 from fairlead.runtime.elastic.beginnings import has_begun
 from fairlead.runtime.elastic.membership import Membership
@@ -36,9 +36,9 @@ from fairlead.runtime.errors import LossNotFinite, Misuse, StoreUnavailable
 from fairlead.runtime.hook import fairlead_stackdump
 from fairlead.runtime.links import Links
 from fairlead.runtime.parallelism.plan import ParallelPlan
-from fairlead.runtime.parallelism.split import Split, read_split
+from fairlead.runtime.parallelism.split import ParallelSplit, read_split
 from fairlead.runtime.progress import Reporter
-from fairlead.runtime.save_interval import Interval, continued
+from fairlead.runtime.save_interval import SaveInterval, continued
 
 if TYPE_CHECKING:
     import torch
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from fairlead.runtime.elastic.steps import Steps
     from fairlead.runtime.parallelism.parallelize import Precision
     from fairlead.runtime.parallelism.probing import Probe
-    from fairlead.runtime.parallelism.step import Step
+    from fairlead.runtime.parallelism.step import ParallelStep
     from fairlead.runtime.parallelism.tracing import Tracer
 
 STOPPED_CODE = 128 + signal.SIGTERM
@@ -129,7 +129,7 @@ class Run:
         self._stop_at: float | None = None
         self._stop_told = False
         self._restore_signals: list[Callable[[], object]] = []
-        self._store: Store | None = None
+        self._store: CheckpointStore | None = None
         self._content: Content | None = None
         self._saver: Saver | None = None
         self._memory: MemorySaves | None = None
@@ -141,10 +141,10 @@ class Run:
         self._may_pass = False
         self._is_ending = False
         self._next_try_s: float | None = None
-        self._interval: Interval | None = None
+        self._interval: SaveInterval | None = None
         self._in_background = False
         self._cadence = self._new_cadence(0)
-        self._steps: dict[int, Step] = {}
+        self._steps: dict[int, ParallelStep] = {}
         self._state: Mapping[str, object] = {}
         self._start = 0
         self._backend: str | None = None
@@ -175,7 +175,7 @@ class Run:
         return self._environment.run_dir
 
     @property
-    def parallel(self) -> Split:
+    def parallel(self) -> ParallelSplit:
         """The split of a step over the ranks, by the spec's ``parallel``; without it, data parallelism.
 
         Raises:
@@ -235,7 +235,7 @@ class Run:
             Misuse: The model has no layers or blocks that can be divided this way, or there is no process group.
         """
         from fairlead.runtime.parallelism.parallelize import parallelize
-        from fairlead.runtime.parallelism.step import Step
+        from fairlead.runtime.parallelism.step import ParallelStep
 
         if device is None:
             import torch
@@ -245,7 +245,7 @@ class Run:
         if tracer is not None and precision is None:
             precision = "bf16"  # as on the GPUs that the trace stands for
         applied = parallelize(model, self.parallel, device, plan=plan, precision=precision, traced=tracer is not None)
-        self._steps[id(applied.module)] = Step(applied, is_given=self._environment.parallel is not None)
+        self._steps[id(applied.module)] = ParallelStep(applied, is_given=self._environment.parallel is not None)
         if tracer is not None:
             split = applied.split
             tracer.parallelized(applied.module, copies=split.data > 1 and split.shard == "none")
@@ -317,7 +317,7 @@ class Run:
         if self.rank == 0 and probe.step_s is not None:
             self._reporter.fact(probe_attempt=self.attempt, probe_step_s=probe.step_s)
 
-    def _step_of(self, model: "torch.nn.Module") -> "Step":
+    def _step_of(self, model: "torch.nn.Module") -> "ParallelStep":
         step = self._steps.get(id(model))
         if step is None:
             raise Misuse("this model is not from run.parallelize(); give the module that it returned")
@@ -477,7 +477,7 @@ class Run:
             return 0 if origin is None else self._begin_from(origin, self._content)
         self._store = open_store(place, scratch=self._environment.pod_dir)
         self._links.agreement()
-        memory_source: Source | None = None
+        memory_source: CheckpointSource | None = None
         if self._environment.memory_dir is not None:
             # Imported here because few runs keep checkpoints in memory.
             from fairlead.runtime.checkpoint.memory import open_memory
@@ -532,9 +532,9 @@ class Run:
     ) -> Content:
         if load is not None:
             return Files(self.rank, self.world_size, load, elastic=self._environment.elastic)
-        return Objects(self.rank, self.world_size, state, channel, trust=self._environment.trust)
+        return ProgramObjects(self.rank, self.world_size, state, channel, trust=self._environment.trust)
 
-    def _new_saver(self, store: Store, content: Content) -> Saver:
+    def _new_saver(self, store: CheckpointStore, content: Content) -> Saver:
         return Saver(
             local_rank=self.local_rank,
             store=store,
@@ -936,7 +936,7 @@ class Run:
         if saved.leftover is not None:
             self._note("CleanupFailed", f"Old checkpoints could not be removed: {saved.leftover}.", warn=True)
 
-    def _tell_interval(self, interval: Interval) -> None:
+    def _tell_interval(self, interval: SaveInterval) -> None:
         if interval.is_measured:
             self._reporter.fact(checkpoint_interval_s=interval.seconds, checkpoint_interval_why=interval.why())
 
@@ -1088,7 +1088,7 @@ class _LoopHost:
         run._links.agreement()
         newest = max(run._links.saving().gather(-1 if run._saver is None else run._saver.newest or -1))
         place_of_all = run._environment.checkpoint_to
-        run._content = Objects(place, num_members, run._state, run._links.saving, trust=run._environment.trust)
+        run._content = ProgramObjects(place, num_members, run._state, run._links.saving, trust=run._environment.trust)
         if place_of_all is not None:
             run._store = run._store or open_store(place_of_all, scratch=run._environment.pod_dir)
             unusable = set() if run._saver is None else run._saver.unusable

@@ -117,8 +117,8 @@ class Shim:
             also=pod.get("echo_also"),
         )
         self._poll = select.poll()
-        self._pipes: dict[int, podlog.Stream] = {}
-        self._streams: dict[int, tuple[podlog.Stream, podlog.Stream]] = {}
+        self._pipes: dict[int, podlog.RankOutput] = {}
+        self._streams: dict[int, tuple[podlog.RankOutput, podlog.RankOutput]] = {}
         self._alive: dict[int, int] = {}  # pid -> rank
         # Ranks whose first process has ended on a stop notice before others of their session: how it has ended.
         self._leaving: dict[int, tuple[int, int | None, int | None, bool]] = {}
@@ -138,12 +138,12 @@ class Shim:
         # A container sees the counts of its cgroup, but starts no process in another.
         self._memory_cgroup: str | None = self._cgroup or pod.get("memory_cgroup")
         self._num_oom_kills = processes.num_oom_kills(self._memory_cgroup)
-        self._usage = usage.Usage()
+        self._usage = usage.PeakRecorder()
         self._meeting = meeting.Meeting(pod["env"])
         self._started: dict[str, Any] = {}
         self._argv: Sequence[str] = ()
         self._warm: Warm | None = None
-        self._past: list[podlog.Stream] = []
+        self._past: list[podlog.RankOutput] = []
         self._returns: dict[int, list[int]] = {}  # rank -> its steps when it was killed
 
     def run(self, warm: Warm | None, why: str | None) -> bool:
@@ -427,8 +427,8 @@ class Shim:
         name = "-" if rank == _SETUP else str(rank)
         metrics = self._metric_lines(rank)
         self._streams[rank] = (
-            podlog.Stream(self._log, name, "o", metrics),
-            podlog.Stream(self._log, name, "e", metrics),
+            podlog.RankOutput(self._log, name, "o", metrics),
+            podlog.RankOutput(self._log, name, "e", metrics),
         )
         for fd, stream in zip((out, err), self._streams[rank]):  # noqa: B905 (strict= needs Python 3.10)
             os.set_blocking(fd, False)

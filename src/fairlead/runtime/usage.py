@@ -26,7 +26,7 @@ _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _UNIT = 1 if sys.platform == "darwin" else 1024  # bytes per unit of ru_maxrss
 
 
-class Usage:
+class PeakRecorder:
     """Records the peak usage of this process's descendants."""
 
     def __init__(self) -> None:

@@ -72,7 +72,7 @@ class ListField:
 class OverlayField:
     """Fields of an object of Kubernetes, in its words, read into an ``Overlay``."""
 
-    tree: podfields.Tree
+    tree: podfields.FieldTree
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,7 +7,7 @@ from typing import Any
 
 from fairlead.frozen import dataclass
 from fairlead.specs.constraints import BrokenRules, enforce, one_line, quote
-from fairlead.specs.pod_fields import POD, Branch, Items, Leaf, Map, Tree
+from fairlead.specs.pod_fields import POD, Branch, FieldTree, Items, Leaf, Map
 from fairlead.specs.quantities import parse_cpu, parse_size
 from fairlead.specs.resources import MOST_BYTES, MOST_CPU_MILLI
 from fairlead.untrusted_json import parse_json
@@ -115,7 +115,7 @@ def _without_nulls(value: Any) -> Any:
 
 
 def _problems(value: Any, branch: Branch, path: Path) -> Iterator[tuple[Path, str]]:
-    if isinstance(branch, Tree):
+    if isinstance(branch, FieldTree):
         if not isinstance(value, dict):
             yield path, f"{_show(value)} is not a mapping; give one of {', '.join(branch.fields)}"
             return
@@ -231,7 +231,7 @@ SIDE_MOST = {
 }
 
 
-def _unknown(name: str, tree: Tree) -> str:
+def _unknown(name: str, tree: FieldTree) -> str:
     import difflib  # here, since it takes 3 ms that a valid overlay does not need
 
     near = difflib.get_close_matches(name, tree.fields, n=1) if len(name) <= 64 else []

@@ -8,10 +8,10 @@ from collections.abc import Iterator, Mapping
 from enum import StrEnum
 from types import MappingProxyType
 
-from fairlead.specs.pod_fields import POD, Branch, Items, Map, Tree
+from fairlead.specs.pod_fields import POD, Branch, FieldTree, Items, Map
 
 
-class Access(StrEnum):
+class FieldAccess(StrEnum):
     """Classes of people who may set a field.
 
     Attributes:
@@ -126,14 +126,14 @@ _INSTALLATION = (
 )  # fmt: skip
 _SPEC = tuple(f"{container}.resources.{part}.*" for container in _CONTAINERS for part in ("requests", "limits"))
 
-ACCESS: Mapping[str, Access] = MappingProxyType(
+ACCESS: Mapping[str, FieldAccess] = MappingProxyType(
     {
         path: access
         for access, paths in (
-            (Access.ANYONE, _ANYONE),
-            (Access.REQUESTER, _REQUESTER),
-            (Access.INSTALLATION, _INSTALLATION),
-            (Access.SPEC, _SPEC),
+            (FieldAccess.ANYONE, _ANYONE),
+            (FieldAccess.REQUESTER, _REQUESTER),
+            (FieldAccess.INSTALLATION, _INSTALLATION),
+            (FieldAccess.SPEC, _SPEC),
         )
         for path in paths
     }
@@ -143,7 +143,7 @@ ACCESS: Mapping[str, Access] = MappingProxyType(
 
 def field_paths(branch: Branch = POD, path: str = "") -> Iterator[str]:
     """Yield the path of each field of an overlay that has a single value."""
-    if isinstance(branch, Tree):
+    if isinstance(branch, FieldTree):
         for name, inner in branch.fields.items():
             yield from field_paths(inner, f"{path}.{name}" if path else name)
     elif isinstance(branch, Items):

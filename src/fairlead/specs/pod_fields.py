@@ -38,44 +38,46 @@ class Items:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Tree:
+class FieldTree:
     """An object with known fields."""
 
     fields: "Mapping[str, Branch]"
     required: tuple[str, ...] = ()
 
 
-Branch = Leaf | Map | Items | Tree
+Branch = Leaf | Map | Items | FieldTree
 
 
 T, N, OBJ, W, F, Q = Leaf.TEXT, Leaf.NAME, Leaf.OBJECT, Leaf.WHOLE, Leaf.FLAG, Leaf.QUANTITY
 LABELS = Map()
-_NAME = Tree(fields={"name": OBJ}, required=("name",))
-_KEY = Tree(fields={"name": OBJ, "key": T, "optional": F}, required=("name", "key"))
-_FILES = Items(item=Tree(fields={"key": T, "path": T, "mode": W}, required=("key", "path")))
-_EXPRESSIONS = Items(item=Tree(fields={"key": T, "operator": T, "values": Items(item=T)}, required=("key", "operator")))
-_SELECTOR = Tree(fields={"matchLabels": LABELS, "matchExpressions": _EXPRESSIONS})
-_NODE_TERM = Tree(fields={"matchExpressions": _EXPRESSIONS, "matchFields": _EXPRESSIONS})
-_POD_TERM = Tree(
+_NAME = FieldTree(fields={"name": OBJ}, required=("name",))
+_KEY = FieldTree(fields={"name": OBJ, "key": T, "optional": F}, required=("name", "key"))
+_FILES = Items(item=FieldTree(fields={"key": T, "path": T, "mode": W}, required=("key", "path")))
+_EXPRESSIONS = Items(
+    item=FieldTree(fields={"key": T, "operator": T, "values": Items(item=T)}, required=("key", "operator"))
+)
+_SELECTOR = FieldTree(fields={"matchLabels": LABELS, "matchExpressions": _EXPRESSIONS})
+_NODE_TERM = FieldTree(fields={"matchExpressions": _EXPRESSIONS, "matchFields": _EXPRESSIONS})
+_POD_TERM = FieldTree(
     fields={"labelSelector": _SELECTOR, "topologyKey": T, "namespaces": Items(item=OBJ)}, required=("topologyKey",)
 )
-_POD_AFFINITY = Tree(
+_POD_AFFINITY = FieldTree(
     fields={
         "requiredDuringSchedulingIgnoredDuringExecution": Items(item=_POD_TERM),
         "preferredDuringSchedulingIgnoredDuringExecution": Items(
-            item=Tree(fields={"weight": W, "podAffinityTerm": _POD_TERM}, required=("weight", "podAffinityTerm"))
+            item=FieldTree(fields={"weight": W, "podAffinityTerm": _POD_TERM}, required=("weight", "podAffinityTerm"))
         ),
     }
 )
-_AFFINITY = Tree(
+_AFFINITY = FieldTree(
     fields={
-        "nodeAffinity": Tree(
+        "nodeAffinity": FieldTree(
             fields={
-                "requiredDuringSchedulingIgnoredDuringExecution": Tree(
+                "requiredDuringSchedulingIgnoredDuringExecution": FieldTree(
                     fields={"nodeSelectorTerms": Items(item=_NODE_TERM)}, required=("nodeSelectorTerms",)
                 ),
                 "preferredDuringSchedulingIgnoredDuringExecution": Items(
-                    item=Tree(fields={"weight": W, "preference": _NODE_TERM}, required=("weight", "preference"))
+                    item=FieldTree(fields={"weight": W, "preference": _NODE_TERM}, required=("weight", "preference"))
                 ),
             }
         ),
@@ -83,33 +85,33 @@ _AFFINITY = Tree(
         "podAntiAffinity": _POD_AFFINITY,
     }
 )
-_RESOURCES = Tree(
+_RESOURCES = FieldTree(
     fields={"requests": Map(values=Q), "limits": Map(values=Q), "claims": Items(item=_NAME, merge="name")}
 )
-_CLAIM = Tree(
+_CLAIM = FieldTree(
     fields={
-        "metadata": Tree(fields={"labels": LABELS, "annotations": LABELS}),
-        "spec": Tree(
+        "metadata": FieldTree(fields={"labels": LABELS, "annotations": LABELS}),
+        "spec": FieldTree(
             fields={"accessModes": Items(item=T), "storageClassName": OBJ, "volumeMode": T, "resources": _RESOURCES},
             required=("accessModes", "resources"),
         ),
     },
     required=("spec",),
 )
-_VOLUME = Tree(
+_VOLUME = FieldTree(
     fields={
         "name": N,
-        "persistentVolumeClaim": Tree(fields={"claimName": OBJ, "readOnly": F}, required=("claimName",)),
-        "ephemeral": Tree(fields={"volumeClaimTemplate": _CLAIM}, required=("volumeClaimTemplate",)),
-        "emptyDir": Tree(fields={"medium": T, "sizeLimit": Q}),
-        "configMap": Tree(
+        "persistentVolumeClaim": FieldTree(fields={"claimName": OBJ, "readOnly": F}, required=("claimName",)),
+        "ephemeral": FieldTree(fields={"volumeClaimTemplate": _CLAIM}, required=("volumeClaimTemplate",)),
+        "emptyDir": FieldTree(fields={"medium": T, "sizeLimit": Q}),
+        "configMap": FieldTree(
             fields={"name": OBJ, "items": _FILES, "defaultMode": W, "optional": F}, required=("name",)
         ),
-        "secret": Tree(
+        "secret": FieldTree(
             fields={"secretName": OBJ, "items": _FILES, "defaultMode": W, "optional": F}, required=("secretName",)
         ),
-        "nfs": Tree(fields={"server": T, "path": T, "readOnly": F}, required=("server", "path")),
-        "csi": Tree(
+        "nfs": FieldTree(fields={"server": T, "path": T, "readOnly": F}, required=("server", "path")),
+        "csi": FieldTree(
             fields={
                 "driver": T, "fsType": T, "readOnly": F, "volumeAttributes": LABELS, "nodePublishSecretRef": _NAME
             },
@@ -124,15 +126,15 @@ _CONTAINER: dict[str, Branch] = {
     "imagePullPolicy": T,
     "env": Items(
         merge="name",
-        item=Tree(
+        item=FieldTree(
             fields={
                 "name": N,
                 "value": T,
-                "valueFrom": Tree(
+                "valueFrom": FieldTree(
                     fields={
                         "secretKeyRef": _KEY,
                         "configMapKeyRef": _KEY,
-                        "fieldRef": Tree(fields={"fieldPath": T}, required=("fieldPath",)),
+                        "fieldRef": FieldTree(fields={"fieldPath": T}, required=("fieldPath",)),
                     }
                 ),
             },
@@ -140,38 +142,38 @@ _CONTAINER: dict[str, Branch] = {
         ),
     ),
     "envFrom": Items(
-        item=Tree(
+        item=FieldTree(
             fields={
                 "prefix": T,
-                "secretRef": Tree(fields={"name": OBJ, "optional": F}, required=("name",)),
-                "configMapRef": Tree(fields={"name": OBJ, "optional": F}, required=("name",)),
+                "secretRef": FieldTree(fields={"name": OBJ, "optional": F}, required=("name",)),
+                "configMapRef": FieldTree(fields={"name": OBJ, "optional": F}, required=("name",)),
             }
         )
     ),
     "resources": _RESOURCES,
     "volumeMounts": Items(
         merge="mountPath",
-        item=Tree(
+        item=FieldTree(
             fields={"name": N, "mountPath": N, "subPath": T, "readOnly": F}, required=("name", "mountPath")
         ),
     ),
-    "securityContext": Tree(
+    "securityContext": FieldTree(
         fields={
             **_SECURITY,
             "readOnlyRootFilesystem": F,
-            "capabilities": Tree(fields={"add": Items(item=T), "drop": Items(item=T)}),
+            "capabilities": FieldTree(fields={"add": Items(item=T), "drop": Items(item=T)}),
         }
     ),
 }  # fmt: skip
 
-POD = Tree(
+POD = FieldTree(
     fields={
-        "metadata": Tree(fields={"labels": LABELS, "annotations": LABELS}),
-        "spec": Tree(
+        "metadata": FieldTree(fields={"labels": LABELS, "annotations": LABELS}),
+        "spec": FieldTree(
             fields={
                 "nodeSelector": LABELS,
                 "tolerations": Items(
-                    item=Tree(fields={"key": T, "operator": T, "value": T, "effect": T, "tolerationSeconds": W})
+                    item=FieldTree(fields={"key": T, "operator": T, "value": T, "effect": T, "tolerationSeconds": W})
                 ),
                 "affinity": _AFFINITY,
                 "serviceAccountName": OBJ,
@@ -181,21 +183,21 @@ POD = Tree(
                 "runtimeClassName": OBJ,
                 "schedulerName": OBJ,
                 "dnsPolicy": T,
-                "securityContext": Tree(
+                "securityContext": FieldTree(
                     fields={**_SECURITY, "fsGroup": W, "fsGroupChangePolicy": T, "supplementalGroups": Items(item=W)}
                 ),
                 "resourceClaims": Items(
                     merge="name",
-                    item=Tree(
+                    item=FieldTree(
                         fields={"name": N, "resourceClaimName": OBJ, "resourceClaimTemplateName": OBJ},
                         required=("name",),
                     ),
                 ),
                 "volumes": Items(item=_VOLUME, merge="name"),
-                "containers": Items(item=Tree(fields=_CONTAINER, required=("name",)), merge="name", most=1),
+                "containers": Items(item=FieldTree(fields=_CONTAINER, required=("name",)), merge="name", most=1),
                 "initContainers": Items(
                     merge="name",
-                    item=Tree(
+                    item=FieldTree(
                         fields={
                             **_CONTAINER,
                             "image": T,

@@ -76,7 +76,7 @@ class Answers:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Trial:
+class CanaryTrial:
     """The canary trial of the target revision.
 
     Attributes:
@@ -159,7 +159,7 @@ class ServingDetail:
     ready: int = 0
     count: int = 0
     going: tuple[Going, ...] = ()
-    canary: Trial | None = None
+    canary: CanaryTrial | None = None
     replaced: int = 0
     displaced: int = 0
     spot_since: float | None = None

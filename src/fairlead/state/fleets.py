@@ -9,7 +9,7 @@ from fairlead.specs.training import Training
 from fairlead.state.snapshot import Intent, Node, Phase
 
 
-class Stage(StrEnum):
+class FleetStage(StrEnum):
     """A stage of a run on its way among clusters; at most one cluster, ``cluster``, has a copy of it."""
 
     QUEUED = "Queued"  # no cluster has it
@@ -46,7 +46,7 @@ class FleetRun:
     number: int
     spec: Training
     submitted_at: float
-    stage: Stage = Stage.QUEUED
+    stage: FleetStage = FleetStage.QUEUED
     since: float = 0.0
     reason: str = "waits for the fleet's controller"
     intent: Intent = Intent.RUN

@@ -9,7 +9,7 @@ from fairlead.frozen import dataclass
 from fairlead.specs.goal import Goal
 
 
-class Content(StrEnum):
+class ModelContent(StrEnum):
     """The kinds of content of a model."""
 
     CHECKPOINT = "checkpoint"
@@ -38,7 +38,7 @@ class ModelVersion:
     name: str
     version: int
     digest: str
-    content: Content
+    content: ModelContent
     size_bytes: int
     created_at: float
     stage: str | None = None

@@ -110,7 +110,7 @@ class Change:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Failure:
+class InternalFailure:
     """An unexpected error while one workload was observed or judged.
 
     Attributes:
@@ -159,7 +159,7 @@ class Plan:
     withdrawn: "tuple[NodeWithdrawal, ...]" = ()
     held: tuple[HeldRoom, ...] = ()
     contending: frozenset[str] = frozenset()
-    failures: tuple[Failure, ...] = ()
+    failures: tuple[InternalFailure, ...] = ()
 
 
 def child_uid(parent_uid: str, name: str) -> str:

@@ -2,7 +2,7 @@
 
 from fairlead.frozen import dataclass
 from fairlead.policy.data.caching import ReadDemand
-from fairlead.policy.gpu.stage_interleaving import Profile
+from fairlead.policy.gpu.stage_interleaving import StageProfile
 from fairlead.specs.training import Training
 
 
@@ -26,7 +26,7 @@ class Arrival:
     start_up_s: float | None = None
     checkpoint_s: float | None = None
     save_s: float | None = None
-    profile: Profile | None = None
+    profile: StageProfile | None = None
     reads: ReadDemand | None = None
 
     @property

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from fairlead.errors import InvalidSpec
 from fairlead.policy.data.caching import ReadDemand
-from fairlead.policy.gpu.stage_interleaving import Profile
+from fairlead.policy.gpu.stage_interleaving import StageProfile
 from fairlead.specs.formats.reading import parse
 from fairlead.specs.training import DECADE_S, Training
 from fairlead.traces.arrivals import Arrival
@@ -70,7 +70,7 @@ def arrival_of(
     return Arrival(at_s=at_s, duration_s=duration_s, spec=spec)
 
 
-def profile_of(measured_s: Sequence[float], where: str) -> Profile:
+def profile_of(measured_s: Sequence[float], where: str) -> StageProfile:
     """Split an iteration into its stages: the whole, loading, computing and communicating, in seconds.
 
     Raises:
@@ -81,7 +81,7 @@ def profile_of(measured_s: Sequence[float], where: str) -> Profile:
             (f"{where}: iteration_s, load_s, compute_s and communicate_s: give all four, iteration_s above 0, or none",)
         )
     iteration_s, load_s, compute_s, communicate_s = measured_s
-    return Profile(iteration_s=iteration_s, stages_s=(load_s, compute_s, communicate_s))
+    return StageProfile(iteration_s=iteration_s, stages_s=(load_s, compute_s, communicate_s))
 
 
 def reads_of(row: Row, where: str) -> ReadDemand:

@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable
 from urllib.parse import parse_qsl, urlsplit
 
-from fairlead.web.view import Answer, BadRequest, Missing, Question
+from fairlead.web.view import Answer, BadQuery, Missing, Question
 from fairlead.web.views.cluster import cluster
 from fairlead.web.views.cost import cost
 from fairlead.web.views.fleets import fleets
@@ -61,14 +61,14 @@ def split(address: str) -> tuple[str, dict[str, str]]:
         BadRequest: It is not an address of this page.
     """
     if len(address) > MOST_ADDRESS:
-        raise BadRequest(f"The address has {len(address)} characters; at most {MOST_ADDRESS} are read.")
+        raise BadQuery(f"The address has {len(address)} characters; at most {MOST_ADDRESS} are read.")
     try:
         parts = urlsplit(address)
         query = dict(parse_qsl(parts.query, max_num_fields=20))
     except ValueError:
-        raise BadRequest("The address cannot be read.") from None
+        raise BadQuery("The address cannot be read.") from None
     if parts.scheme or parts.netloc:
-        raise BadRequest("The address is one of another page.")
+        raise BadQuery("The address is one of another page.")
     return parts.path, query
 
 

@@ -1,12 +1,12 @@
 """Reads the bills for the page, the same as ``fairlead cost`` prints."""
 
-from fairlead.cluster.ledger_tables import Grouping, Payer
+from fairlead.cluster.ledger_tables import CostGrouping, Payer
 from fairlead.errors import NotFound
 from fairlead.ledger.bills import Statement
 from fairlead.web.view import Question
 
 
-def bill_of(question: Question, by: Grouping, since: float) -> Statement[Payer] | None:
+def bill_of(question: Question, by: CostGrouping, since: float) -> Statement[Payer] | None:
     """Return the bills up to now by payer; None if no price is set or no costs are recorded."""
     cluster = question.cluster
     if cluster.machine is not None and not cluster.machine.prices():

@@ -12,7 +12,7 @@ MOST_POINTS = 240
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Curve:
+class MetricCurve:
     """A drawn metric.
 
     Attributes:
@@ -33,11 +33,11 @@ class Curve:
     summary: str
 
 
-def curve(name: str, points: Sequence[Point]) -> Curve:
+def curve(name: str, points: Sequence[Point]) -> MetricCurve:
     """Draw points in order of arrival; over steps if every point has a step, else over time."""
     known = thinned([point for point in points if math.isfinite(point.value)], MOST_POINTS)
     if not known:
-        return Curve(name=name, path="", grid=(), first="", last="", newest="-", summary="no finite value")
+        return MetricCurve(name=name, path="", grid=(), first="", last="", newest="-", summary="no finite value")
     has_steps = all(point.step is not None for point in known)
     begin = known[0].at
     places = [float(point.step or 0) if has_steps else point.at - begin for point in known]
@@ -56,7 +56,7 @@ def curve(name: str, points: Sequence[Point]) -> Curve:
         path += "h1"
     levels = (low, (low + high) / 2, high)
     unit = "step" if has_steps else "s"
-    return Curve(
+    return MetricCurve(
         name=name,
         path=path,
         grid=tuple((_height(level, low, high), short(level)) for level in levels),

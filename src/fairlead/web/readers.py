@@ -11,7 +11,7 @@ from fairlead.cluster.listing import PagedClient
 from fairlead.errors import ClusterError, FairleadError, NotAllowed
 from fairlead.web.addresses import answer, split
 from fairlead.web.rendering import Rendered, refusal, render
-from fairlead.web.view import BadRequest, Missing, Paced, Question
+from fairlead.web.view import BadQuery, Missing, Paced, Question
 
 NUM_THREADS = 2
 WAIT_S = 1.0
@@ -39,7 +39,7 @@ class Readers:
             path, query = split(address)
             cluster, paced = self._cluster()
             return 200, render(answer(path, Question(cluster=cluster, query=query, now=now, paced=paced)), now)
-        except BadRequest as error:
+        except BadQuery as error:
             return 400, refusal("Not understood", str(error))
         except Missing as error:
             return 404, refusal("Not found", str(error))

@@ -1,7 +1,7 @@
 """Serves the page over HTTP: views, their updates by server-sent events, and an icon. Read-only.
 
-On this machine it serves only the user who started it. With an `Admission` it serves other readers too, once they have
-signed in.
+On this machine it serves only the user who started it. With an `Authenticator` it serves other readers too, once they
+have signed in.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ from fairlead.web.visitors import (
     COOKIE,
     MOST_TOKEN,
     MOST_VISITORS,
-    Admission,
+    Authenticator,
     Visitor,
     Visitors,
     identity_of,
@@ -55,7 +55,7 @@ class Page:
         admission: Authenticates readers, and opens the cluster with their rights; None without signing in.
     """
 
-    def __init__(self, open_cluster: Callable[[], PagedClient], admission: Admission | None = None) -> None:
+    def __init__(self, open_cluster: Callable[[], PagedClient], admission: Authenticator | None = None) -> None:
         self._open = open_cluster
         self._visitors = None if admission is None else Visitors(admission)
         self._alone: Visitor | None = None
@@ -283,7 +283,7 @@ def serve(
     open_cluster: Callable[[], PagedClient],
     listening: socket.socket,
     ready: Callable[[], None],
-    admission: Admission | None = None,
+    admission: Authenticator | None = None,
 ) -> None:
     """Serve the page until SIGINT or SIGTERM.
 

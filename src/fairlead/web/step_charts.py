@@ -20,7 +20,7 @@ class Levels:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepChart:
-    """A drawn chart, within the same bounds as a `Curve`.
+    """A drawn chart, within the same bounds as a `MetricCurve`.
 
     Attributes:
         paths: Names of the lines, numbers of their styles, and their ``d`` of an SVG path.

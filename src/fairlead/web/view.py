@@ -14,7 +14,7 @@ Value = TypeVar("Value")
 REST = 20.0
 
 
-class BadRequest(Exception):
+class BadQuery(Exception):
     """A query has a value that does not exist; the message lists those that do."""
 
 
@@ -64,7 +64,7 @@ class Question:
         """
         value = self.query.get(name) or default
         if value not in allowed:
-            raise BadRequest(f"There is no {name} {value!r}. Give one of: {', '.join(allowed)}.")
+            raise BadQuery(f"There is no {name} {value!r}. Give one of: {', '.join(allowed)}.")
         return value
 
 

@@ -48,7 +48,7 @@ class Identity:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Admission:
+class Authenticator:
     """Authentication of readers.
 
     Attributes:
@@ -119,7 +119,7 @@ class Visitor:
 class Visitors:
     """All visitors of a page with signing in."""
 
-    def __init__(self, admission: Admission) -> None:
+    def __init__(self, admission: Authenticator) -> None:
         self._admission = admission
         self._visitors: dict[str, Visitor] = {}
         self._lock = asyncio.Lock()

@@ -14,7 +14,7 @@ from fairlead.cluster.local.home import Home
 from fairlead.control.admission import Admission, admit
 from fairlead.control.opening import open_local
 from fairlead.control.pipelines.submission import pipeline_of
-from fairlead.control.pipelines.triggers import Applied, all_applied, check, keep, remove, state_of
+from fairlead.control.pipelines.triggers import AppliedPipeline, all_applied, check, keep, remove, state_of
 from fairlead.errors import Conflict, NotFound
 from fairlead.runtime import shell_limits
 from fairlead.specs.pipeline import Pipeline
@@ -105,11 +105,11 @@ def _apply(home: Home, files: tuple[str, ...]) -> list[dict[str, Any]]:
     return outcomes
 
 
-def _applied(admitted: Admission[Training | Pipeline]) -> Applied:
+def _applied(admitted: Admission[Training | Pipeline]) -> AppliedPipeline:
     pipeline = pipeline_of(admitted.spec)
     if pipeline is None:
         raise Conflict(f"{admitted.spec.name} is a run; `fairlead run` starts it. Only a Pipeline can be applied.")
-    return Applied(pipeline=pipeline, spec=admitted.spec, environ=shell_limits.environment(), at=time.time())
+    return AppliedPipeline(pipeline=pipeline, spec=admitted.spec, environ=shell_limits.environment(), at=time.time())
 
 
 def _only_run(spec: WorkloadSpec) -> Training | Pipeline:
@@ -119,7 +119,7 @@ def _only_run(spec: WorkloadSpec) -> Training | Pipeline:
     return spec
 
 
-def _run_if_changed(home: Home, admitted: Admission[Training | Pipeline], applied: Applied) -> dict[str, Any]:
+def _run_if_changed(home: Home, admitted: Admission[Training | Pipeline], applied: AppliedPipeline) -> dict[str, Any]:
     from fairlead.api import submit
 
     name = applied.pipeline.name
@@ -154,7 +154,7 @@ def _list(home: Home, *, json_: bool) -> None:
         message("Nothing is applied.")
 
 
-def _json(applied: Applied, state: dict[str, Any]) -> dict[str, Any]:
+def _json(applied: AppliedPipeline, state: dict[str, Any]) -> dict[str, Any]:
     return {
         "name": applied.pipeline.name,
         "team": applied.pipeline.team,
@@ -165,7 +165,7 @@ def _json(applied: Applied, state: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _describe(applied: Applied, state: dict[str, Any]) -> str:
+def _describe(applied: AppliedPipeline, state: dict[str, Any]) -> str:
     """Describe when it runs."""
     conditions, schedule = [], applied.pipeline.schedule
     moment = applied.next_at(state, time.time())

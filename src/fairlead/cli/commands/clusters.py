@@ -10,7 +10,7 @@ from fairlead.cli.show import as_json, json_option, message, table
 from fairlead.cli.target import LOCAL, Target, cluster_options
 
 if TYPE_CHECKING:
-    from fairlead.cluster.kubernetes.client.discovery import Operator, Overview
+    from fairlead.cluster.kubernetes.client.discovery import InstalledOperator, Overview
     from fairlead.state.snapshot import Node
 
 
@@ -51,7 +51,7 @@ def _row(overview: "Overview", chosen: str | None) -> tuple[str, ...]:
     )
 
 
-def describe_operator(operator: "Operator | None") -> str:
+def describe_operator(operator: "InstalledOperator | None") -> str:
     """Describe the state of the operator in a few words."""
     if operator is None:
         return "-"

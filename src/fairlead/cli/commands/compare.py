@@ -16,7 +16,7 @@ from fairlead.cli.svg_files import SvgFile
 from fairlead.cli.target import Target, cluster_options
 from fairlead.cluster.client import ClusterClient
 from fairlead.cluster.kept_code import KeptCode, package_differences
-from fairlead.cluster.selection import Selection
+from fairlead.cluster.selection import RunSelection
 from fairlead.control.pipelines.command import is_driver
 from fairlead.errors import NotFound
 from fairlead.frozen import dataclass
@@ -56,7 +56,7 @@ class _Compared:
 def compare(
     target: Target,
     names: tuple[str, ...],
-    selection: Selection,
+    selection: RunSelection,
     metrics: tuple[str, ...],
     plot: Path | None,
     json_: bool,
@@ -70,7 +70,7 @@ def compare(
     long as their pods; after that only the last values are shown.
     """
     cluster = target.open()
-    if bool(names) is (selection != Selection()):
+    if bool(names) is (selection != RunSelection()):
         raise click.UsageError("give NAMES, or choose runs by --label and --phase, and not both.")
     runs = [find_run(cluster, name) for name in names] or _selected(cluster, selection, is_all=json_ and plot is None)
     compared = [_look(cluster, run) for run in runs]
@@ -87,7 +87,7 @@ def compare(
     print(table(_rows(compared, shown, [f"labels.{name}" for name, value in selection.labels if value is None])))
 
 
-def _selected(cluster: ClusterClient, selection: Selection, *, is_all: bool) -> list[Workload]:
+def _selected(cluster: ClusterClient, selection: RunSelection, *, is_all: bool) -> list[Workload]:
     """Return the runs of a selection, oldest first; only the newest if there are too many for a table.
 
     Raises:

@@ -19,7 +19,7 @@ from fairlead.cli.svg_files import SvgFile
 from fairlead.cli.target import Target, cluster_options
 from fairlead.cluster.client import ClusterClient, PublishedCostDays
 from fairlead.cluster.cost_rows import cost_rows
-from fairlead.cluster.ledger_tables import Grouping, Payer
+from fairlead.cluster.ledger_tables import CostGrouping, Payer
 from fairlead.control.budget_balances import Balance, balances
 from fairlead.control.opening import open_local
 from fairlead.ledger.bills import Statement
@@ -42,7 +42,7 @@ MOST_BUDGETS = 10
 @click.group(invoke_without_command=True)
 @click.option(
     "--by",
-    type=click.Choice([choice.value for choice in Grouping]),
+    type=click.Choice([choice.value for choice in CostGrouping]),
     default="run",
     help="What a row stands for; run by default.",
 )
@@ -85,7 +85,7 @@ def cost(
     start = end - WINDOW_S if since is None else since
     if start > end:
         raise click.UsageError("--since is later than --until, or than now: nothing is in between.")
-    cluster, grouping = target.quietly(), Grouping(by)
+    cluster, grouping = target.quietly(), CostGrouping(by)
     cluster.nudge()
     whose = None
     if cluster.published_costs is not None:
@@ -269,7 +269,7 @@ def _table_rows(rows: list[dict[str, Any]], by: str, statement: Statement[Payer]
 
 
 def _print_focus(cluster: ClusterClient, start: float, end: float) -> None:
-    statement = cluster.costs(Grouping.RUN, since=start, until=end, daily=True)
+    statement = cluster.costs(CostGrouping.RUN, since=start, until=end, daily=True)
     holders = cluster.holders()
     writer = None
     for line in statement.lines:

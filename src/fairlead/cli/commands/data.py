@@ -144,12 +144,12 @@ def rm(version: str, json_: bool) -> None:
 
 def _open(url: str, include: str | None, credentials: str | None, profile: str | None) -> "Data":
     from fairlead.cluster.local.home import Home
-    from fairlead.runtime.data.reader import Data, Source
+    from fairlead.runtime.data.reader import Data, DataSet
 
     if credentials is not None and profile is not None:
         raise InvalidArgument("Keys are either in a secret or in a profile; leave --credentials or --profile out.")
     secret = None if credentials is None else _secret(credentials)
-    source = Source(
+    source = DataSet(
         url=url, mode="cache", include=include, credentials=secret, profile=profile, directory=Home.open().data
     )
     return Data(source)

@@ -168,9 +168,9 @@ def _tell_unled(journal: "FleetJournal") -> None:
 
 def _row(run: "FleetRun", fleet_: "Fleet") -> tuple[str, ...]:
     from fairlead.policy.fleet.placement import dollars_so_far
-    from fairlead.state.fleets import Stage
+    from fairlead.state.fleets import FleetStage
 
-    is_there = run.stage is Stage.PLACED or run.stage is Stage.ENDED
+    is_there = run.stage is FleetStage.PLACED or run.stage is FleetStage.ENDED
     step = "-" if run.step is None else f"{run.step}" + (f"/{run.total_steps}" if run.total_steps else "")
     rent = dollars_so_far(run, fleet_, time.time())
     return (

@@ -305,10 +305,10 @@ def done_json(done: "Done") -> dict[str, Any]:
 def _summary(
     done: list["Done"], context: str, replicas: int = 0, *, dry: bool, ready: bool = False, on_karmada: bool = False
 ) -> str:
-    from fairlead.cluster.kubernetes.api.applying import Outcome
+    from fairlead.cluster.kubernetes.api.applying import ApplyOutcome
 
-    counts = {outcome: sum(change.outcome is outcome for change in done) for outcome in Outcome}
-    new, changed = counts[Outcome.CREATED], counts[Outcome.CHANGED]
+    counts = {outcome: sum(change.outcome is outcome for change in done) for outcome in ApplyOutcome}
+    new, changed = counts[ApplyOutcome.CREATED], counts[ApplyOutcome.CHANGED]
     if dry:
         return f"{new} objects would be created and {changed} changed in context {context}; nothing was."
     if new == changed == 0:

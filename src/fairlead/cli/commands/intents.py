@@ -11,7 +11,7 @@ from fairlead.cli.show import as_json, message, run_json
 from fairlead.cli.target import Target, cluster_options
 from fairlead.cli.troubles import Reaction, Troubles
 from fairlead.cluster.client import ClusterClient
-from fairlead.cluster.selection import UNFINISHED, Selection
+from fairlead.cluster.selection import UNFINISHED, RunSelection
 from fairlead.errors import NotFound
 from fairlead.policy.kinds.lifecycle import check_intent
 from fairlead.state.snapshot import AnyWorkload, Intent, Phase
@@ -33,7 +33,7 @@ json_option = click.option("--json", "json_", is_flag=True, help="Print the runs
 def stop(
     target: Target,
     names: tuple[str, ...],
-    selection: Selection,
+    selection: RunSelection,
     everything: bool,
     yes: bool,
     no_wait: bool,
@@ -58,7 +58,7 @@ def stop(
 def suspend(
     target: Target,
     names: tuple[str, ...],
-    selection: Selection,
+    selection: RunSelection,
     everything: bool,
     yes: bool,
     no_wait: bool,
@@ -81,7 +81,7 @@ def suspend(
 def delete(
     target: Target,
     names: tuple[str, ...],
-    selection: Selection,
+    selection: RunSelection,
     everything: bool,
     yes: bool,
     no_wait: bool,

@@ -25,10 +25,10 @@ from fairlead.cli.overrides import Overrides, override_options
 from fairlead.cli.show import as_json, json_option, message, table
 from fairlead.cli.specfiles import files_type
 from fairlead.cli.target import Target, cluster_options
-from fairlead.cluster.client import ClusterClient, Probing
+from fairlead.cluster.client import CheckPrograms, ClusterClient
 from fairlead.control.admission import IGNORABLE, Admission, admit, free_name
 from fairlead.control.pipelines.command import UNSEEN, is_pipeline
-from fairlead.control.revisions import Revision, plan_revision
+from fairlead.control.revisions import PlannedRevision, plan_revision
 from fairlead.errors import CannotFit, NameTaken, NotAllowed
 from fairlead.policy.gpu.cuda_support import GpuSupport, Support, describe_support
 from fairlead.policy.kinds.right_sizing import is_unsized, requests_of
@@ -127,7 +127,7 @@ def plan(
     if diff and json_:
         raise click.UsageError("--json tells all, --diff what differs: give one of them.")
     probing = _probing(may_exec)
-    if verify and probing is Probing.NONE:
+    if verify and probing is CheckPrograms.NONE:
         raise click.UsageError(
             "--verify runs the program, as --no-exec or CI=true forbids: leave it out, or add --exec."
         )
@@ -255,10 +255,10 @@ def _network(cluster: ClusterClient, spec: Training) -> str | None:
         return None
 
 
-def _gpu_support(cluster: ClusterClient, spec: WorkloadSpec, probing: Probing) -> GpuSupport | None:
+def _gpu_support(cluster: ClusterClient, spec: WorkloadSpec, probing: CheckPrograms) -> GpuSupport | None:
     """Return how environments stand to this machine's GPUs, of several the worst; None if there is nothing to say."""
     runs = [run for run in runs_of(spec) if run.environment is not None]
-    if cluster.has_containers or not runs or probing is Probing.NONE:
+    if cluster.has_containers or not runs or probing is CheckPrograms.NONE:
         return None
     from fairlead.cluster.local.home import Home
     from fairlead.cluster.local.packages.submission_support import foresee  # here, since few runs have an environment
@@ -269,14 +269,14 @@ def _gpu_support(cluster: ClusterClient, spec: WorkloadSpec, probing: Probing) -
     return min(answers, key=lambda answer: order.index(answer.support), default=None)
 
 
-def _probing(may_exec: bool | None) -> Probing:
+def _probing(may_exec: bool | None) -> CheckPrograms:
     """Return the programs that may be started: by default none in CI, where the author of a spec may be anybody."""
     if may_exec is None:
         may_exec = os.environ.get("CI", "").lower() not in ("true", "1")
-    return Probing.INSTALLED if may_exec else Probing.NONE
+    return CheckPrograms.INSTALLED if may_exec else CheckPrograms.NONE
 
 
-def _describe_revision(revision: Revision) -> list[str]:
+def _describe_revision(revision: PlannedRevision) -> list[str]:
     """Tell what `run` would make of a workload that stays, in sentences and a table of what differs."""
     name, outlook = revision.run.spec.name, revision.outlook
     rows = table(
@@ -292,7 +292,7 @@ def _describe_revision(revision: Revision) -> list[str]:
     return [f"{name}: {describe_revision(outlook)}", rows, *(f"{name}: {sentence}" for sentence in outlook.rollout)]
 
 
-def _revision_json(revision: Revision) -> dict[str, object]:
+def _revision_json(revision: PlannedRevision) -> dict[str, object]:
     return {
         **({} if revision.outlook is None else asdict(revision.outlook)),
         "differences": [asdict(difference) for difference in revision.differences],
@@ -372,7 +372,7 @@ def _steps(spec: WorkloadSpec) -> "tuple[Preview, ...]":
     return steps_of(spec)
 
 
-def _under_way(cluster: ClusterClient, admitted: Admission[WorkloadSpec], now: float) -> Revision | None:
+def _under_way(cluster: ClusterClient, admitted: Admission[WorkloadSpec], now: float) -> PlannedRevision | None:
     """Tell what becomes of the unfinished run of the name: nothing, or a change of one that stays; None without one.
 
     Raises:
@@ -387,7 +387,7 @@ def _under_way(cluster: ClusterClient, admitted: Admission[WorkloadSpec], now: f
     if revision is not None:
         return revision
     if run.spec == spec:
-        return Revision(run=run)
+        return PlannedRevision(run=run)
     raise NameTaken(
         f"{spec.name} is {run.status.phase.value}, a {type(run.spec).__name__} with other keys. Stop it first with "
         f"`fairlead stop {spec.name}`, or give the file another `name`."

@@ -13,7 +13,7 @@ from fairlead.cli.show import as_json, describe_time, json_option, message, tabl
 from fairlead.cluster.ledger_tables import Price
 from fairlead.cluster.local.cluster import LocalCluster
 from fairlead.control.opening import open_local
-from fairlead.ledger.catalogue import Instance, bundled, read_catalogue, source_of
+from fairlead.ledger.catalogue import CatalogueEntry, bundled, read_catalogue, source_of
 from fairlead.ledger.prices import discounted
 from fairlead.text.money import MICROUSD
 from fairlead.text.quantities import describe_dollars, plural
@@ -176,7 +176,7 @@ def _json(price: Price) -> dict[str, Any]:
     return {"pool": price.node, "from": price.from_ms / 1000, "microusd_per_hour": price.rate, "source": price.source}
 
 
-def _instance_json(instance: Instance) -> dict[str, Any]:
+def _instance_json(instance: CatalogueEntry) -> dict[str, Any]:
     return {
         "type": instance.type,
         "region": instance.region,
@@ -188,7 +188,7 @@ def _instance_json(instance: Instance) -> dict[str, Any]:
     }
 
 
-def _instance_row(instance: Instance) -> tuple[str, ...]:
+def _instance_row(instance: CatalogueEntry) -> tuple[str, ...]:
     gpus = f"{instance.num_gpus} x {instance.gpu}" if instance.gpu else "-"
     return (
         instance.type,

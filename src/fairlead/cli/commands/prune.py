@@ -11,7 +11,7 @@ from fairlead.cli.selecting import confirm, selection_options
 from fairlead.cli.show import as_json, describe_time, json_option, message, table
 from fairlead.cli.target import Target, cluster_options
 from fairlead.cluster.client import ClusterClient
-from fairlead.cluster.selection import FINISHED, Selection
+from fairlead.cluster.selection import FINISHED, RunSelection
 from fairlead.policy.kinds.retention import KEEP_ALL, Retention, expired
 from fairlead.state.snapshot import AnyWorkload
 from fairlead.text.quantities import describe_memory, plural
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 def prune(
     target: Target,
     keeps: Retention,
-    selection: Selection,
+    selection: RunSelection,
     artefacts: bool,
     environments: bool,
     costs: float | None,
@@ -72,7 +72,7 @@ def prune(
     if keeps == KEEP_ALL and not artefacts and not environments:
         raise click.UsageError("say what is to be kept: --keep 30d, --last 20, or both; --keep 0s keeps nothing.")
     # All finished runs count towards the newest, also unselected ones.
-    known = (*cluster.select(Selection(phases=FINISHED)), *cluster.unfinished())
+    known = (*cluster.select(RunSelection(phases=FINISHED)), *cluster.unfinished())
     runs = [run for run in expired(known, keeps, time.time()) if selection.matches(run)]
     if not dry_run:
         cluster.sweep()

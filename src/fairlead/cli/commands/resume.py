@@ -12,7 +12,7 @@ from fairlead.cli.show import as_json, message, run_json
 from fairlead.cli.specfiles import directory_of, is_spec_file, refuse_twice, workloads
 from fairlead.cli.target import Target, cluster_options
 from fairlead.cluster.client import ClusterClient
-from fairlead.cluster.selection import UNFINISHED, Selection
+from fairlead.cluster.selection import UNFINISHED, RunSelection
 from fairlead.control.admission import IGNORABLE
 from fairlead.control.pipelines.command import is_driver, is_pipeline
 from fairlead.errors import Conflict
@@ -43,7 +43,7 @@ RESUMABLE = frozenset({Phase.FAILED, Phase.STOPPED, *UNFINISHED})
 def resume(
     target: Target,
     names: tuple[str, ...],
-    selection: Selection,
+    selection: RunSelection,
     everything: bool,
     yes: bool,
     settings: tuple[str, ...],
@@ -76,7 +76,7 @@ def resume(
     if ignore and not specs:
         raise click.UsageError("--ignore is about the fields of a FILE.")
     cluster = target.open(is_to_submit=not dry_run)
-    by_selection = everything or selection != Selection()
+    by_selection = everything or selection != RunSelection()
     names = names or (() if by_selection else tuple(specs))
     can = _can_be_resumed if selection.phases else _waits_for_resume
     yes = yes or dry_run

@@ -28,7 +28,7 @@ from fairlead.cluster.client import ClusterClient
 from fairlead.cluster.listing import Listing, PagedClient
 from fairlead.cluster.output import describe_dropped
 from fairlead.cluster.port import EventRecord
-from fairlead.cluster.selection import FINISHED, Selection
+from fairlead.cluster.selection import FINISHED, RunSelection
 from fairlead.control.pipelines.command import is_pipeline
 from fairlead.policy.kinds.progress import describe_progress, progress_of, warning_of
 from fairlead.specs.training import Training
@@ -71,7 +71,7 @@ NEWEST_EVENTS = 5
 def status(
     target: Target,
     name: str | None,
-    selection: Selection,
+    selection: RunSelection,
     everything: bool,
     limit: int | None,
     watches: bool,
@@ -84,7 +84,7 @@ def status(
     With --watch the listing is updated in place on a terminal; elsewhere each change is printed as a line, with --json
     as an object.
     """
-    if name is not None and (everything or limit is not None or selection != Selection()):
+    if name is not None and (everything or limit is not None or selection != RunSelection()):
         raise click.UsageError(
             "NAME is one run, and --all, --limit, --phase and --label are for listings: give one of them."
         )
@@ -112,14 +112,14 @@ def status(
         print(table(run_rows(runs[:most])))
         if is_cut or len(runs) > most:
             message("There are more: --all lists them, --limit, --phase and --label choose.")
-    elif selection != Selection():
+    elif selection != RunSelection():
         message(f"No run with {selection}.")
     else:
         print("No runs yet. `fairlead run FILE` or `fairlead run -- python train.py` starts one.")
 
 
 def _listed(
-    cluster: ClusterClient, selection: Selection, *, everything: bool, limit: int | None
+    cluster: ClusterClient, selection: RunSelection, *, everything: bool, limit: int | None
 ) -> tuple[list[AnyWorkload], bool]:
     """Return matching runs, unfinished ones oldest first, then others newest first; and whether some were cut off.
 
@@ -127,7 +127,7 @@ def _listed(
     """
     going = [run for run in cluster.unfinished() if selection.matches(run)]
     over = (selection.phases or FINISHED) & FINISHED
-    top_only = not everything and selection == Selection()
+    top_only = not everything and selection == RunSelection()
     if top_only:
         uids = {run.uid for run in going}
         going = [run for run in going if run.parent not in uids]
@@ -136,7 +136,7 @@ def _listed(
     if top_only and most is not None:
         past = cast(PagedClient, cluster).page(Listing(is_over=True, top_only=True, limit=most + 1))
     elif over:
-        wanted = Selection(phases=over, labels=selection.labels)
+        wanted = RunSelection(phases=over, labels=selection.labels)
         past = cluster.select(wanted, limit=None if most is None else most + 1)
     runs = [*going, *past[:most]][:limit]
     return runs, len(runs) < len(going) + len(past)

@@ -11,7 +11,7 @@ from fairlead.cli.target import Target, cluster_options
 from fairlead.errors import Conflict
 
 if TYPE_CHECKING:
-    from fairlead.web.visitors import Admission
+    from fairlead.web.visitors import Authenticator
 
 PORT = 7700
 NEEDED = ("aiohttp", "jinja2")
@@ -68,13 +68,13 @@ def ui(target: Target, port: int | None, sign_in: bool, listen: str | None, json
     serve(target.paged, listening, tell, admission)
 
 
-def _admission(target: Target) -> "Admission":
+def _admission(target: Target) -> "Authenticator":
     from fairlead.control.opening import TokenAccess
-    from fairlead.web.visitors import Admission
+    from fairlead.web.visitors import Authenticator
 
     access = TokenAccess(context=target.context)
     default = target.namespace or ""
-    return Admission(
+    return Authenticator(
         name=lambda identity: access.name(identity.token),
         open_as=lambda identity: access.open(identity.token, identity.namespace or default),
     )

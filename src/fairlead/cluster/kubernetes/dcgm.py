@@ -29,7 +29,7 @@ POWER_W, TEMPERATURE_C = "DCGM_FI_DEV_POWER_USAGE", "DCGM_FI_DEV_GPU_TEMP"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sample:
+class MetricSample:
     """One line of an exposition."""
 
     name: str
@@ -37,7 +37,7 @@ class Sample:
     value: float
 
 
-def samples(exposition: str) -> Iterator[Sample]:
+def samples(exposition: str) -> Iterator[MetricSample]:
     """Yield the lines of Prometheus' text format that have labels and a finite value; other lines are skipped."""
     for line in exposition.splitlines():
         match = _SAMPLE.match(line)
@@ -49,10 +49,10 @@ def samples(exposition: str) -> Iterator[Sample]:
             continue
         if not math.isfinite(value):
             continue  # Prometheus' mark of a value that is not known
-        yield Sample(name=match[1], labels=dict(_LABEL.findall(match[2])), value=value)
+        yield MetricSample(name=match[1], labels=dict(_LABEL.findall(match[2])), value=value)
 
 
-def devices_of(readings: Iterable[Sample]) -> dict[str, GpuUsage]:
+def devices_of(readings: Iterable[MetricSample]) -> dict[str, GpuUsage]:
     """Return devices and parts of devices by UUID; a part's key ends with its instance number."""
     values: dict[tuple[str, str], dict[str, float]] = {}
     for sample in readings:

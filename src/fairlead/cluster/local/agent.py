@@ -37,7 +37,7 @@ from fairlead.cluster.local.pod_spec import PodEnvironment, render
 from fairlead.cluster.local.ports import port_for
 from fairlead.cluster.local.probes import Probes
 from fairlead.cluster.local.secret_store import secret_problem
-from fairlead.cluster.local.store import Observation, Store
+from fairlead.cluster.local.store import LocalStore, PodObservation
 from fairlead.cluster.local.tables import PodRow, UnreadableWorkload
 from fairlead.errors import ClusterError, NotFound
 from fairlead.policy.health.gang_times import GangTimes
@@ -82,7 +82,7 @@ class Agent:
         unreadable: Why runs could not be observed at the last look, by uid.
     """
 
-    def __init__(self, home: Home, store: Store, node: Node) -> None:
+    def __init__(self, home: Home, store: LocalStore, node: Node) -> None:
         self.isolation = Isolation()
         self.unreadable: dict[str, str] = {}
         self._home = home
@@ -185,7 +185,7 @@ class Agent:
                 shutil.rmtree(directory, ignore_errors=True)
         self._code.prune()
 
-    def _look(self, row: PodRow) -> Observation | None:
+    def _look(self, row: PodRow) -> PodObservation | None:
         pod = row.pod
         path = self._home.pod(pod.workload_uid, pod.uid)
         ended = read_json(path / "exit.json")
@@ -228,7 +228,7 @@ class Agent:
             return pod
         return replace(pod, ready=answer.ready and pod.terminating_since is None, message=answer.problem)
 
-    def _seen(self, row: PodRow, pod: Pod, path: Path) -> Observation | None:
+    def _seen(self, row: PodRow, pod: Pod, path: Path) -> PodObservation | None:
         """Return the observation to record; None when nothing has changed."""
         progress, active_at = read_progress(path)
         if active_at is not None and active_at - (pod.active_at or 0.0) >= ACTIVE_STEP_S:
@@ -242,7 +242,7 @@ class Agent:
         if pod == row.pod and progress is None and not events.events and not series.points:
             return None
         seen = replace(row, pod=pod, event_offsets=series.offsets)
-        return Observation(row=seen, progress=progress, events=events.events, points=series.points)
+        return PodObservation(row=seen, progress=progress, events=events.events, points=series.points)
 
     def _slow_rank(self, first: Pod, path: Path) -> SlowRankReport | None:
         """Return the rank of a gang that is slow by the newest reports; None without one."""
@@ -364,7 +364,7 @@ class Agent:
                 return
             write_json(path / "claimed.json", {"pid": os.getpid(), "at": now})
         pod = replace(row.pod, phase=PodPhase.FAILED, message=why)
-        self._store.observe(Observation(row=replace(row, pod=pod)), now)
+        self._store.observe(PodObservation(row=replace(row, pod=pod)), now)
         self._tidy(pod)
 
     def _tidy(self, pod: Pod) -> None:

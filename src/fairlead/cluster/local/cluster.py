@@ -12,19 +12,19 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from fairlead.cluster.client import OwnCheckpoints, Prepared, Probing
+from fairlead.cluster.client import CheckPrograms, OwnCheckpoints, Prepared
 from fairlead.cluster.local.disk_errors import explained
 from fairlead.cluster.local.home import LEFTOVERS, Home
 from fairlead.cluster.local.last_good import InForce, in_force, is_news
 from fairlead.cluster.local.logs import dropped_output, read_logs
 from fairlead.cluster.local.policy_file import read_rules
 from fairlead.cluster.local.room import release_reserve, trouble
-from fairlead.cluster.local.store import Store
+from fairlead.cluster.local.store import LocalStore
 from fairlead.cluster.local.team_file import read_teams
 from fairlead.cluster.names import unknown
 from fairlead.cluster.output import EVERYTHING, Dropped, LogQuery, Watermark
 from fairlead.cluster.port import MOST_COMPLETED, EventRecord, LogLine, Spec
-from fairlead.cluster.selection import Selection
+from fairlead.cluster.selection import RunSelection
 from fairlead.errors import ClusterError, Conflict, InvalidSpec, NoRoom, NotAllowed, NotFound
 from fairlead.runtime import shell_limits
 from fairlead.runtime.podfiles import is_locked, read_json, write_json
@@ -47,7 +47,7 @@ from fairlead.state.snapshot import (
 
 if TYPE_CHECKING:
     from fairlead.cluster.kept_code import KeptCode
-    from fairlead.cluster.ledger_tables import Grouping, Payer, Price
+    from fairlead.cluster.ledger_tables import CostGrouping, Payer, Price
     from fairlead.cluster.listing import Listing
     from fairlead.cluster.local.code.keeping import CodeStore
     from fairlead.cluster.local.packages.builds import EnvironmentBuilds
@@ -94,12 +94,12 @@ class LocalCluster:
         self.home = home
         self._is_loops = is_loops
         try:
-            self.store = Store(home)
+            self.store = LocalStore(home)
         except NoRoom:
             # Reading and deleting need a little space, too.
             if not release_reserve(home):
                 raise
-            self.store = Store(home)
+            self.store = LocalStore(home)
         self._trouble: ClusterError | None = None
         self._tried_at: float | None = None
         self._prometheus: PrometheusReader | None = None
@@ -449,7 +449,9 @@ class LocalCluster:
         """Return the spec unchanged: any team may be named here."""
         return spec
 
-    def prepare(self, spec: Training, directory: Path | None, *, probing: Probing = Probing.ANY) -> Prepared:
+    def prepare(
+        self, spec: Training, directory: Path | None, *, probing: CheckPrograms = CheckPrograms.ANY
+    ) -> Prepared:
         """Return the spec with an absolute working directory, which is used in place.
 
         Raises:
@@ -482,7 +484,7 @@ class LocalCluster:
             from fairlead.cluster.local.packages.requests import read_request, with_file  # here as few runs have one
 
             spec = with_file(spec, workdir)
-            if probing is Probing.ANY and spec.environment is not None:
+            if probing is CheckPrograms.ANY and spec.environment is not None:
                 digest = read_request(replace(spec, workdir=str(workdir)), self.home, os.environ)["digest"]
                 spec = replace(spec, environment=replace(spec.environment, digest=digest))
         if (problem := command_problem(spec, workdir, os.environ, probing)) is not None:
@@ -805,7 +807,7 @@ class LocalCluster:
         active = self.store.active()[0]
         return tuple(run for run in active if team in (None, run.spec.team) and not run.status.phase.is_final)
 
-    def select(self, selection: Selection, *, limit: int | None = None) -> tuple[Workload[Any], ...]:
+    def select(self, selection: RunSelection, *, limit: int | None = None) -> tuple[Workload[Any], ...]:
         return self.store.select(selection, limit)
 
     def page(self, listing: "Listing") -> tuple[Workload[Any], ...]:
@@ -876,7 +878,7 @@ class LocalCluster:
     def account(self) -> str:
         return self.node().name
 
-    def costs(self, by: "Grouping", *, since: float, until: float, daily: bool = False) -> "Statement[Payer]":
+    def costs(self, by: "CostGrouping", *, since: float, until: float, daily: bool = False) -> "Statement[Payer]":
         """Return the bill of this machine within a window, divided among payers; for each day if ``daily``.
 
         Nothing is billed before the first run: a price from the past tells nothing about who used the machine by then.

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from fairlead.specs.goal import Goal
-from fairlead.state.models import Content, ModelVersion
+from fairlead.state.models import ModelContent, ModelVersion
 
 # The highest number of each model of which a version was removed.
 _NUMBERS = "CREATE TABLE IF NOT EXISTS model_numbers (name TEXT PRIMARY KEY, version INTEGER NOT NULL)"
@@ -73,7 +73,7 @@ def _version(row: Sequence[Any]) -> ModelVersion:
         name=name,
         version=version,
         digest=digest,
-        content=Content(content),
+        content=ModelContent(content),
         size_bytes=size_bytes,
         created_at=created_at,
         stage=stage,

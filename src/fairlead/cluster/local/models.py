@@ -16,7 +16,7 @@ from fairlead.runtime.checkpoint.store import step_name
 from fairlead.runtime.places import is_url
 from fairlead.specs.goal import Goal
 from fairlead.specs.model_reference import FORMS, RUN_SCHEME, ModelReference, read_reference
-from fairlead.state.models import Content, ModelVersion
+from fairlead.state.models import ModelContent, ModelVersion
 from fairlead.state.snapshot import Workload
 
 
@@ -45,7 +45,7 @@ class ResolvedModel:
 
     said: str
     path: Path
-    content: Content
+    content: ModelContent
     place: Path | None = None
     version: ModelVersion | None = None
     run: Workload | None = None
@@ -97,7 +97,7 @@ def _of_version(cluster: Machine, version: ModelVersion) -> ResolvedModel:
     artefact = cluster.home.artefact(version.digest)
     if not os.path.lexists(artefact):
         raise Conflict(f"The content of {version} is gone: {artefact} is not there. Push it again.")
-    place = artefact if version.content is Content.CHECKPOINT else None
+    place = artefact if version.content is ModelContent.CHECKPOINT else None
     steps = Directory(artefact).steps() if place is not None else []
     if place is not None and not steps:
         raise Conflict(f"The content of {version} is damaged: {artefact} has no checkpoint any more. Push it again.")
@@ -135,7 +135,7 @@ def resolve_run(cluster: Machine, reference: ModelReference, workload: Workload[
     return ResolvedModel(
         said=f"the checkpoint of {run.spec.name} at step {step}",
         path=root / step_name(step),
-        content=Content.CHECKPOINT,
+        content=ModelContent.CHECKPOINT,
         place=root if step == chosen.newest else _only(cluster, run.uid, root, step),
         run=run,
         step=step,

@@ -14,7 +14,7 @@ from typing import Any
 
 import fairlead.runtime
 from fairlead.cluster import contract
-from fairlead.cluster.local.code.keeping import IN_WORKDIR, Place
+from fairlead.cluster.local.code.keeping import IN_WORKDIR, AttemptDirectory
 from fairlead.cluster.local.home import Home
 from fairlead.cluster.origins import is_run_name
 from fairlead.frozen import dataclass
@@ -56,7 +56,7 @@ class PodEnvironment:
     library: Path
     cgroup: Path | None
     has_gpus: bool
-    place: Place = IN_WORKDIR
+    place: AttemptDirectory = IN_WORKDIR
     packages: Path | None = None
 
 

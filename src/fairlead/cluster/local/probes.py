@@ -18,7 +18,7 @@ MOST_AT_ONCE = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class ProbeResult:
     """A server's last answer; ``problem`` is a sentence on why it is not ready."""
 
     ready: bool
@@ -34,7 +34,7 @@ class _Target:
     due: float = 0.0
     asking: bool = False
     silent: int = 0
-    answer: Answer | None = None
+    answer: ProbeResult | None = None
 
 
 class Probes:
@@ -68,7 +68,7 @@ class Probes:
             with self._lock:
                 self._targets = {uid: target for uid, target in self._targets.items() if uid in uids}
 
-    def answer(self, uid: str) -> Answer | None:
+    def answer(self, uid: str) -> ProbeResult | None:
         """Return a pod's last answer; None before the first one, and for a pod without a probe."""
         target = self._targets.get(uid)
         return None if target is None else target.answer
@@ -105,7 +105,7 @@ class Probes:
             target.answer = answer
         elif before is None or not before.ready or target.silent >= PATIENCE:
             problem = f"GET {target.path} on port {target.port} gets no answer within {TIMEOUT_S:g} s"
-            target.answer = Answer(ready=False, problem=problem)
+            target.answer = ProbeResult(ready=False, problem=problem)
         ready = target.answer is not None and target.answer.ready
         target.due = time.monotonic() + (SERVING_S if ready else STARTING_S)
         target.asking = False
@@ -118,7 +118,7 @@ class Probes:
             wake.sendto(b"", str(self._home.socket))
 
 
-def _asked(port: int, path: str) -> Answer | None:
+def _asked(port: int, path: str) -> ProbeResult | None:
     """Probe a server; None when it does not answer in time."""
     import http.client  # here and not above: a twentieth of what a supervisor imports before the first run starts
 
@@ -130,9 +130,9 @@ def _asked(port: int, path: str) -> Answer | None:
     except TimeoutError:
         return None
     except ConnectionRefusedError:
-        return Answer(ready=False, problem=f"{where}: nothing listens there yet")
+        return ProbeResult(ready=False, problem=f"{where}: nothing listens there yet")
     except (OSError, http.client.HTTPException) as error:
-        return Answer(ready=False, problem=f"{where}: {type(error).__name__}")
+        return ProbeResult(ready=False, problem=f"{where}: {type(error).__name__}")
     finally:
         connection.close()
-    return Answer(ready=True) if status < 400 else Answer(ready=False, problem=f"{where} answers {status}")
+    return ProbeResult(ready=True) if status < 400 else ProbeResult(ready=False, problem=f"{where} answers {status}")

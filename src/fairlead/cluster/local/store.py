@@ -45,7 +45,7 @@ from fairlead.cluster.local.tables import (
 from fairlead.cluster.model_versions import is_same, updated
 from fairlead.cluster.port import EventRecord, Spec
 from fairlead.cluster.records import dump, load, load_all
-from fairlead.cluster.selection import Selection
+from fairlead.cluster.selection import RunSelection
 from fairlead.errors import ClusterError, Conflict, NameTaken, NoRoom, NotAllowed, NotFound
 from fairlead.frozen import dataclass
 from fairlead.runtime.podfiles import is_locked, read_json
@@ -79,11 +79,11 @@ MOST_POINTS = 20_000
 
 
 if TYPE_CHECKING:
-    from fairlead.cluster.ledger_tables import Grouping, LedgerTables, Payer, Price
+    from fairlead.cluster.ledger_tables import CostGrouping, LedgerTables, Payer, Price
     from fairlead.cluster.listing import Listing
     from fairlead.cluster.local.model_tables import ModelTables
     from fairlead.ledger.bills import Statement
-    from fairlead.ledger.usage import Holder, Interval
+    from fairlead.ledger.usage import Holder, UsageInterval
     from fairlead.policy.queue.budgets import Account
     from fairlead.state.models import ModelVersion
     from fairlead.state.node_health import Histories
@@ -95,7 +95,7 @@ if TYPE_CHECKING:
 
 def _held(
     pod: Pod, spec: str, progress: str | None, end_ms: int, share: int, idle_ms: Mapping[int, int], shares: str | None
-) -> list[Interval]:
+) -> list[UsageInterval]:
     """Divide what a pod held up to an end by use and, where it shared GPUs with others, by its share of them."""
     # Imported here because listing runs does not need the ledger.
     from fairlead.cluster.ledger_tables import holder_of, intervals_of
@@ -130,12 +130,12 @@ Result = TypeVar("Result")
 
 
 def _in_the_room_there_is(
-    write: Callable[Concatenate[Store, Arguments], Result],
-) -> Callable[Concatenate[Store, Arguments], Result]:
+    write: Callable[Concatenate[LocalStore, Arguments], Result],
+) -> Callable[Concatenate[LocalStore, Arguments], Result]:
     """Retry a transaction that fails for lack of space once, within the existing write-ahead log."""
 
     @wraps(write)
-    def tried(store: Store, /, *args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
+    def tried(store: LocalStore, /, *args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
         try:
             return write(store, *args, **kwargs)
         except NoRoom:
@@ -146,7 +146,7 @@ def _in_the_room_there_is(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Observation:
+class PodObservation:
     """An agent's observation of one pod, to be recorded in one transaction."""
 
     row: PodRow
@@ -173,7 +173,7 @@ class Measured:
     points: tuple[tuple[str, Point], ...] = ()
 
 
-class Store:
+class LocalStore:
     """The database. An instance belongs to one thread."""
 
     def __init__(self, home: Home) -> None:
@@ -476,7 +476,7 @@ class Store:
         )
 
     @_in_the_room_there_is
-    def observe(self, observation: Observation, now: float) -> None:
+    def observe(self, observation: PodObservation, now: float) -> None:
         """Record an observation of a pod. Final phases stay final."""
         row, pod = observation.row, observation.row.pod
         with self._transaction():
@@ -811,7 +811,7 @@ class Store:
             ).fetchall()
         return tuple(readable(rows))
 
-    def select(self, selection: Selection, limit: int | None = None) -> tuple[Workload[Any], ...]:
+    def select(self, selection: RunSelection, limit: int | None = None) -> tuple[Workload[Any], ...]:
         """Return the matching workloads, newest first."""
         conditions, values = ["1"], list[object]()
         if selection.phases:
@@ -945,7 +945,9 @@ class Store:
                 return None  # avoids loading the ledger on a machine without prices
             return self._ledger.rate_at(node, round(at * 1000))
 
-    def cost(self, by: Grouping, *, since: float, until: float, now: float, daily: bool = False) -> Statement[Payer]:
+    def cost(
+        self, by: CostGrouping, *, since: float, until: float, now: float, daily: bool = False
+    ) -> Statement[Payer]:
         """Return the bills of all nodes within a window, divided among payers; separately for each day if ``daily``."""
         from fairlead.ledger.bills import statement  # imported here because listing runs does not need the ledger
 
@@ -973,9 +975,9 @@ class Store:
     def spent_this_month(self, now: float) -> Spending:
         """Return spending since the beginning of the calendar month, UTC, by team and by project."""
         # Imported here because listing runs does not need the ledger.
-        from fairlead.cluster.ledger_tables import Grouping, month_of, spending_of
+        from fairlead.cluster.ledger_tables import CostGrouping, month_of, spending_of
 
-        return spending_of(self.cost(Grouping.ACCOUNT, since=month_of(now)[1], until=now, now=now).lines)
+        return spending_of(self.cost(CostGrouping.ACCOUNT, since=month_of(now)[1], until=now, now=now).lines)
 
     def tell_budget(self, account: Account, percent: int, reason: Reason, now: float) -> None:
         """Record an event with each unfinished run of a budget when a percentage is spent; once a month."""
@@ -1021,12 +1023,12 @@ class Store:
             held = self._ledger.of_run(uid) + self._live_intervals(now, uid)
         return cost_of(held, changes)
 
-    def held_by(self, uid: str, now: float) -> list[Interval]:
+    def held_by(self, uid: str, now: float) -> list[UsageInterval]:
         """Return what the pods of a run held up to now, by use."""
         with self._reading():
             return self._ledger.of_run(uid) + self._live_intervals(now, uid)
 
-    def _live_intervals(self, now: float, uid: str | None = None) -> list[Interval]:
+    def _live_intervals(self, now: float, uid: str | None = None) -> list[UsageInterval]:
         """Return what live pods hold, of all runs or of one."""
         columns = ", ".join(f"p.{column.strip()}" for column in POD.split(","))
         of_run, values = ("", ()) if uid is None else (" AND p.workload_uid = ?", (uid,))

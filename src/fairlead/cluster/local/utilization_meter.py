@@ -20,7 +20,7 @@ from fairlead.state.system_metrics import CPU, GPU, GPU_MEMORY, MEMORY, POWER, T
 if TYPE_CHECKING:
     from fairlead.cluster.local.home import Home
     from fairlead.cluster.local.nvml import NvmlReader
-    from fairlead.cluster.local.store import Store
+    from fairlead.cluster.local.store import LocalStore
     from fairlead.cluster.usages import GpuUsage
     from fairlead.state.idleness import Idleness
 
@@ -40,12 +40,12 @@ class UtilizationMeter:
         nvml: Opens NVML; called once there is a run with GPUs.
     """
 
-    def __init__(self, home: Home, store: Store, nvml: Callable[[], NvmlReader] | None = None) -> None:
+    def __init__(self, home: Home, store: LocalStore, nvml: Callable[[], NvmlReader] | None = None) -> None:
         self._home = home
         self._store = store
         self._open_nvml = nvml or _nvml
         self._nvml: NvmlReader | None = None
-        self._samples: dict[tuple[str, int], list[idleness.Sample]] = {}
+        self._samples: dict[tuple[str, int], list[idleness.UsageSample]] = {}
         self._idle: dict[tuple[str, int], Idleness] = {}
         self._gpu_active_at: dict[str, float] = {}
         self._cpu_s: dict[str, tuple[float, float]] = {}
@@ -72,7 +72,7 @@ class UtilizationMeter:
             return
         processes = self._processes([pod for run in counted for pod in of_run[run.uid]])
         measured: list[Measured] = []
-        seen: dict[tuple[str, int], list[idleness.Sample]] = {}
+        seen: dict[tuple[str, int], list[idleness.UsageSample]] = {}
         for run in counted:
             key = run.uid, run.status.attempt
             seen[key] = self._samples.get(key) or self._kept(run, now)
@@ -108,7 +108,7 @@ class UtilizationMeter:
         processes: Mapping[str, Sequence[_Process]],
         since: float | None,
         now: float,
-        samples: list[idleness.Sample],
+        samples: list[idleness.UsageSample],
     ) -> list[Measured]:
         used = {pod.uid: self._cores(pod, processes[pod.uid], now) for pod in pods}
         usages = {pod.uid: self._gpus(pod, processes[pod.uid], since) for pod in pods if pod.grant.gpu_uuids}
@@ -199,13 +199,15 @@ class UtilizationMeter:
     def _ranks(self, pod: Pod) -> list[int]:
         return read_pids(self._home.pod(pod.workload_uid, pod.uid))
 
-    def _kept(self, run: Workload, now: float) -> list[idleness.Sample]:
+    def _kept(self, run: Workload, now: float) -> list[idleness.UsageSample]:
         """Read what was measured of this attempt before this process began."""
         series = self._store.points_since(run.uid, run.status.attempt, (GPU, CPU), now - run.spec.idle.for_s)
         has_gpus = bool(series[GPU])
         points = series[GPU] or series[CPU]
         return [
-            idleness.Sample(at=point.at, span_s=min(SAMPLE_S, point.at - before), busy=point.value, has_gpus=has_gpus)
+            idleness.UsageSample(
+                at=point.at, span_s=min(SAMPLE_S, point.at - before), busy=point.value, has_gpus=has_gpus
+            )
             for before, point in zip([now - run.spec.idle.for_s, *(point.at for point in points)], points, strict=False)
         ]
 

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from fairlead.cluster.simulated.cluster import SimulatedCluster
 from fairlead.cluster.simulated.faults import AddNode, RemoveNode
-from fairlead.cluster.simulated.groups import Group
+from fairlead.cluster.simulated.groups import NodeGroup
 from fairlead.cluster.simulated.node_failures import Weather
 from fairlead.policy.capacity.demand_history import DemandHistory
 from fairlead.policy.capacity.prewarming import needed_nodes
@@ -31,10 +31,10 @@ Z90 = 1.2815515655446004
 _Taken = list[tuple[NodeCapacity, Grant]]
 
 
-class Autoscaler:
+class SimulatedAutoscaler:
     """Scales the groups that have provisioning; the nodes of other groups are static capacity."""
 
-    def __init__(self, groups: Sequence[Group], weather: Weather, seed: int) -> None:
+    def __init__(self, groups: Sequence[NodeGroup], weather: Weather, seed: int) -> None:
         self._groups = [group for group in groups if group.provisioning is not None]
         self._places = {group.pool.name: group.nodes() for group in self._groups}
         self._owners = {node.name: group for group in self._groups for node in self._places[group.pool.name]}
@@ -116,7 +116,7 @@ class Autoscaler:
         if pool in self._histories:
             self._histories[pool] = self._histories[pool].came(at - self._asked_at.pop(name))
 
-    def _num_always(self, group: Group) -> int:
+    def _num_always(self, group: NodeGroup) -> int:
         """Return the minimum number of nodes of a group."""
         return max(group.num_always, min(group.pool.nodes, self._standby.get(group.pool.name, 0)))
 
@@ -152,7 +152,7 @@ class Autoscaler:
             if len(taken) == num_pods:
                 break
             _fill(room, shape, num_pods - len(taken), taken)
-        new: list[tuple[Group, Node]] = []
+        new: list[tuple[NodeGroup, Node]] = []
         suitable = [
             group for group in self._groups if members(NodeCapacity.of(self._places[group.pool.name][0]), shape, 1)
         ]
@@ -179,7 +179,7 @@ class Autoscaler:
         held = members(NodeCapacity.of(self._places[pool.name][0]), shape, 1000)
         return math.inf if pool.price_per_hour is None else pool.price_per_hour / held
 
-    def _bring(self, group: Group, node: Node, now: float) -> None:
+    def _bring(self, group: NodeGroup, node: Node, now: float) -> None:
         assert group.provisioning is not None
         median_s, p90_s = group.provisioning.delay_s, group.provisioning.delay_p90_s
         delay_s = median_s
@@ -189,7 +189,7 @@ class Autoscaler:
         self._coming[node.name] = now + delay_s, node
         self._asked_at[node.name] = now
 
-    def _free_places(self, group: Group, nodes: Sequence[Node]) -> list[Node]:
+    def _free_places(self, group: NodeGroup, nodes: Sequence[Node]) -> list[Node]:
         taken = {node.name for node in nodes} | set(self._coming)
         return [node for node in self._places[group.pool.name] if node.name not in taken]
 

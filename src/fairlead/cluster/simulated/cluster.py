@@ -15,11 +15,11 @@ from fairlead.cluster.simulated.accounts import NodeTime, PodTime
 from fairlead.cluster.simulated.clock import Clock
 from fairlead.cluster.simulated.data_reads import DataReads
 from fairlead.cluster.simulated.faults import Fault
-from fairlead.cluster.simulated.listing import Listing
+from fairlead.cluster.simulated.listing import ItemsByUid
 from fairlead.cluster.simulated.mig_manager import carry_out_step, note_partitions
 from fairlead.cluster.simulated.pod_simulation import Course
 from fairlead.cluster.simulated.programs import Behaviour
-from fairlead.cluster.simulated.simulation_state import Due, State
+from fairlead.cluster.simulated.simulation_state import Due, SimulationState
 from fairlead.errors import Conflict, NameTaken, NotFound
 from fairlead.policy.health.node_risk import charged, taken_out
 from fairlead.policy.kinds.spec_updates import changed, changed_meanwhile, check_update, updated_status
@@ -69,7 +69,7 @@ class SimulatedCluster:
     ) -> None:
         clock = Clock() if clock is None else clock
         here = {node.name: node for node in nodes}
-        state = State(now=clock.now(), nodes=here, teams=tuple(teams), interference=interference, rules=rules)
+        state = SimulationState(now=clock.now(), nodes=here, teams=tuple(teams), interference=interference, rules=rules)
         if store is not None:
             num_up = sum(node.ready for node in here.values())
             state.reads = DataReads(store.rate / GB, store.cache / GB, num_up, at=state.now)
@@ -79,14 +79,14 @@ class SimulatedCluster:
         self._take(state, clock, behaviour)
         self._seen_version = state.version
 
-    def _take(self, state: State, clock: Clock, behaviour: Behaviour) -> None:
+    def _take(self, state: SimulationState, clock: Clock, behaviour: Behaviour) -> None:
         self.clock = clock
         self._state = state
         self._course = Course(state, clock, behaviour)
         self._shown: Snapshot | None = None
-        self._shown_runs = Listing[Workload]()
-        self._shown_pods = Listing[Pod]()
-        self._shown_parents = Listing[AnyWorkload]()
+        self._shown_runs = ItemsByUid[Workload]()
+        self._shown_pods = ItemsByUid[Pod]()
+        self._shown_parents = ItemsByUid[AnyWorkload]()
         state.stale.update(state.active)
         self._shown_version = self._seen_version = -1
         self._shown_at = clock.now()
@@ -94,7 +94,7 @@ class SimulatedCluster:
     @classmethod
     def load(cls, saved: bytes, behaviour: Behaviour) -> "SimulatedCluster":
         """Return the cluster that ``save`` wrote. The data must be trusted: it is a pickle."""
-        state: State = pickle.loads(saved)
+        state: SimulationState = pickle.loads(saved)
         cluster = cls((), behaviour)
         cluster._take(state, Clock(state.now), behaviour)
         return cluster

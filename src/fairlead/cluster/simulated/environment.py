@@ -2,14 +2,14 @@
 
 from collections.abc import Sequence
 
-from fairlead.cluster.simulated.autoscaler import Autoscaler
+from fairlead.cluster.simulated.autoscaler import SimulatedAutoscaler
 from fairlead.cluster.simulated.cluster import SimulatedCluster
-from fairlead.cluster.simulated.groups import Group
+from fairlead.cluster.simulated.groups import NodeGroup
 from fairlead.cluster.simulated.node_failures import TakenOut, Weather
 from fairlead.state.snapshot import Node
 
 
-def first_nodes(groups: Sequence[Group]) -> tuple[Node, ...]:
+def first_nodes(groups: Sequence[NodeGroup]) -> tuple[Node, ...]:
     """Return the nodes that exist from the beginning."""
     return tuple(group.node(number) for group in groups for number in range(group.num_always))
 
@@ -17,10 +17,10 @@ def first_nodes(groups: Sequence[Group]) -> tuple[Node, ...]:
 class SimulatedEnvironment:
     """Failures, reclaims and the autoscaler of one cluster, which starts with its ``first_nodes``."""
 
-    def __init__(self, cluster: SimulatedCluster, groups: Sequence[Group], *, seed: int) -> None:
+    def __init__(self, cluster: SimulatedCluster, groups: Sequence[NodeGroup], *, seed: int) -> None:
         self._cluster = cluster
         self._weather = Weather(groups, seed)
-        self._autoscaler = Autoscaler(groups, self._weather, seed)
+        self._autoscaler = SimulatedAutoscaler(groups, self._weather, seed)
         for node in first_nodes(groups):
             self._weather.comes(node, cluster.clock.now())
 

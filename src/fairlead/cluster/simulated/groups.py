@@ -11,7 +11,7 @@ from fairlead.state.snapshot import Node
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Group:
+class NodeGroup:
     """A pool with the behaviour of its nodes; None for behaviour that is not simulated."""
 
     pool: Pool
@@ -33,7 +33,7 @@ class Group:
         return tuple(self.node(number) for number in range(self.pool.nodes))
 
 
-def groups_of(pools: Sequence[Pool], simulations: Sequence[Simulation] = ()) -> tuple[Group, ...]:
+def groups_of(pools: Sequence[Pool], simulations: Sequence[Simulation] = ()) -> tuple[NodeGroup, ...]:
     """Combine each pool with its simulated behaviour; a simulation that names the pool outweighs a general one.
 
     Raises:
@@ -53,7 +53,7 @@ def groups_of(pools: Sequence[Pool], simulations: Sequence[Simulation] = ()) -> 
         assert reclaims is None or isinstance(reclaims, Reclaims)
         assert provisioning is None or isinstance(provisioning, Provisioning)
         groups.append(
-            Group(
+            NodeGroup(
                 pool=pool,
                 failures=failures,
                 reclaims=reclaims if is_spot else None,

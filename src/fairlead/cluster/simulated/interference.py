@@ -6,13 +6,15 @@ If two to four runs that share a device all have profiles of their iterations, t
 
 from collections.abc import Iterable, Mapping
 
-from fairlead.cluster.simulated.runs import Run
+from fairlead.cluster.simulated.runs import SimulatedPod
 from fairlead.policy.gpu.stage_interleaving import MAX_MEMBERS, speeds
 from fairlead.specs.simulation import Interference
 from fairlead.state.snapshot import Pod
 
 
-def pod_speed(run: Run, beside: Iterable[Run], pods: Mapping[str, Pod], measured: Interference) -> float:
+def pod_speed(
+    run: SimulatedPod, beside: Iterable[SimulatedPod], pods: Mapping[str, Pod], measured: Interference
+) -> float:
     """Return the speed of a working pod as a fraction of its speed alone.
 
     Args:
@@ -28,7 +30,7 @@ def pod_speed(run: Run, beside: Iterable[Run], pods: Mapping[str, Pod], measured
     return slowest / measured.neighbour ** len(others)
 
 
-def _on_device(members: list[Run], measured: Interference) -> float:
+def _on_device(members: list[SimulatedPod], measured: Interference) -> float:
     """Return the speed of the first of the pods that share a device."""
     profiles = [profile for run in members if (profile := run.program.profile) is not None]
     if len(profiles) == len(members) and 2 <= len(members) <= MAX_MEMBERS:

@@ -7,7 +7,7 @@ from typing import Generic, TypeVar
 Item = TypeVar("Item")
 
 
-class Listing(Generic[Item]):
+class ItemsByUid(Generic[Item]):
     """Items by uid; those of one uid are adjacent."""
 
     def __init__(self) -> None:

@@ -3,13 +3,13 @@
 from dataclasses import replace
 
 from fairlead.cluster.simulated.faults import PartitionNode
-from fairlead.cluster.simulated.simulation_state import Due, State
+from fairlead.cluster.simulated.simulation_state import Due, SimulationState
 from fairlead.policy.gpu.device_inventory import in_layout, layout_of
 from fairlead.state.partitions import ManagerState, PartitionAction, PartitionChange, PartitionedNode, PartitionStep
 from fairlead.state.snapshot import Leaving, Node
 
 
-def note_partitions(state: State, node: Node) -> None:
+def note_partitions(state: SimulationState, node: Node) -> None:
     """Record the initial layout of a node, without a request."""
     pool = state.pool_of.get(node.name)
     if pool is not None:
@@ -17,7 +17,7 @@ def note_partitions(state: State, node: Node) -> None:
         state.partitioned[node.name] = PartitionedNode(node=node.name, pool=pool, layout=layout, requested=layout)
 
 
-def carry_out_step(state: State, step: PartitionStep, now: float) -> bool:
+def carry_out_step(state: SimulationState, step: PartitionStep, now: float) -> bool:
     """Apply a step to a node, unless the node is gone or in another state; return whether it was applied."""
     node_state, node = state.partitioned.get(step.node), state.nodes.get(step.node)
     if node_state is None or node is None or (node_state.change is None) is not (step.action is PartitionAction.CORDON):
@@ -47,7 +47,7 @@ def carry_out_step(state: State, step: PartitionStep, now: float) -> bool:
     return True
 
 
-def carry_out_layout(state: State, done: PartitionNode) -> None:
+def carry_out_layout(state: SimulationState, done: PartitionNode) -> None:
     """Apply the layout last requested for a node's GPUs, or record that its manager failed to."""
     node_state, node = state.partitioned.get(done.node), state.nodes.get(done.node)
     if (

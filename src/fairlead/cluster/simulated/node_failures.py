@@ -21,7 +21,7 @@ from fairlead.cluster.simulated.faults import (
     ReturnNode,
     WarnNode,
 )
-from fairlead.cluster.simulated.groups import Group
+from fairlead.cluster.simulated.groups import NodeGroup
 from fairlead.frozen import dataclass
 from fairlead.specs.simulation import TAKEN_OUT_S, Lemons
 from fairlead.state.snapshot import Node
@@ -64,7 +64,7 @@ class Weather:
         taken_out: Nodes that were taken out, in that order.
     """
 
-    def __init__(self, groups: Sequence[Group], seed: int) -> None:
+    def __init__(self, groups: Sequence[NodeGroup], seed: int) -> None:
         self._seed = seed
         self._groups = {node.name: (group, node) for group in groups for node in group.nodes()}
         self._queue: list[tuple[float, int, _Turn, str, int]] = []
@@ -145,7 +145,7 @@ class Weather:
             cluster.inject(AddNode(node=node))
             self.comes(node, now)
 
-    def _expect_failure(self, name: str, group: Group, at: float) -> None:
+    def _expect_failure(self, name: str, group: NodeGroup, at: float) -> None:
         failures = group.failures
         if failures is not None:
             is_lemon = failures.lemons is not None and name in self._lemons
@@ -153,14 +153,14 @@ class Weather:
             self._breaks_at[name] = at + self._draw("failures", name, mtbf_s)
             self._push(self._breaks_at[name], _Turn.BREAKS, name)
 
-    def _arrive(self, name: str, group: Group, at: float, lemons: Lemons | None) -> None:
+    def _arrive(self, name: str, group: NodeGroup, at: float, lemons: Lemons | None) -> None:
         """Draw whether a new node is a lemon, and when it becomes one otherwise."""
         self._lemons.discard(name)
         if lemons is not None and self._stream("lemons", name).random() < lemons.share:
             self._lemons.add(name)
         self._serve(name, group, at)
 
-    def _serve(self, name: str, group: Group, at: float) -> None:
+    def _serve(self, name: str, group: NodeGroup, at: float) -> None:
         """Schedule what happens to a node that begins to serve."""
         self._expect_failure(name, group, at)
         lemons = None if group.failures is None else group.failures.lemons
@@ -175,7 +175,7 @@ class Weather:
         away_s = TAKEN_OUT_S if group.failures is None else group.failures.taken_out_s
         self._push(now + away_s, _Turn.TESTED, name)
 
-    def _give_back(self, cluster: SimulatedCluster, name: str, group: Group, now: float) -> None:
+    def _give_back(self, cluster: SimulatedCluster, name: str, group: NodeGroup, now: float) -> None:
         cluster.inject(GiveBackNode(node=name))
         place = self._out.pop(name)
         self.taken_out[place] = replace(self.taken_out[place], until=now)

@@ -26,8 +26,8 @@ from fairlead.cluster.simulated.faults import (
 from fairlead.cluster.simulated.interference import pod_speed
 from fairlead.cluster.simulated.mig_manager import carry_out_layout, note_partitions
 from fairlead.cluster.simulated.programs import Behaviour, OnTerm, at_speed
-from fairlead.cluster.simulated.runs import Run, count
-from fairlead.cluster.simulated.simulation_state import Due, State
+from fairlead.cluster.simulated.runs import SimulatedPod, count
+from fairlead.cluster.simulated.simulation_state import Due, SimulationState
 from fairlead.policy.health.node_risk import returned
 from fairlead.specs.serving import Replica
 from fairlead.specs.simulation import Interference
@@ -41,7 +41,7 @@ from fairlead.state.transitions import Notice
 class Course:
     """Advances the clock together with all running pods."""
 
-    def __init__(self, state: State, clock: Clock, behaviour: Behaviour) -> None:
+    def __init__(self, state: SimulationState, clock: Clock, behaviour: Behaviour) -> None:
         self._state = state
         self._clock = clock
         self._behaviour = behaviour
@@ -83,7 +83,7 @@ class Course:
         program = program if times == 1 else at_speed(program, times)
         node = state.nodes.get(create.node)
         num_gpus = 0.0 if node is None else gpus_of(create.grant, node)
-        run = Run(
+        run = SimulatedPod(
             workload_uid=workload.uid, pod_uid=uid, index=create.index, program=program, times=times, num_gpus=num_gpus,
             divided_at=now, in_place=create.attempt if workload.spec.elastic is Elastic.IN_PLACE else None,
         )  # fmt: skip
@@ -149,7 +149,7 @@ class Course:
             reads.nodes_are(num_up, at)
             self._respeed_readers(at)
 
-    def time_of(self, run: Run, at: float, *, saved: bool = False) -> PodTime:
+    def time_of(self, run: SimulatedPod, at: float, *, saved: bool = False) -> PodTime:
         """Divide the time of a pod that ends at ``at`` by use."""
         pod = self._state.pods[run.workload_uid][run.pod_uid]
         whole = PodTime(
@@ -175,7 +175,7 @@ class Course:
             stopping_s=max(0.0, at - run.started_at - worked_s - saving_s - slowed_s - after_s),
         )
 
-    def _happen(self, run: Run, due: Due, at: float) -> None:
+    def _happen(self, run: SimulatedPod, due: Due, at: float) -> None:
         """Process one entry of the queue, unless it is obsolete."""
         program = run.program
         if due is Due.START:
@@ -196,7 +196,7 @@ class Course:
         elif due is Due.KILL:
             self._end(run, at, PodPhase.FAILED, self._exits(run, at, None, signals.SIGKILL))
 
-    def _start(self, run: Run, at: float) -> None:
+    def _start(self, run: SimulatedPod, at: float) -> None:
         state, program = self._state, run.program
         spec = state.run_of(run.workload_uid).spec
         if program.start_error is not None:
@@ -219,7 +219,7 @@ class Course:
             state.push(run.ends_at, Due.END, run.pod_uid)
         self._respeed(pod.node, at)
 
-    def _begin_reading(self, run: Run, at: float) -> None:
+    def _begin_reading(self, run: SimulatedPod, at: float) -> None:
         """Let the gang of a pod whose ranks begin read, unless it does; one rank in each gang stands for all."""
         reads, demand = self._state.reads, run.program.reads
         if reads is None or demand is None:
@@ -228,7 +228,7 @@ class Course:
             reads.begin(run.workload_uid, demand, run.held_s, run.program.duration_s - run.held_s, at)
         self._respeed_readers(at)
 
-    def _end_reading(self, run: Run, at: float) -> None:
+    def _end_reading(self, run: SimulatedPod, at: float) -> None:
         """Let a gang read no more once none of its pods works."""
         state, reads = self._state, self._state.reads
         if reads is None or run.program.reads is None:
@@ -260,7 +260,7 @@ class Course:
 
     def _end(
         self,
-        run: Run,
+        run: SimulatedPod,
         at: float,
         phase: PodPhase,
         exits: tuple[RankExit, ...] = (),
@@ -293,7 +293,7 @@ class Course:
         self._end_reading(run, at)
         self._respeed(pod.node, at)
 
-    def _trained_with(self, run: Run) -> list[Run]:
+    def _trained_with(self, run: SimulatedPod) -> list[SimulatedPod]:
         """Return the other pods of a gang that goes on in place, if a pod joins them; none for any other pod."""
         state, pods = self._state, self._state.pods[run.workload_uid]
         if run.in_place is None or not pods[run.pod_uid].replacement:
@@ -301,7 +301,7 @@ class Course:
         others = (state.runs[uid] for uid in state.live[run.workload_uid] if uid != run.pod_uid)
         return [other for other in others if other.in_place == run.in_place and other.started_at is not None]
 
-    def _share(self, run: Run, at: float) -> None:
+    def _share(self, run: SimulatedPod, at: float) -> None:
         """Divide the work of a gang that goes on in place among the pods that it has now."""
         state = self._state
         if run.in_place is None or state.interference is not None:
@@ -318,14 +318,14 @@ class Course:
                 if member.ends_at is not None:
                     state.push(member.ends_at, Due.END, member.pod_uid)
 
-    def _final_progress(self, run: Run, at: float, *, saved: bool) -> Progress | None:
+    def _final_progress(self, run: SimulatedPod, at: float, *, saved: bool) -> Progress | None:
         progress, step_s = run.progress(at), run.program.step_s
         if not saved or progress is None or step_s is None:
             return progress
         step = count(run.work_s(at), step_s)
         return replace(progress, checkpoint_step=step, checkpoint_at=at, stopped_step=step, updated_at=at)
 
-    def _is_whole(self, run: Run) -> bool:
+    def _is_whole(self, run: SimulatedPod) -> bool:
         """Return whether no pod of its gang is gone, without which the others cannot save together."""
         if run.in_place is not None:
             return True  # the others have the whole state
@@ -334,7 +334,7 @@ class Course:
         gone = (PodPhase.FAILED, PodPhase.LOST, PodPhase.REFUSED)
         return all(pod.attempt != attempt or pod.phase not in gone for pod in pods.values())
 
-    def _leaves_alone(self, run: Run) -> bool:
+    def _leaves_alone(self, run: SimulatedPod) -> bool:
         """Return whether others of a gang that goes on in place have no stop notice."""
         gang = [self._state.runs[uid] for uid in self._state.live[run.workload_uid]]
         return run.in_place is not None and any(member.notice_at is None for member in gang)
@@ -371,14 +371,14 @@ class Course:
                     if run.ends_at is not None:
                         state.push(run.ends_at, Due.END, run.pod_uid)
 
-    def _speed(self, run: Run, measured: Interference) -> float:
+    def _speed(self, run: SimulatedPod, measured: Interference) -> float:
         state = self._state
         on_node = state.on_node[state.pods[run.workload_uid][run.pod_uid].node]
         beside = [other for uid in on_node if (other := state.runs[uid]).started_at is not None]
         pods = {other.pod_uid: state.pods[other.workload_uid][other.pod_uid] for other in (run, *beside)}
         return pod_speed(run, beside, pods, measured)
 
-    def _kill_rank(self, run: Run, fault: KillRank, at: float) -> None:
+    def _kill_rank(self, run: SimulatedPod, fault: KillRank, at: float) -> None:
         others = self._exits(run, at, None, signals.SIGTERM)
         killed = [
             replace(exit_, signal=fault.signal, out_of_memory=fault.out_of_memory)
@@ -422,7 +422,7 @@ class Course:
         for uid in pods:
             self._end(self._state.runs[uid], at, PodPhase.LOST, message=message)
 
-    def _exits(self, run: Run, at: float, exit_code: int | None, signal: int | None) -> tuple[RankExit, ...]:
+    def _exits(self, run: SimulatedPod, at: float, exit_code: int | None, signal: int | None) -> tuple[RankExit, ...]:
         """Return the same exit for every rank of a pod."""
         ranks = self._state.run_of(run.workload_uid).spec.ranks_on_each_node
         first, tail = run.index * ranks, run.program.tail[-40:]
@@ -431,7 +431,7 @@ class Course:
             for rank in range(first, first + ranks)
         )
 
-    def _update(self, run: Run, **changes: object) -> None:
+    def _update(self, run: SimulatedPod, **changes: object) -> None:
         pods = self._state.pods[run.workload_uid]
         pods[run.pod_uid] = replace(pods[run.pod_uid], **changes)  # type: ignore[arg-type]  # names of Pod's fields
         self._state.changed(run.workload_uid)

@@ -7,7 +7,7 @@ from enum import StrEnum
 
 from fairlead.frozen import dataclass
 from fairlead.policy.data.caching import ReadDemand
-from fairlead.policy.gpu.stage_interleaving import Profile
+from fairlead.policy.gpu.stage_interleaving import StageProfile
 from fairlead.specs.training import Training
 
 
@@ -20,7 +20,7 @@ class OnTerm(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Program:
+class SimulatedProgram:
     """The behaviour of one attempt of a gang without interference; all its pods behave the same.
 
     Attributes:
@@ -53,7 +53,7 @@ class Program:
     hangs_after_s: float | None = None
     on_term: OnTerm = OnTerm.EXIT
     save_s: float = 0.0
-    profile: Profile | None = None
+    profile: StageProfile | None = None
     reads: ReadDemand | None = None
 
     @property
@@ -71,7 +71,7 @@ class Program:
                 raise ValueError(f"{name} must be more than 0")
 
 
-def at_speed(program: Program, times: float) -> Program:
+def at_speed(program: SimulatedProgram, times: float) -> SimulatedProgram:
     """Return the same program, so many times as fast; checkpoints are as frequent as before."""
     step_s = None if program.step_s is None else program.step_s / times
     hangs_after_s = None if program.hangs_after_s is None else program.hangs_after_s / times
@@ -80,26 +80,26 @@ def at_speed(program: Program, times: float) -> Program:
     return replace(program, duration_s=duration_s, step_s=step_s, hangs_after_s=hangs_after_s, reads=reads)
 
 
-Behaviour = Callable[[Training, int], Program]
+Behaviour = Callable[[Training, int], SimulatedProgram]
 """Returns the program of an attempt of a workload; called once per pod, so that it must be deterministic."""
 
 
-def by_command(table: Mapping[str, Program], default: Program | None = None) -> Behaviour:
+def by_command(table: Mapping[str, SimulatedProgram], default: SimulatedProgram | None = None) -> Behaviour:
     """Return programs by the text of ``run``. Without a default, an unknown command fails to start, as in a shell."""
 
-    def behave(spec: Training, attempt: int) -> Program:
+    def behave(spec: Training, attempt: int) -> SimulatedProgram:
         known = table.get(spec.run, default)
         if known is not None:
             return known
-        return Program(duration_s=0.0, exit_code=127, tail=(f"{spec.run}: command not found",))
+        return SimulatedProgram(duration_s=0.0, exit_code=127, tail=(f"{spec.run}: command not found",))
 
     return behave
 
 
-def seeded(seed: int, draw: Callable[[random.Random, Training, int], Program]) -> Behaviour:
+def seeded(seed: int, draw: Callable[[random.Random, Training, int], SimulatedProgram]) -> Behaviour:
     """Return programs drawn at random, with a separate stream for each attempt of each name."""
 
-    def behave(spec: Training, attempt: int) -> Program:
+    def behave(spec: Training, attempt: int) -> SimulatedProgram:
         return draw(random.Random(f"{seed}/{spec.team}/{spec.name}/{attempt}"), spec, attempt)
 
     return behave

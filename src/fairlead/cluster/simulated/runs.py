@@ -8,12 +8,12 @@ work, and count once they are complete.
 import math
 from dataclasses import dataclass
 
-from fairlead.cluster.simulated.programs import OnTerm, Program
+from fairlead.cluster.simulated.programs import OnTerm, SimulatedProgram
 from fairlead.state.snapshot import Progress
 
 
 @dataclass(slots=True)
-class Run:
+class SimulatedPod:
     """A live pod.
 
     Attributes:
@@ -33,7 +33,7 @@ class Run:
     workload_uid: str
     pod_uid: str
     index: int
-    program: Program
+    program: SimulatedProgram
     times: float = 1.0
     num_gpus: float = 0.0
     divided_at: float = 0.0

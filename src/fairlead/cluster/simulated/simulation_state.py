@@ -8,7 +8,7 @@ from fairlead.cluster.port import EventRecord
 from fairlead.cluster.simulated.accounts import Accounts
 from fairlead.cluster.simulated.data_reads import DataReads
 from fairlead.cluster.simulated.faults import Fault
-from fairlead.cluster.simulated.runs import Run
+from fairlead.cluster.simulated.runs import SimulatedPod
 from fairlead.specs.pool import Pool
 from fairlead.specs.simulation import Interference
 from fairlead.specs.team import Team
@@ -33,7 +33,7 @@ class Due(StrEnum):
 
 
 @dataclass(slots=True)
-class State:
+class SimulationState:
     """Tables and their indexes.
 
     Attributes:
@@ -74,7 +74,7 @@ class State:
     active: dict[str, None] = field(default_factory=dict)
     stale: set[str] = field(default_factory=set)
     pods: dict[str, dict[str, Pod]] = field(default_factory=dict)
-    runs: dict[str, Run] = field(default_factory=dict)
+    runs: dict[str, SimulatedPod] = field(default_factory=dict)
     live: dict[str, dict[str, None]] = field(default_factory=dict)
     on_node: dict[str, dict[str, None]] = field(default_factory=dict)
     reporting: dict[str, None] = field(default_factory=dict)

@@ -15,7 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from fairlead.cluster.client import ClusterClient
-from fairlead.cluster.selection import Selection
+from fairlead.cluster.selection import RunSelection
 from fairlead.control.admission import admit, free_name
 from fairlead.control.fleets.journal import ClusterNote, FleetJournal
 from fairlead.control.opening import open_named
@@ -33,7 +33,7 @@ from fairlead.policy.fleet.placement import decide_fleet, has_started_meanwhile
 from fairlead.policy.fleet.room import room_of
 from fairlead.specs.fleet import Fleet, Member
 from fairlead.specs.workload import renamed
-from fairlead.state.fleets import ClusterSeen, Copy, FleetRun, FleetSnapshot, Room, Stage
+from fairlead.state.fleets import ClusterSeen, Copy, FleetRun, FleetSnapshot, FleetStage, Room
 from fairlead.state.snapshot import Intent, Phase, Workload, is_leaf
 
 log = logging.getLogger("fairlead.fleet")
@@ -101,7 +101,7 @@ class FleetController:
         notes = self._note(seen, now)
         if changed or notes:
             self._journal.record(changed, notes, now)
-        if any(run.stage is Stage.ENDED for run in changed):
+        if any(run.stage is FleetStage.ENDED for run in changed):
             self._ended = None
         for run in changed:
             log.info("%s: %s, %s", run.spec.name, run.stage, run.reason)
@@ -213,7 +213,7 @@ class _Visitor:
             copy = copies.get(run.uid)
             try:
                 if copy is None:
-                    if run.stage is Stage.PLACING and run.intent is Intent.RUN:
+                    if run.stage is FleetStage.PLACING and run.intent is Intent.RUN:
                         self._submit(client, run)
                         has_sent = True
                     continue
@@ -222,7 +222,7 @@ class _Visitor:
                     client.set_intent(copy.uid, wanted)
                     has_sent = True
             except (InvalidSpec, Conflict, CannotFit, NameTaken, NotFound) as error:
-                if run.stage is Stage.PLACING:
+                if run.stage is FleetStage.PLACING:
                     refused[run.uid] = str(error)
                 else:  # it has changed meanwhile; the next round observes it again
                     log.debug("%s in %s: %s", run.spec.name, run.cluster, error)
@@ -242,7 +242,7 @@ def _wanted(run: FleetRun, copy: Copy) -> Intent | None:
         return None
     if run.intent is Intent.STOP:
         return Intent.STOP
-    if run.stage is not Stage.LEAVING or has_started_meanwhile(run, copy):
+    if run.stage is not FleetStage.LEAVING or has_started_meanwhile(run, copy):
         return None
     # Only a suspended copy without pods, which has saved its progress, is deleted.
     return Intent.DELETE if copy.phase is Phase.SUSPENDED and not copy.has_pods else Intent.SUSPEND
@@ -252,7 +252,7 @@ def _copies(client: ClusterClient, runs: list[FleetRun]) -> dict[str, Copy]:
     """Return the copies of runs in a cluster, by the uids of the runs: the unfinished one, or else the newest."""
     workloads: dict[str, Workload] = {}
     wanted = {run.uid for run in runs}
-    for workload in client.select(Selection(labels=((LABEL, None),))) if runs else ():
+    for workload in client.select(RunSelection(labels=((LABEL, None),))) if runs else ():
         uid = workload.spec.labels[LABEL]
         if uid not in wanted or not is_leaf(workload):
             continue

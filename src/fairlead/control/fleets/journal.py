@@ -18,14 +18,14 @@ from dataclasses import replace
 from pathlib import Path
 
 from fairlead.cluster.local.home import Home
-from fairlead.cluster.project_files import Found, no_project, walk
+from fairlead.cluster.project_files import ProjectFile, no_project, walk
 from fairlead.cluster.records import build, plain
 from fairlead.errors import ClusterError, Conflict, NotFound
 from fairlead.frozen import dataclass
 from fairlead.specs.fleet import Fleet
 from fairlead.specs.formats.serialization import from_json, to_json
 from fairlead.specs.training import Training
-from fairlead.state.fleets import FleetRun, Stage
+from fairlead.state.fleets import FleetRun, FleetStage
 from fairlead.state.snapshot import Intent
 from fairlead.text.quantities import describe_memory
 
@@ -126,7 +126,7 @@ class FleetJournal:
         try:
             with self._transaction() as database:
                 taken = database.execute(
-                    "SELECT 1 FROM runs WHERE name = ? AND stage != ?", (spec.name, Stage.ENDED)
+                    "SELECT 1 FROM runs WHERE name = ? AND stage != ?", (spec.name, FleetStage.ENDED)
                 ).fetchone()
                 if taken:
                     raise Conflict(
@@ -153,7 +153,7 @@ class FleetJournal:
             Conflict: The newest run of that name has ended.
         """
         run = self.find(name)
-        if run.stage is Stage.ENDED:
+        if run.stage is FleetStage.ENDED:
             raise Conflict(f"{name} is over already: {run.phase}.")
         with self._transaction() as database:
             database.execute("UPDATE runs SET intent = ? WHERE uid = ?", (Intent.STOP, run.uid))
@@ -169,7 +169,7 @@ class FleetJournal:
         runs = [run for run in self.runs() if run.spec.name == name]
         if not runs:
             raise NotFound(f"There is no run {name!r} in the fleet {self.place.name}.")
-        return next((run for run in runs if run.stage is not Stage.ENDED), runs[-1])
+        return next((run for run in runs if run.stage is not FleetStage.ENDED), runs[-1])
 
     def runs(self, *, unfinished: bool = False) -> tuple[FleetRun, ...]:
         """Return the runs in order of submission."""
@@ -265,7 +265,7 @@ class FleetJournal:
             raise Conflict(f"{spec.name}: workdir: there is no directory {source}. Correct `workdir`.")
         if (problem := no_project(source)) is not None:
             raise Conflict(f"{spec.name}: workdir: {problem}.")
-        files_to_copy = [file for file in walk(source, without=str(self.place.parent)) if isinstance(file, Found)]
+        files_to_copy = [file for file in walk(source, without=str(self.place.parent)) if isinstance(file, ProjectFile)]
         size = sum(file.status.st_size for file in files_to_copy)
         if size > MOST_BYTES:
             raise Conflict(

@@ -14,7 +14,7 @@ from typing import Any
 from fairlead.control.image.base_images import Base, settings_of
 from fairlead.control.image.bytecode import compile_modules, interpreter_of
 from fairlead.control.image.content import EMPTY, EPOCH, Image, config_blob, digest_of, local_blob
-from fairlead.control.image.layers import File, make_layer
+from fairlead.control.image.layers import LayerFile, make_layer
 from fairlead.control.image.packages import MACHINES, fetch_packages, own_files
 from fairlead.control.image.references import Reference
 from fairlead.control.image.registry import Registry
@@ -50,9 +50,9 @@ def build(base: Base, directory: Path, tell: Tell) -> Image:
         below_files |= compile_modules(interpreter, below_files)
         own |= compile_modules(interpreter, own)
     below = make_layer(below_files, HOME, directory)
-    command = {"/usr/local/bin/fairlead": File(content=PROGRAM, is_executable=True)}
+    command = {"/usr/local/bin/fairlead": LayerFile(content=PROGRAM, is_executable=True)}
     bill = bill_of_materials(packages, base.name)
-    above = make_layer({**own, **command, SBOM: File(content=bill)}, HOME, directory)
+    above = make_layer({**own, **command, SBOM: LayerFile(content=bill)}, HOME, directory)
     settings = _config(base.config, (below.diff_id, above.diff_id))
     annotations = {
         "org.opencontainers.image.base.digest": str(base.name.digest),

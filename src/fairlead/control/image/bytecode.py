@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from fairlead.control.image.layers import File
+from fairlead.control.image.layers import LayerFile
 from fairlead.errors import ClusterError
 from fairlead.runtime.paths import below
 
@@ -42,7 +42,7 @@ def interpreter_of(python: str) -> str | None:
     return interpreter if answer.returncode == 0 and answer.stdout.strip() == python else None
 
 
-def compile_modules(interpreter: str, files: Mapping[str, File]) -> dict[str, File]:
+def compile_modules(interpreter: str, files: Mapping[str, LayerFile]) -> dict[str, LayerFile]:
     """Return the bytecode of the modules among files, by absolute path like these.
 
     Raises:
@@ -76,6 +76,6 @@ def compile_modules(interpreter: str, files: Mapping[str, File]) -> dict[str, Fi
             output = (ended.stdout.strip() or ended.stderr.strip())[-600:]
             raise ClusterError(f"{interpreter} cannot compile the image's modules. It says: {output}")
         return {
-            f"/{path.relative_to(root).as_posix()}": File(content=path.read_bytes())
+            f"/{path.relative_to(root).as_posix()}": LayerFile(content=path.read_bytes())
             for path in sorted(root.rglob("*.pyc"))
         }

@@ -19,7 +19,7 @@ LEVEL = 6  # gzip's own; 9 took twice as long for 1 % less
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class File:
+class LayerFile:
     """A regular file of a layer."""
 
     content: bytes
@@ -58,7 +58,7 @@ class _Hashing(io.RawIOBase):
         return len(data)
 
 
-def make_layer(files: Mapping[str, File], own: str, directory: Path) -> Layer:
+def make_layer(files: Mapping[str, LayerFile], own: str, directory: Path) -> Layer:
     """Build a layer.
 
     Args:
@@ -79,7 +79,7 @@ def make_layer(files: Mapping[str, File], own: str, directory: Path) -> Layer:
     return Layer(blob=blob, diff_id=f"sha256:{plain.sha256.hexdigest()}")
 
 
-def _add_all(tar: tarfile.TarFile, files: Mapping[str, File], own: str) -> None:
+def _add_all(tar: tarfile.TarFile, files: Mapping[str, LayerFile], own: str) -> None:
     folders = _folders(files, own)
     for name in sorted({*files, *folders}):
         entry = tarfile.TarInfo(name.lstrip("/"))

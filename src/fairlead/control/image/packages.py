@@ -9,7 +9,7 @@ from importlib.util import find_spec
 from pathlib import Path, PurePosixPath
 from tempfile import TemporaryDirectory
 
-from fairlead.control.image.layers import File
+from fairlead.control.image.layers import LayerFile
 from fairlead.errors import ClusterError
 
 PINS = Path(__file__).with_name("requirements.txt")
@@ -25,7 +25,7 @@ GLIBC = range(17, 29)
 FETCH_S = 15 * 60.0
 
 
-def fetch_packages(python: str, architecture: str) -> dict[str, File]:
+def fetch_packages(python: str, architecture: str) -> dict[str, LayerFile]:
     """Return the files of all dependencies, by their paths relative to the import path.
 
     Args:
@@ -50,7 +50,7 @@ def fetch_packages(python: str, architecture: str) -> dict[str, File]:
         if done.returncode:
             output = (done.stderr.strip() or done.stdout.strip())[-600:]
             raise ClusterError(f"The image's packages for Python {python} cannot be fetched. pip says: {output}")
-        files: dict[str, File] = {}
+        files: dict[str, LayerFile] = {}
         for wheel in sorted(Path(place).iterdir()):
             files.update(unpack(wheel))
         return files
@@ -80,7 +80,7 @@ def _pip() -> list[str]:
     )
 
 
-def unpack(wheel: Path) -> dict[str, File]:
+def unpack(wheel: Path) -> dict[str, LayerFile]:
     """Return the files of a wheel by installed path, per the binary distribution format (PEP 427).
 
     Files outside the import path (scripts, headers, manuals) are omitted: nothing in the image uses them.
@@ -95,17 +95,17 @@ def unpack(wheel: Path) -> dict[str, File]:
                 if parts[1] not in ("purelib", "platlib"):
                     continue
                 parts = parts[2:]
-            files["/".join(parts)] = File(
+            files["/".join(parts)] = LayerFile(
                 content=archive.read(entry), is_executable=bool(entry.external_attr >> 22 & 1)
             )
     return files
 
 
-def own_files() -> dict[str, File]:
+def own_files() -> dict[str, LayerFile]:
     """Return the files of the running Fairlead."""
     home = Path(__file__).parents[2]
     return {
-        f"fairlead/{path.relative_to(home).as_posix()}": File(content=path.read_bytes())
+        f"fairlead/{path.relative_to(home).as_posix()}": LayerFile(content=path.read_bytes())
         for path in sorted(home.rglob("*"))
         if path.is_file() and "__pycache__" not in path.parts and path.suffix != ".pyc"
     }

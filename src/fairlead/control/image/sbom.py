@@ -10,14 +10,14 @@ from typing import Any
 
 from fairlead import __version__
 from fairlead.control.image.content import EPOCH, digest_of, to_json
-from fairlead.control.image.layers import File
+from fairlead.control.image.layers import LayerFile
 from fairlead.control.image.references import Reference
 
 MEDIA_TYPE = "application/spdx+json"
 ROOT = "SPDXRef-fairlead"
 
 
-def bill_of_materials(packages: Mapping[str, File], base: Reference) -> bytes:
+def bill_of_materials(packages: Mapping[str, LayerFile], base: Reference) -> bytes:
     """Return the document; the same packages on the same base give the same bytes.
 
     Args:
@@ -46,7 +46,7 @@ def bill_of_materials(packages: Mapping[str, File], base: Reference) -> bytes:
     return to_json(document)
 
 
-def _python_packages(packages: Mapping[str, File]) -> Iterator[dict[str, Any]]:
+def _python_packages(packages: Mapping[str, LayerFile]) -> Iterator[dict[str, Any]]:
     for path in sorted(packages):
         directory, _, name = path.partition("/")
         if not directory.endswith(".dist-info") or name != "METADATA":

@@ -15,7 +15,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.registry import Collector
 
 from fairlead.control.metrics.readings import Readings, RunUsage, dollars_per_hour, pool_of, shown_runs
-from fairlead.control.pass_counts import Distribution
+from fairlead.control.pass_counts import Histogram
 from fairlead.ledger.usage import whole_holders
 from fairlead.policy.kinds.checkpoint_health import warning
 from fairlead.specs.serving import Replica, Serving
@@ -356,7 +356,7 @@ def _gauge(name: str, sentence: str, value: float) -> Metric:
     return GaugeMetricFamily(f"fairlead_{name}", sentence, value=value)
 
 
-def _histogram(name: str, sentence: str, distribution: Distribution) -> Metric:
+def _histogram(name: str, sentence: str, distribution: Histogram) -> Metric:
     total, buckets = 0, []
     for bound, number in zip((*map(str, distribution.bounds), "+Inf"), distribution.counts, strict=True):
         total += number

@@ -2,7 +2,7 @@
 
 import time
 
-from fairlead.cluster.ledger_tables import Grouping, month_of
+from fairlead.cluster.ledger_tables import CostGrouping, month_of
 from fairlead.cluster.local.cluster import LocalCluster
 from fairlead.cluster.local.nvml import NvmlReader
 from fairlead.control.metrics.exposition import MOST_RUNS
@@ -25,10 +25,10 @@ def read_local(cluster: LocalCluster) -> Readings:
     month: dict[tuple[str, str], int] = {}
     models: dict[str, int] = {}
     since = month_of(now)[1]
-    for line in cluster.costs(Grouping.TEAM, since=since, until=now).lines:
+    for line in cluster.costs(CostGrouping.TEAM, since=since, until=now).lines:
         key = ("" if line.key is None else line.key[0], line.use.value)
         month[key] = month.get(key, 0) + line.microusd
-    for line in cluster.costs(Grouping.MODEL, since=since, until=now).lines:
+    for line in cluster.costs(CostGrouping.MODEL, since=since, until=now).lines:
         if line.key is not None and line.use is not Use.IDLE:
             models[line.key[0]] = models.get(line.key[0], 0) + line.microusd
     return Readings(

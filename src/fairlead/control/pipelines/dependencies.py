@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fairlead.cluster.project_files import Found, is_source, walk
+from fairlead.cluster.project_files import ProjectFile, is_source, walk
 from fairlead.control.pipelines.artefacts import Artefacts, content_digest, file_identity
 from fairlead.control.pipelines.result_store import ResultStore
 from fairlead.policy.kinds.steps import CacheDecision, Task, decide_cache
@@ -121,14 +121,14 @@ class Dependencies:
         if self._files is None:
             self._files = {}
             for entry in walk(self._workdir, without=os.path.abspath(self._state), secrets=True):
-                if isinstance(entry, Found) and not (self._tree is not None and entry.path in self._tree.copies):
+                if isinstance(entry, ProjectFile) and not (self._tree is not None and entry.path in self._tree.copies):
                     self._add(entry)
             for path in () if self._tree is None else self._tree.copies:
                 with suppress(FileNotFoundError):  # a program has removed it
-                    self._add(Found(path, self._read_at(path).lstat()))
+                    self._add(ProjectFile(path, self._read_at(path).lstat()))
         return self._files
 
-    def _add(self, entry: Found) -> None:
+    def _add(self, entry: ProjectFile) -> None:
         if not self._is_pipeline(entry):
             identity = file_identity(str(self._read_at(entry.path)), entry.status, by_content=self._is_in_pod)
             assert self._files is not None
@@ -162,7 +162,7 @@ class Dependencies:
             and _is_edited(self._read_at(path), status)
         )
 
-    def _is_pipeline(self, entry: Found) -> bool:
+    def _is_pipeline(self, entry: ProjectFile) -> bool:
         """Return whether a file is a pipeline spec, which is not code: a step's own fields are dependencies already."""
         if not entry.path.endswith((".yaml", ".yml", ".json")) or entry.status.st_size > SPEC_BYTES:
             return False

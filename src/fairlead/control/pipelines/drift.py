@@ -32,7 +32,7 @@ FEWEST_ROWS = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
+class DriftRequest:
     """A request to check for drift.
 
     Attributes:
@@ -55,7 +55,7 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
+class DriftFinding:
     """The result of a check.
 
     Attributes:
@@ -73,9 +73,9 @@ class Finding:
     problem: str | None = None
 
 
-def request_of(drift: Drift, base: Path, **state: Any) -> Request:
+def request_of(drift: Drift, base: Path, **state: Any) -> DriftRequest:
     """Return the request for a spec whose paths are relative to ``base``."""
-    return Request(
+    return DriftRequest(
         data=place_of(drift.data, base),
         reference=None if drift.reference is None else place_of(drift.reference, base),
         column=drift.column,
@@ -119,20 +119,20 @@ def package_problem(drift: Drift) -> str | None:
     )
 
 
-def look(request: Request) -> Finding:
+def look(request: DriftRequest) -> DriftFinding:
     """Check the current content of the files for drift."""
     try:
         return _compared(request) if request.reference is not None else _judged(request)
     except OSError as error:
-        return Finding(problem=f"{error.filename or request.data}: {error.strerror or error}")
+        return DriftFinding(problem=f"{error.filename or request.data}: {error.strerror or error}")
     except (ValueError, csv.Error, RuntimeFault) as error:
-        return Finding(problem=str(error))
+        return DriftFinding(problem=str(error))
 
 
-def _judged(request: Request) -> Finding:
+def _judged(request: DriftRequest) -> DriftFinding:
     """Decide by a stream of losses."""
     assert request.column is not None, "a rule of the spec"
-    rows = Rows(request.data, request.begin)
+    rows = DataRows(request.data, request.begin)
     losses = list(rows.numbers(request.column))
     if request.cost is not None:
         now = staleness(losses, fresh=request.fresh, window=request.window, is_new=request.is_new)
@@ -145,12 +145,12 @@ def _judged(request: Request) -> Finding:
                 f"{len(losses)} of the {request.window} predictions that tell the loss of a fresh model are there"
             )
         due = now.fresh is not None and now.excess >= request.cost
-        return Finding(is_due=due, said=sentence, begin=rows.begin, fresh=now.fresh)
+        return DriftFinding(is_due=due, said=sentence, begin=rows.begin, fresh=now.fresh)
     place = first_drift(Detector(request.detector or ""), losses)
     sentence = f"{request.detector} finds no drift of {request.column} in {len(losses)} predictions"
     if place is not None:
         sentence = f"{request.detector} finds that {request.column} has grown, at prediction {place} of {len(losses)}"
-    return Finding(is_due=place is not None, said=sentence, begin=rows.begin)
+    return DriftFinding(is_due=place is not None, said=sentence, begin=rows.begin)
 
 
 def first_drift(detector: Detector, losses: Sequence[float]) -> int | None:
@@ -176,14 +176,14 @@ def first_drift(detector: Detector, losses: Sequence[float]) -> int | None:
     return None
 
 
-def _compared(request: Request) -> Finding:
+def _compared(request: DriftRequest) -> DriftFinding:
     """Compare two data sets column by column: two-sample Kolmogorov-Smirnov for numbers, chi-squared for words.
 
     With ``m`` columns each is tested at ``significance / m`` (Bonferroni).
     """
     assert request.reference is not None
-    rows = Rows(request.data, request.begin)
-    old, new = _columns(Rows(request.reference, 0)), _columns(rows)
+    rows = DataRows(request.data, request.begin)
+    old, new = _columns(DataRows(request.reference, 0)), _columns(rows)
     shared = [name for name in old if name in new]
     if not shared:
         raise ValueError(f"{request.data} and {request.reference} have no column in common")
@@ -192,7 +192,7 @@ def _compared(request: Request) -> Finding:
     tested = [name for name in shared if num_rows[name] >= FEWEST_ROWS]
     if not tested:
         said = f"{max(num_rows.values())} rows are there, of {FEWEST_ROWS} that a comparison takes"
-        return Finding(said=said, begin=rows.begin)
+        return DriftFinding(said=said, begin=rows.begin)
     chances = {name: _chance(old[name], new[name]) for name in tested}
     name = min(tested, key=lambda column: chances[column])
     due = chances[name] < request.significance / len(tested)
@@ -200,7 +200,7 @@ def _compared(request: Request) -> Finding:
         f"{name} {'differs from' if due else 'is nearest to differing from'} {Path(request.reference).name} "
         f"(p = {chances[name]:.2g}; {len(tested)} columns, {len(new[name])} rows)"
     )
-    return Finding(is_due=due, said=said, begin=rows.begin)
+    return DriftFinding(is_due=due, said=said, begin=rows.begin)
 
 
 def _chance(old: Sequence[str], new: Sequence[str]) -> float:
@@ -219,7 +219,7 @@ def _chance(old: Sequence[str], new: Sequence[str]) -> float:
     return float(stats.ks_2samp(one, other).pvalue)
 
 
-def _columns(rows: "Rows") -> dict[str, list[str]]:
+def _columns(rows: "DataRows") -> dict[str, list[str]]:
     """Return the values of each column without missing ones, which some programs write as NaN."""
     columns: dict[str, list[str]] = {name: [] for name in rows.names if name}
     for row in rows:
@@ -229,7 +229,7 @@ def _columns(rows: "Rows") -> dict[str, list[str]]:
     return columns
 
 
-class Rows:
+class DataRows:
     """Rows of a CSV file with a header, or of JSON lines; an incomplete last line is skipped.
 
     Attributes:
@@ -318,4 +318,4 @@ def _text(value: object) -> str:
 
 if __name__ == "__main__":
     die_with_parent(int(sys.argv[1]))
-    json.dump(asdict(look(Request(**json.load(sys.stdin)))), sys.stdout)
+    json.dump(asdict(look(DriftRequest(**json.load(sys.stdin)))), sys.stdout)

@@ -11,7 +11,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from fairlead.control.pipelines.drift import Finding, look, package_problem, place_of, request_of
+from fairlead.control.pipelines.drift import DriftFinding, look, package_problem, place_of, request_of
 from fairlead.control.pipelines.watched import listing_of, signature_of
 from fairlead.errors import RuntimeFault
 from fairlead.runtime.places import is_url
@@ -48,11 +48,11 @@ class DriftWatch:
         try:
             looked = self._signature()
         except (OSError, RuntimeFault) as error:
-            self._report(cycle, "", Finding(problem=str(error)))
+            self._report(cycle, "", DriftFinding(problem=str(error)))
             return
         if looked == self._looked:
             return
-        finding = Finding(problem=package_problem(self._drift))
+        finding = DriftFinding(problem=package_problem(self._drift))
         if finding.problem is None:
             finding = look(
                 request_of(self._drift, self._base, begin=self._begin, fresh=cycle["fresh"], is_new=cycle["is_new"])
@@ -74,7 +74,7 @@ class DriftWatch:
         listed = [listing_of(place) for place in self._places if is_url(place)]
         return hashlib.sha256(" ".join((signature_of(paths), *listed)).encode()).hexdigest()
 
-    def _report(self, cycle: dict[str, Any], looked: str, finding: Finding) -> None:
+    def _report(self, cycle: dict[str, Any], looked: str, finding: DriftFinding) -> None:
         if finding.problem is not None and finding.problem != self._problem:
             print(f"fairlead: drift cannot be looked for: {finding.problem}", flush=True)
         self._problem = finding.problem

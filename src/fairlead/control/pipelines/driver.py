@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 from fairlead.control.pipelines import journal
 from fairlead.control.pipelines.artefacts import Artefacts, read_value
 from fairlead.control.pipelines.dependencies import Dependencies
-from fairlead.control.pipelines.processes import Program, Programs
+from fairlead.control.pipelines.processes import StepProgram, StepPrograms
 from fairlead.control.pipelines.result_store import ResultStore
 from fairlead.control.pipelines.step_run import COLLECTED, StepRun, StepRuns, with_list
 from fairlead.control.pipelines.told import told
@@ -56,7 +56,7 @@ from fairlead.specs.workload import PIPELINE_VARIABLE
 from fairlead.text.quantities import describe_duration
 
 if TYPE_CHECKING:
-    from fairlead.cluster.local.code.keeping import Place
+    from fairlead.cluster.local.code.keeping import AttemptDirectory
     from fairlead.cluster.local.code.trees import Tree
     from fairlead.control.pipelines.object_place import StoreExchange
 
@@ -100,11 +100,11 @@ class Surroundings:
     is_in_pod: bool = False
     send: Callable[[bytes], None] | None = None
     exchange: "StoreExchange | None" = None
-    place: "Place | None" = None
+    place: "AttemptDirectory | None" = None
     tree: "Tree | None" = None
 
 
-class Driver:
+class PipelineDriver:
     """Runs one pipeline from the state in its journal to its end."""
 
     def __init__(
@@ -136,7 +136,7 @@ class Driver:
         self._journal = journal.Journal(place, is_synced=around.is_in_pod and around.send is None, send=around.send)
         if not around.is_in_pod:
             self._dependencies.read_code()
-        self._programs = Programs(is_alone=len(pipeline.steps) == 1)
+        self._programs = StepPrograms(is_alone=len(pipeline.steps) == 1)
         self._ready: deque[Task] = deque()
         self._delayed: list[tuple[float, Task]] = []
         # Tasks that are runs of their own: still to submit, and submitted.
@@ -492,7 +492,7 @@ class Driver:
         self._make_links(whole, made, output)
         whole.rename(place)
 
-    def _ended(self, program: Program, code: int) -> None:
+    def _ended(self, program: StepProgram, code: int) -> None:
         task = next(task for task in self._progress.steps[program.name.partition("[")[0]] if task.name == program.name)
         if self._stopping:
             return
@@ -657,7 +657,7 @@ def main(arguments: list[str]) -> int:
     reporter = Reporter(rank=0, world_size=1, directory=None if directory is None else Path(directory))
     from fairlead.control.pipelines.results import Results  # here and not above: pods do not use this database
 
-    return Driver(pipeline, Artefacts(Path(store)), Results(Path(store) / "results.db"), around, reporter).run()
+    return PipelineDriver(pipeline, Artefacts(Path(store)), Results(Path(store) / "results.db"), around, reporter).run()
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ from pathlib import Path
 from fairlead.control.pipelines import journal
 from fairlead.control.pipelines.artefacts import SharedArtefacts
 from fairlead.control.pipelines.drift_watch import DriftWatch
-from fairlead.control.pipelines.driver import Driver, Surroundings
+from fairlead.control.pipelines.driver import PipelineDriver, Surroundings
 from fairlead.control.pipelines.object_place import ObjectArtefacts, ObjectDocuments, ObjectJournal, StoreExchange
 from fairlead.control.pipelines.pod_children import PodChildren
 from fairlead.control.pipelines.result_files import FileDocuments, ResultFiles
@@ -75,7 +75,9 @@ def _on_volume(
     store = files.parent / FOLDER
     around = _surroundings(files, str(files / "checkpoints"), environ, children)
     with _alone(files / LOCK):
-        return Driver(pipeline, SharedArtefacts(store), ResultFiles(FileDocuments(store)), around, reporter).run()
+        return PipelineDriver(
+            pipeline, SharedArtefacts(store), ResultFiles(FileDocuments(store)), around, reporter
+        ).run()
 
 
 @contextmanager
@@ -116,7 +118,7 @@ def _in_store(
     exchange = StoreExchange(ObjectDocuments(place), shared.place)
     around = replace(around, send=lines.send, exchange=exchange)
     artefacts = ObjectArtefacts(files / FOLDER, shared)
-    return Driver(pipeline, artefacts, ResultFiles(shared), around, reporter).run()
+    return PipelineDriver(pipeline, artefacts, ResultFiles(shared), around, reporter).run()
 
 
 def _surroundings(

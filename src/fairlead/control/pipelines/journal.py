@@ -17,7 +17,7 @@ NAME = "pipeline.jsonl"
 
 
 @dataclass(slots=True, kw_only=True)
-class Progress:
+class StepTasks:
     """The tasks of each step.
 
     Attributes:
@@ -78,9 +78,9 @@ class Journal:
             self._send(data)
 
 
-def read(path: Path, pipeline: Pipeline) -> Progress:
+def read(path: Path, pipeline: Pipeline) -> StepTasks:
     """Read the progress from a journal; without one, every task is waiting."""
-    progress = Progress(steps={name: [Task(step=name)] for name in pipeline.steps})
+    progress = StepTasks(steps={name: [Task(step=name)] for name in pipeline.steps})
     for record in _records(path):
         progress.is_over = bool(record.get("over"))
         if "expand" in record and record["expand"] in progress.steps:

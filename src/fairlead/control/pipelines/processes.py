@@ -16,7 +16,7 @@ _CHUNK = 1 << 16
 
 
 @dataclass(slots=True)
-class Program:
+class StepProgram:
     """A running program of a step.
 
     Attributes:
@@ -33,14 +33,14 @@ class Program:
     pipes: dict[int, bytearray] = field(default_factory=dict)
 
 
-class Programs:
+class StepPrograms:
     """The running programs. An instance belongs to the main thread, as signal handlers do."""
 
     def __init__(self, *, is_alone: bool) -> None:
         self._is_alone = is_alone
         self._selector = selectors.DefaultSelector()
-        self._running: dict[str, Program] = {}
-        self._owners: dict[int, tuple[Program, int]] = {}
+        self._running: dict[str, StepProgram] = {}
+        self._owners: dict[int, tuple[StepProgram, int]] = {}
         self._wake_read, self._wake_write = os.pipe()
         for end in (self._wake_read, self._wake_write):
             os.set_blocking(end, False)
@@ -88,7 +88,7 @@ class Programs:
             env=dict(env),
             process_group=0,
         )
-        program = Program(name, process, time.monotonic())
+        program = StepProgram(name, process, time.monotonic())
         self._running[name] = program
         for pipe, target in ((process.stdout, 1), (process.stderr, 2)):
             assert pipe is not None
@@ -97,7 +97,7 @@ class Programs:
             self._owners[pipe.fileno()] = (program, target)
             self._selector.register(pipe.fileno(), selectors.EVENT_READ)
 
-    def wait(self, timeout_s: float | None) -> list[tuple[Program, int]]:
+    def wait(self, timeout_s: float | None) -> list[tuple[StepProgram, int]]:
         """Wait for output, a signal or the timeout; return the programs that ended and their exit codes."""
         for key, _ in self._selector.select(timeout_s):
             if key.fd == self._wake_read:
@@ -147,7 +147,7 @@ class Programs:
         """Return the tasks whose programs run."""
         return tuple(self._running)
 
-    def _signal(self, program: Program, number: signal.Signals) -> None:
+    def _signal(self, program: StepProgram, number: signal.Signals) -> None:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(program.process.pid, number)
 
@@ -170,7 +170,7 @@ class Programs:
             del buffer[:end]
         return True
 
-    def _close(self, program: Program) -> None:
+    def _close(self, program: StepProgram) -> None:
         for pipe, buffer in program.pipes.items():
             while pipe in self._owners and self._read(pipe):
                 pass

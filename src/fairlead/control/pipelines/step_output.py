@@ -13,7 +13,7 @@ from fairlead.policy.kinds.table import leaf
 from fairlead.state.snapshot import AnyWorkload, Workload, is_leaf
 
 if TYPE_CHECKING:
-    from fairlead.control.pipelines.journal import Progress
+    from fairlead.control.pipelines.journal import StepTasks
     from fairlead.specs.pipeline import Pipeline
 
 
@@ -76,7 +76,7 @@ def _leaves(cluster: ClusterClient, workload: AnyWorkload) -> list[Workload]:
     return [run for child in cluster.children(workload.uid) for run in _leaves(cluster, child)]
 
 
-def progress_in(cluster: ClusterClient, workload: AnyWorkload) -> "Progress | None":
+def progress_in(cluster: ClusterClient, workload: AnyWorkload) -> "StepTasks | None":
     """Return the progress of a pipeline, from its files or its driver's output; None if it is no pipeline, or unknown.
 
     Raises:

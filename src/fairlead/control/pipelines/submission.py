@@ -141,7 +141,7 @@ def driver_uid(cluster: ClusterClient, workload: AnyWorkload) -> str | None:
     return next((child.uid for child in cluster.children(workload.uid) if child.spec.name == name), None)
 
 
-def progress_of(pipeline: Pipeline, workload: AnyWorkload, directory: Path) -> journal.Progress:
+def progress_of(pipeline: Pipeline, workload: AnyWorkload, directory: Path) -> journal.StepTasks:
     """Return the progress of a pipeline.
 
     Args:

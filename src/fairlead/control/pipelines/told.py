@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from fairlead.control.pipelines.journal import Progress
+from fairlead.control.pipelines.journal import StepTasks
 from fairlead.policy.kinds.steps import Task, TaskPhase
 from fairlead.specs.pipeline import Pipeline
 
@@ -27,9 +27,9 @@ def told(task: Task) -> str:
     return f"fairlead: step {task.name} {task.phase.value}{f': {message}' if message else ''}"
 
 
-def read_told(pipeline: Pipeline, lines: "Iterable[LogLine]") -> Progress:
+def read_told(pipeline: Pipeline, lines: "Iterable[LogLine]") -> StepTasks:
     """Parse the progress of a pipeline from its driver's output; tasks without a line are waiting."""
-    progress = Progress(steps={name: [Task(step=name)] for name in pipeline.steps})
+    progress = StepTasks(steps={name: [Task(step=name)] for name in pipeline.steps})
     num_tasks = 0
     for line in lines:
         match = LINE.match(line.text)

@@ -19,15 +19,15 @@ from typing import Any
 
 from fairlead.cluster.local.cluster import LocalCluster
 from fairlead.cluster.local.home import Home
-from fairlead.cluster.selection import FINISHED, Selection
+from fairlead.cluster.selection import FINISHED, RunSelection
 from fairlead.control.admission import free_name
 from fairlead.control.pipelines import drift
-from fairlead.control.pipelines.drift import Finding
+from fairlead.control.pipelines.drift import DriftFinding
 from fairlead.control.pipelines.submission import driver_of, pipeline_of
 from fairlead.control.pipelines.watched import content_of, signature_of
 from fairlead.errors import ClusterError, Conflict, FairleadError, InvalidSpec, NameTaken
 from fairlead.frozen import dataclass
-from fairlead.policy.kinds.schedule import Seen, has_settled, next_time, turn
+from fairlead.policy.kinds.schedule import WatchedData, has_settled, next_time, turn
 from fairlead.policy.kinds.standing_pipeline import TRIGGER
 from fairlead.runtime.podfiles import read_json, write_json
 from fairlead.specs.formats.serialization import from_json, to_json
@@ -53,7 +53,7 @@ MOST_LOOKED_AT = 500
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Applied:
+class AppliedPipeline:
     """An applied pipeline, which its triggers submit.
 
     Attributes:
@@ -95,7 +95,7 @@ class Applied:
         return next_time(schedule, max(now, float(state.get("handled_until", self.at))), zone_of(schedule.timezone))
 
 
-def check(applied: Applied) -> None:
+def check(applied: AppliedPipeline) -> None:
     """Refuse a pipeline that could never run.
 
     Raises:
@@ -127,7 +127,7 @@ def check_timezone(pipeline: Pipeline) -> None:
         ) from error
 
 
-def keep(home: Home, applied: Applied) -> bool:
+def keep(home: Home, applied: AppliedPipeline) -> bool:
     """Store an applied pipeline; return whether it differs from before.
 
     Raises:
@@ -160,7 +160,7 @@ def remove(home: Home, team: str, name: str) -> bool:
     return exists
 
 
-def all_applied(home: Home) -> Iterator[tuple[Applied, dict[str, Any]]]:
+def all_applied(home: Home) -> Iterator[tuple[AppliedPipeline, dict[str, Any]]]:
     """Yield the applied pipelines with their states, by name.
 
     Raises:
@@ -172,7 +172,7 @@ def all_applied(home: Home) -> Iterator[tuple[Applied, dict[str, Any]]]:
             yield applied, _state(place, applied)
 
 
-def state_of(home: Home, applied: Applied) -> dict[str, Any]:
+def state_of(home: Home, applied: AppliedPipeline) -> dict[str, Any]:
     """Return the state of an applied pipeline."""
     return _state(home.triggers / f"{applied.key}.json", applied)
 
@@ -233,7 +233,7 @@ class Triggers:
         """Return whether a check for drift is in progress."""
         return bool(self._looks)
 
-    def _look(self, applied: Applied, state: dict[str, Any], now: float) -> int:
+    def _look(self, applied: AppliedPipeline, state: dict[str, Any], now: float) -> int:
         submitted = 0
         looking = self._looks.get(applied.key)
         if looking is not None and looking.at != applied.at:
@@ -248,7 +248,7 @@ class Triggers:
             submitted += self._by_drift(applied, on, on.drift, state, now)
         return submitted
 
-    def _by_time(self, applied: Applied, schedule: Schedule, state: dict[str, Any], now: float) -> int:
+    def _by_time(self, applied: AppliedPipeline, schedule: Schedule, state: dict[str, Any], now: float) -> int:
         zone, going = zone_of(schedule.timezone), self._going(applied)
         decided = turn(schedule, float(state["handled_until"]), now, is_going=going is not None, zone=zone)
         if decided.due is not None:
@@ -262,11 +262,11 @@ class Triggers:
             self._keep(applied, state, handled_until=decided.handled_until)
         return int(decided.due is not None)
 
-    def _by_data(self, applied: Applied, on: On, state: dict[str, Any], now: float) -> int:
+    def _by_data(self, applied: AppliedPipeline, on: On, state: dict[str, Any], now: float) -> int:
         signature = signature_of(applied.watched())
         if signature == state.get("looked"):
             return 0
-        seen = Seen(signature=state["signature"], content=state["content"])
+        seen = WatchedData(signature=state["signature"], content=state["content"])
         if not has_settled(seen, signature):
             self._keep(applied, state, signature=signature)
             return 0
@@ -282,7 +282,7 @@ class Triggers:
         self._keep(applied, state, content=content, looked=signature, number=number)
         return 1
 
-    def _by_drift(self, applied: Applied, on: On, watched: Drift, state: dict[str, Any], now: float) -> int:
+    def _by_drift(self, applied: AppliedPipeline, on: On, watched: Drift, state: dict[str, Any], now: float) -> int:
         """Start a check in another process, or act on a finished one."""
         looking = self._looks.get(applied.key)
         if looking is None:
@@ -302,7 +302,7 @@ class Triggers:
         if process.returncode != 0:
             raise ClusterError(f"looking for drift ended with exit code {process.returncode}")
         try:
-            finding = Finding(**parse_object(output, max_bytes=MOST_FINDING_BYTES))
+            finding = DriftFinding(**parse_object(output, max_bytes=MOST_FINDING_BYTES))
         except (ValueError, TypeError) as error:
             raise ClusterError(f"on.drift: what looked at {watched.data} answered something else: {error}") from error
         if finding.problem is not None:
@@ -319,7 +319,7 @@ class Triggers:
         with contextlib.suppress(subprocess.TimeoutExpired):  # it may hang on a dead file system
             process.wait(KILLED_S)
 
-    def _start_look(self, applied: Applied, watched: Drift, state: dict[str, Any]) -> None:
+    def _start_look(self, applied: AppliedPipeline, watched: Drift, state: dict[str, Any]) -> None:
         signature = signature_of(
             tuple(applied.base / Path(path).expanduser() for path in (watched.data, watched.reference) if path)
         )
@@ -360,7 +360,9 @@ class Triggers:
         until = time.monotonic() + DRIFT_LOOK_S
         self._looks[applied.key] = Look(process=looking, at=applied.at, until=until, cycle=cycle)
 
-    def _act_on(self, finding: Finding, look: Look, applied: Applied, state: dict[str, Any], now: float) -> int:
+    def _act_on(
+        self, finding: DriftFinding, look: Look, applied: AppliedPipeline, state: dict[str, Any], now: float
+    ) -> int:
         changes: dict[str, Any] = {
             **look.cycle,
             "drift_begin": finding.begin,
@@ -374,10 +376,10 @@ class Triggers:
         self._keep(applied, state, **changes)
         return int(finding.is_due)
 
-    def _newest_over(self, applied: Applied) -> AnyWorkload | None:
+    def _newest_over(self, applied: AppliedPipeline) -> AnyWorkload | None:
         """Return the newest finished run of the pipeline since it was applied."""
         name = applied.pipeline.name
-        for run in self._cluster.select(Selection(phases=FINISHED), limit=MOST_LOOKED_AT):
+        for run in self._cluster.select(RunSelection(phases=FINISHED), limit=MOST_LOOKED_AT):
             if run.created_at < applied.at:
                 return None
             if run.spec.team == applied.pipeline.team and run.spec.name.startswith(name[:45]):
@@ -386,7 +388,7 @@ class Triggers:
                     return run
         return None
 
-    def _going(self, applied: Applied) -> AnyWorkload | None:
+    def _going(self, applied: AppliedPipeline) -> AnyWorkload | None:
         """Return an unfinished run of the pipeline, also under another name."""
         for run in self._cluster.unfinished(applied.pipeline.team):
             own_pipeline = pipeline_of(run.spec)
@@ -396,8 +398,8 @@ class Triggers:
                 return run
         return None
 
-    def _submit(self, applied: Applied, label: str, why: str, now: float) -> None:
-        selection = Selection(labels=((TRIGGER, label),))
+    def _submit(self, applied: AppliedPipeline, label: str, why: str, now: float) -> None:
+        selection = RunSelection(labels=((TRIGGER, label),))
         ours = (other for other in self._cluster.select(selection) if other.spec.team == applied.pipeline.team)
         if any(
             (own_pipeline := pipeline_of(other.spec)) is not None and own_pipeline.name == applied.pipeline.name
@@ -414,7 +416,7 @@ class Triggers:
     def _note(self, run: AnyWorkload, kind: str, message: str, now: float) -> None:
         self._cluster.store.note(run.uid, Event(type=kind, reason=Reason(code=Code.REPORTED, message=message)), now)
 
-    def _keep(self, applied: Applied, state: dict[str, Any], **changes: object) -> None:
+    def _keep(self, applied: AppliedPipeline, state: dict[str, Any], **changes: object) -> None:
         state |= changes
         write_json(self._home.triggers / f"{applied.key}.state", state)
 
@@ -428,7 +430,7 @@ def _places(home: Home) -> list[Path]:
     return sorted(home.triggers.glob("*.json")) if home.triggers.is_dir() else []
 
 
-def _read(place: Path) -> Applied | None:
+def _read(place: Path) -> AppliedPipeline | None:
     """Read an applied pipeline from its file; return None if it was just removed.
 
     Raises:
@@ -445,7 +447,7 @@ def _read(place: Path) -> Applied | None:
             raise ValueError("it is not a run")
         pipeline = pipeline_of(spec)
         if pipeline is not None:
-            return Applied(pipeline=pipeline, spec=spec, environ=content["environ"], at=float(content["at"]))
+            return AppliedPipeline(pipeline=pipeline, spec=spec, environ=content["environ"], at=float(content["at"]))
         problem = "its pipeline is no longer kept"
     except (InvalidSpec, KeyError, ValueError, TypeError) as error:
         problem = f"what was applied cannot be read: {error}"
@@ -455,7 +457,7 @@ def _read(place: Path) -> Applied | None:
     )
 
 
-def _state(place: Path, applied: Applied) -> dict[str, Any]:
+def _state(place: Path, applied: AppliedPipeline) -> dict[str, Any]:
     state = read_json(place.with_suffix(".state"))
     if state is not None and state.get("at") == applied.at:
         return state

@@ -71,7 +71,7 @@ class Generation:
     leaves: bool = False
 
 
-class Entrance(Protocol):
+class AcceptingSocket(Protocol):
     """The listening socket, on which the gateway process accepts connections while no haproxy does."""
 
     listening: socket.socket
@@ -96,7 +96,7 @@ class Haproxy:
         self,
         program: Path,
         directory: Path,
-        entrance: Entrance,
+        entrance: AcceptingSocket,
         table: ServiceTable[Any],
         requests: ProxiedRequests,
         *,

@@ -29,7 +29,7 @@ HALF_LIFE_SLOTS = 6 * 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Forecast:
+class DemandForecast:
     """The need of a pool until nodes requested now have come.
 
     Attributes:
@@ -55,7 +55,7 @@ class _Judged:
 
 # Called at each pass, while the history changes once a minute.
 @lru_cache(maxsize=64)
-def forecast(needed: tuple[int, ...], horizon: int, confidence: float) -> Forecast | None:
+def forecast(needed: tuple[int, ...], horizon: int, confidence: float) -> DemandForecast | None:
     """Forecast the maximum need within the next minutes; return None while too little is known.
 
     Args:
@@ -87,7 +87,7 @@ def forecast(needed: tuple[int, ...], horizon: int, confidence: float) -> Foreca
         judged = _judge("the same time of other weeks", weekly, after, season, confidence)
         if judged is not None and other is not None and judged.loss < other.loss - 1e-9:
             chosen = judged
-    return Forecast(
+    return DemandForecast(
         nodes=max(0, math.ceil(chosen.now + chosen.margin - 1e-9)), expected=max(0.0, chosen.now), by=chosen.by
     )
 

@@ -114,7 +114,7 @@ def decide_use(workload: Workload, snapshot: Snapshot, now: float, *, on_spot: b
         on_spot: Whether it runs on spot; None if it does not run.
         spot: Whether spot has room for it, or it is on spot.
     """
-    from fairlead.policy.capacity.spot_schedule import Use
+    from fairlead.policy.capacity.spot_schedule import CapacityUse
 
     status = observed(workload, spot, now)
     if status.spot_since is None:
@@ -127,7 +127,7 @@ def decide_use(workload: Workload, snapshot: Snapshot, now: float, *, on_spot: b
     return schedule.use(
         ticks_left=max(1, int(left_s / tick_s)),
         slack_s=left_s - work_left_s(workload, now, at_risk=on_spot is not False),
-        now=Use(use),
+        now=CapacityUse(use),
         pending_s=starting_s,
         spot=spot,
         age=1 + int((now - status.spot_since) / tick_s),

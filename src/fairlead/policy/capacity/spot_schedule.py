@@ -26,7 +26,7 @@ AGES = (1, 2, 3, 5, 8, 13, 21, 34, 55, 89, 144)
 _NEVER = np.float32(1e9)
 
 
-class Use(IntEnum):
+class CapacityUse(IntEnum):
     """The capacity that a run uses for the next tick."""
 
     NOTHING = 0
@@ -93,7 +93,9 @@ class SpotSchedule:
     uses: NDArray[np.uint8]
     costs: NDArray[np.float32]
 
-    def use(self, *, ticks_left: int, slack_s: float, now: Use, pending_s: float, spot: bool, age: int) -> Use:
+    def use(
+        self, *, ticks_left: int, slack_s: float, now: CapacityUse, pending_s: float, spot: bool, age: int
+    ) -> CapacityUse:
         """Return the use for the next tick.
 
         Args:
@@ -108,10 +110,10 @@ class SpotSchedule:
         slack = math.floor(slack_s / problem.step_s + 1e-9)
         slack = min(slack, problem.steps_of_slack)
         if slack < 0 or ticks_left < 1:
-            return Use.ON_DEMAND
+            return CapacityUse.ON_DEMAND
         machine = _machine(problem, now, math.ceil(pending_s / problem.step_s - 1e-9))
         row = _age(age) + (0 if spot else len(AGES))
-        return Use(int(self.uses[min(ticks_left, problem.num_ticks), machine, row, slack]))
+        return CapacityUse(int(self.uses[min(ticks_left, problem.num_ticks), machine, row, slack]))
 
     def expected_cost(self, *, spot: bool, age: int) -> float:
         """Return the expected cost of the whole run from its start, in the unit of the prices."""
@@ -133,37 +135,37 @@ def solve(problem: SpotProblem) -> SpotSchedule:
             after[0], problem.steps_of_tick, least=problem.steps_of_changeover + problem.steps_of_reserve
         )
         fresh, others = problem.steps_of_changeover, (ticks_left - 1) * problem.steps_of_tick
-        on_spot = _continued(problem, after, Use.SPOT, fresh, others)
-        on_demand = _continued(problem, after, Use.ON_DEMAND, fresh, others)
+        on_spot = _continued(problem, after, CapacityUse.SPOT, fresh, others)
+        on_demand = _continued(problem, after, CapacityUse.ON_DEMAND, fresh, others)
         for machine, (use, left) in enumerate(_machines(pending)):
             choices = [waiting, on_spot, on_demand]
-            if use is not Use.NOTHING:
+            if use is not CapacityUse.NOTHING:
                 choices[use] = _continued(problem, after, use, left, others)
             stacked = np.stack(choices)
-            stacked[Use.SPOT, len(AGES) :] = np.inf
+            stacked[CapacityUse.SPOT, len(AGES) :] = np.inf
             # Where no choice is safe any more, on-demand is the least unsafe.
-            best = np.where(stacked.min(axis=0) >= _NEVER, np.uint8(Use.ON_DEMAND), stacked.argmin(axis=0))
+            best = np.where(stacked.min(axis=0) >= _NEVER, np.uint8(CapacityUse.ON_DEMAND), stacked.argmin(axis=0))
             uses[ticks_left, machine] = best
             costs[machine] = np.take_along_axis(stacked, best[None].astype(np.intp), axis=0)[0]
         # With this much slack no work is left.
         done = ticks_left * problem.steps_of_tick
         costs[:, :, done:] = 0.0
-        uses[ticks_left, :, :, done:] = Use.NOTHING
+        uses[ticks_left, :, :, done:] = CapacityUse.NOTHING
     return SpotSchedule(problem, uses, costs[0])
 
 
-def _machines(pending: tuple[int, ...]) -> Iterator[tuple[Use, int]]:
-    yield Use.NOTHING, 0
-    for use in (Use.SPOT, Use.ON_DEMAND):
+def _machines(pending: tuple[int, ...]) -> Iterator[tuple[CapacityUse, int]]:
+    yield CapacityUse.NOTHING, 0
+    for use in (CapacityUse.SPOT, CapacityUse.ON_DEMAND):
         yield from ((use, left) for left in pending)
 
 
-def _machine(problem: SpotProblem, use: Use, left: int) -> int:
-    if use is Use.NOTHING:
+def _machine(problem: SpotProblem, use: CapacityUse, left: int) -> int:
+    if use is CapacityUse.NOTHING:
         return 0
     pending = problem.pending
     level = next((i for i, size in enumerate(pending) if size >= left), len(pending) - 1)
-    return 1 + level + (len(pending) if use is Use.ON_DEMAND else 0)
+    return 1 + level + (len(pending) if use is CapacityUse.ON_DEMAND else 0)
 
 
 def _age(ticks: int) -> int:
@@ -172,7 +174,7 @@ def _age(ticks: int) -> int:
 
 
 def _continued(
-    problem: SpotProblem, after: NDArray[np.float32], use: Use, left: int, others: int
+    problem: SpotProblem, after: NDArray[np.float32], use: CapacityUse, left: int, others: int
 ) -> NDArray[np.float32]:
     """Return the cost of a tick on a machine with that much of its change-over left, and of what follows.
 
@@ -181,7 +183,7 @@ def _continued(
     """
     served = min(left, problem.steps_of_tick)
     rest = left - served
-    on_spot = use is Use.SPOT
+    on_spot = use is CapacityUse.SPOT
     price = problem.spot_price if on_spot else problem.on_demand_price
     least = min(problem.steps_of_changeover + problem.steps_of_reserve, others) if on_spot else rest
     following = _shifted(after[_machine(problem, use, rest)], served, least=least)

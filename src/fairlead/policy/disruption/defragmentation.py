@@ -27,7 +27,7 @@ from fairlead.frozen import dataclass
 from fairlead.policy.disruption.preemption import RESTART_S, Victim, cost, enough, gain
 from fairlead.policy.placement.placement import FreeCapacity, NodeCapacity, place, shape_of, takes_pods
 from fairlead.policy.placement.pod_shapes import Shape
-from fairlead.policy.queue.dominant_shares import Capacity
+from fairlead.policy.queue.dominant_shares import ClusterCapacity
 from fairlead.policy.queue.occupancy import Part
 from fairlead.policy.queue.priority_classes import Priorities
 from fairlead.policy.queue.quotas import is_scavenger
@@ -59,7 +59,7 @@ def movable(
     pods: Mapping[str, Sequence[Pod]],
     *,
     within_guarantee: frozenset[str] | None,
-    whole: Capacity,
+    whole: ClusterCapacity,
     rules: SchedulingPolicy,
     priorities: Priorities,
     now: float,
@@ -93,7 +93,7 @@ def choose_moves(
     promised: Sequence[Part],
     starts_at: float,
     budget_s: float,
-    whole: Capacity,
+    whole: ClusterCapacity,
     now: float,
 ) -> tuple[Move, ...]:
     """Return the moves that let the run start; empty if they do not suffice, lack places, or cost too much.

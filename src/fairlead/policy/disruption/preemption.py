@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from fairlead.frozen import dataclass
 from fairlead.policy.placement.placement import NodeCapacity, shape_of
 from fairlead.policy.placement.pod_shapes import Shape
-from fairlead.policy.queue.dominant_shares import Capacity, asked, dominant_share
+from fairlead.policy.queue.dominant_shares import ClusterCapacity, asked, dominant_share
 from fairlead.policy.queue.occupancy import Part
 from fairlead.policy.queue.quotas import is_scavenger
 from fairlead.policy.queue.timeline import Timeline, members
@@ -60,7 +60,7 @@ def victims(
     kept: Mapping[str, int],
     barred: frozenset[str],
     points: Callable[[Workload], int],
-    whole: Capacity,
+    whole: ClusterCapacity,
     now: float,
 ) -> tuple[list[Victim], list[Victim]]:
     """Return elastic gangs that may shrink for a run, and runs that may be stopped for it; cheapest first.
@@ -103,7 +103,7 @@ def _cheapest(victim: Victim) -> tuple[bool, float, str]:
 
 
 def _victim(
-    workload: Workload, own: Sequence[Pod], gone: Iterable[Pod], whole: Capacity, now: float,
+    workload: Workload, own: Sequence[Pod], gone: Iterable[Pod], whole: ClusterCapacity, now: float,
     *, by_priority: bool, keeps: int = 0,
 ) -> Victim:  # fmt: skip
     parts = tuple((pod.node, pod.grant) for pod in gone)
@@ -111,7 +111,7 @@ def _victim(
     return Victim(workload=workload, parts=parts, cost_s=cost_s, by_priority=by_priority, keeps=keeps)
 
 
-def cost(workload: Workload, pods: Iterable[Pod], whole: Capacity, now: float) -> float:
+def cost(workload: Workload, pods: Iterable[Pod], whole: ClusterCapacity, now: float) -> float:
     """Return the cost of stopping a run now, in seconds of the whole cluster."""
     return dominant_share(asked(workload.gang, whole), whole) * restart_s(workload, pods, now)
 
@@ -130,7 +130,7 @@ def choose(
     timeline: Timeline,
     *,
     starts_at: float,
-    whole: Capacity,
+    whole: ClusterCapacity,
     now: float,
 ) -> tuple[Victim, ...]:
     """Return the runs to stop so that the run can start; empty if they do not suffice, or cost more than it gains.
@@ -155,7 +155,7 @@ def choose(
     return chosen if paid_s < gain_s or not paid_s else ()
 
 
-def gain(wanting: Workload, spared_s: float, whole: Capacity) -> float:
+def gain(wanting: Workload, spared_s: float, whole: ClusterCapacity) -> float:
     """Return the value of sparing a run this much waiting, in seconds of the whole cluster."""
     share = dominant_share(asked(wanting.spec, whole), whole)
     return math.inf if spared_s == math.inf else share * max(0.0, spared_s)

@@ -28,7 +28,7 @@ _EPS = 1e-9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Job:
+class WaitingJob:
     """A waiting job.
 
     Attributes:
@@ -63,7 +63,7 @@ class Held:
 class Booking:
     """The start of a job: its time in hours, and its nodes."""
 
-    job: Job
+    job: WaitingJob
     start_h: float
     nodes: tuple[int, ...]
 
@@ -81,7 +81,7 @@ Span = tuple[float, float, float]
 """Beginning and end in hours, and the units taken."""
 
 
-def book(waiting: Sequence[Job], held: Sequence[Held], now: float, *, sizes: Sequence[float]) -> list[Booking]:
+def book(waiting: Sequence[WaitingJob], held: Sequence[Held], now: float, *, sizes: Sequence[float]) -> list[Booking]:
     """Book the earliest start of each job, shortest first, into gaps where it fits.
 
     Args:
@@ -105,11 +105,11 @@ def book(waiting: Sequence[Job], held: Sequence[Held], now: float, *, sizes: Seq
 
 
 def choose_leaving(
-    waiting: Sequence[Job], held: Sequence[Held], now: float, waits: Waits, *, sizes: Sequence[float]
-) -> list[Job]:
+    waiting: Sequence[WaitingJob], held: Sequence[Held], now: float, waits: Waits, *, sizes: Sequence[float]
+) -> list[WaitingJob]:
     """Return the waiting jobs that should leave now, those whose wait is worth least first."""
     staying = sorted(waiting, key=lambda job: (job.arrived_h, job.name))[:MOST_WAITING]
-    gone: list[Job] = []
+    gone: list[WaitingJob] = []
     pending_h = sum(now - job.arrived_h for job in waiting if job.may_leave)
     allowed_h = PART * waits.allowed_h
     while True:
@@ -137,7 +137,7 @@ def choose_leaving(
         gone.append(worst)
 
 
-def _booking(job: Job, taken: Sequence[Sequence[Span]], now: float, sizes: Sequence[float]) -> Booking | None:
+def _booking(job: WaitingJob, taken: Sequence[Sequence[Span]], now: float, sizes: Sequence[float]) -> Booking | None:
     usable = [
         node
         for node, size in enumerate(sizes)
@@ -156,7 +156,7 @@ def _booking(job: Job, taken: Sequence[Sequence[Span]], now: float, sizes: Seque
     raise AssertionError("every node is free once all that holds it has ended")
 
 
-def _earliest(spans: Sequence[Span], job: Job, now: float, size: float) -> tuple[float, float]:
+def _earliest(spans: Sequence[Span], job: WaitingJob, now: float, size: float) -> tuple[float, float]:
     """Return the earliest start on a node, and the units free there beside the job then."""
     for start in [now, *sorted(end for _, end, _ in spans if end > now)]:
         if _free(spans, start, job.hours, size) + _EPS >= job.units:

@@ -10,14 +10,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from fairlead.frozen import dataclass
-from fairlead.policy.fleet.bursting import Held, Job, Waits, book, choose_leaving
+from fairlead.policy.fleet.bursting import Held, WaitingJob, Waits, book, choose_leaving
 from fairlead.policy.fleet.room import UNKNOWN_S
 from fairlead.policy.placement.placement import why_never
 from fairlead.policy.queue.duration_estimates import enough_s
 from fairlead.policy.queue.durations import kind_of
 from fairlead.specs.fleet import Fleet, Member
 from fairlead.specs.training import Training
-from fairlead.state.fleets import ClusterSeen, Copy, FleetRun, FleetSnapshot, Room, Stage, units_of_node
+from fairlead.state.fleets import ClusterSeen, Copy, FleetRun, FleetSnapshot, FleetStage, Room, units_of_node
 from fairlead.state.snapshot import Intent, Phase
 
 # A run returns only if its remaining time clearly exceeds a move: a checkpoint, a start and repeated steps.
@@ -83,7 +83,7 @@ def dollars_so_far(run: FleetRun, fleet: Fleet, now: float) -> float:
 
 def _judge(run: FleetRun, seen: Mapping[str, ClusterSeen], fleet: Fleet, now: float) -> FleetRun:
     """Return a run updated by its cluster's report."""
-    if run.stage is Stage.ENDED:
+    if run.stage is FleetStage.ENDED:
         return run
     if run.cluster is None:
         if run.intent is Intent.STOP:
@@ -102,25 +102,25 @@ def _judge(run: FleetRun, seen: Mapping[str, ClusterSeen], fleet: Fleet, now: fl
     before, run = run, _observed(run, copy, fleet, now)
     if copy.phase.is_final and not copy.has_pods and not _is_being_removed(run, copy):
         return _end(run, copy.phase, copy.message, fleet, now)
-    if run.stage is Stage.PLACING:
-        return replace(run, stage=Stage.PLACED, since=now, reason=_where(run, copy))
-    if run.stage is Stage.LEAVING:
+    if run.stage is FleetStage.PLACING:
+        return replace(run, stage=FleetStage.PLACED, since=now, reason=_where(run, copy))
+    if run.stage is FleetStage.LEAVING:
         if has_started_meanwhile(before, copy) and run.intent is Intent.RUN:
-            return replace(run, stage=Stage.PLACED, since=now, target=None, reason=_where(run, copy))
+            return replace(run, stage=FleetStage.PLACED, since=now, target=None, reason=_where(run, copy))
         return _with_reason(run, f"moves from {run.cluster} to {run.target}: {copy.phase}, {copy.message}")
     return _with_reason(run, _where(run, copy))
 
 
 def _is_being_removed(run: FleetRun, copy: Copy) -> bool:
     """Return whether a copy is over only because the fleet has deleted it for another cluster."""
-    is_leaving = run.stage is Stage.LEAVING and run.intent is Intent.RUN
+    is_leaving = run.stage is FleetStage.LEAVING and run.intent is Intent.RUN
     return is_leaving and copy.phase is Phase.STOPPED and copy.intent is Intent.DELETE
 
 
 def _without_copy(run: FleetRun, cluster_seen: ClusterSeen, fleet: Fleet, now: float) -> FleetRun:
     """Return the new state of a run of which its cluster, which answers, has no copy."""
     cluster = run.cluster or ""
-    if run.stage is Stage.PLACING:
+    if run.stage is FleetStage.PLACING:
         if run.intent is Intent.STOP:
             return _end(run, Phase.STOPPED, f"stopped before submission to {cluster}", fleet, now)
         why = cluster_seen.refused.get(run.uid)
@@ -128,20 +128,22 @@ def _without_copy(run: FleetRun, cluster_seen: ClusterSeen, fleet: Fleet, now: f
             return run
         refused = {**run.refused, cluster: why}
         return _unplaced(replace(run, refused=refused, target=None), f"{cluster} refused it: {why}", fleet, now)
-    if run.stage is Stage.LEAVING:
+    if run.stage is FleetStage.LEAVING:
         return _unplaced(run, f"left {cluster}; next is {run.target}", fleet, now)
     return _end(run, Phase.STOPPED, f"deleted in {cluster}", fleet, now)
 
 
 def _unplaced(run: FleetRun, reason: str, fleet: Fleet, now: float) -> FleetRun:
     run = _paid(run, fleet, now)
-    return replace(run, stage=Stage.QUEUED, since=now, reason=reason, cluster=None, child=None, phase=Phase.PENDING)
+    return replace(
+        run, stage=FleetStage.QUEUED, since=now, reason=reason, cluster=None, child=None, phase=Phase.PENDING
+    )
 
 
 def _end(run: FleetRun, phase: Phase, reason: str, fleet: Fleet, now: float) -> FleetRun:
     run = _paid(run, fleet, now)
     took_s = now - run.started_at if phase is Phase.SUCCEEDED and run.started_at is not None else None
-    return replace(run, stage=Stage.ENDED, since=now, phase=phase, reason=reason, took_s=took_s)
+    return replace(run, stage=FleetStage.ENDED, since=now, phase=phase, reason=reason, took_s=took_s)
 
 
 def _observed(run: FleetRun, copy: Copy, fleet: Fleet, now: float) -> FleetRun:
@@ -183,7 +185,7 @@ def _place(runs: Iterable[FleetRun], world: _World) -> list[FleetRun]:
     placed: list[FleetRun] = []
     held = _held_units(runs)
     for run in runs:
-        if run.stage is not Stage.QUEUED:
+        if run.stage is not FleetStage.QUEUED:
             placed.append(run)
             continue
         why: list[str] = []
@@ -205,7 +207,7 @@ def _place(runs: Iterable[FleetRun], world: _World) -> list[FleetRun]:
         held[target, run.has_gpus] += run.units
         price = _price(run, world.fleet.clusters[target], expected_s(run.spec, world.took_s))
         reason = "; ".join((f"assigned to {target}, {price}", *why))
-        run = replace(run, stage=Stage.PLACING, since=world.now, cluster=target, target=None, reason=reason)
+        run = replace(run, stage=FleetStage.PLACING, since=world.now, cluster=target, target=None, reason=reason)
         if world.fleet.clusters[target].is_rented and run.started_at is None:
             run = replace(run, started_at=world.now)  # rented nodes come on request, so it no longer waits for a turn
         placed.append(run)
@@ -303,7 +305,7 @@ def _burst(runs: Sequence[FleetRun], world: _World) -> Iterator[FleetRun]:
                 held[target, has_gpus] += run.units
                 price = _price(run, world.fleet.clusters[target], expected_s(run.spec, world.took_s))
                 reason = f"moves to {target}, {price}: waiting in the queue of {name} would cost more"
-                yield replace(run, stage=Stage.LEAVING, since=world.now, target=target, reason=reason)
+                yield replace(run, stage=FleetStage.LEAVING, since=world.now, target=target, reason=reason)
 
 
 def _rented_for(run: FleetRun, world: _World, held: Mapping[tuple[str, bool], float]) -> str | None:
@@ -311,7 +313,7 @@ def _rented_for(run: FleetRun, world: _World, held: Mapping[tuple[str, bool], fl
 
 
 def _waits_in(run: FleetRun, cluster: str) -> bool:
-    is_there = run.stage is Stage.PLACED and run.cluster == cluster and run.intent is Intent.RUN
+    is_there = run.stage is FleetStage.PLACED and run.cluster == cluster and run.intent is Intent.RUN
     return is_there and run.waits_to_start
 
 
@@ -337,13 +339,13 @@ def _bring_home(runs: Sequence[FleetRun], world: _World) -> Iterator[FleetRun]:
             beyond = _beyond(run, world.fleet.clusters[name], held[name, run.has_gpus])
             if name not in run.refused and beyond is None and starts and starts[0].start_h <= world.now / _HOUR_S:
                 reason = f"moves from {run.cluster} to {name}, which has room, at no extra cost"
-                yield replace(run, stage=Stage.LEAVING, since=world.now, target=name, reason=reason)
+                yield replace(run, stage=FleetStage.LEAVING, since=world.now, target=name, reason=reason)
                 return
 
 
 def _may_come_home(run: FleetRun, world: _World) -> bool:
     cluster = run.cluster or ""
-    if run.stage is not Stage.PLACED or run.intent is not Intent.RUN or world.now - run.since < SETTLED_S:
+    if run.stage is not FleetStage.PLACED or run.intent is not Intent.RUN or world.now - run.since < SETTLED_S:
         return False
     if not world.fleet.clusters[cluster].is_rented or world.seen[cluster].trouble is not None:
         return False
@@ -374,7 +376,7 @@ def _own_rooms(world: _World) -> Iterator[tuple[str, Room]]:
 
 
 def _unfinished(runs: Iterable[FleetRun]) -> Iterator[FleetRun]:
-    return (run for run in runs if run.stage is not Stage.ENDED)
+    return (run for run in runs if run.stage is not FleetStage.ENDED)
 
 
 def _took_s(runs: Iterable[FleetRun]) -> dict[tuple[str, str], list[float]]:
@@ -405,7 +407,7 @@ class _Board:
             if holding.node in self._index
         ]
 
-    def others(self) -> list[Job]:
+    def others(self) -> list[WaitingJob]:
         """Return the pending runs of others there."""
         return [
             self._job(other_room.spec, -1 - number, other_room.since, other_room.takes_s, may_leave=False)
@@ -413,14 +415,14 @@ class _Board:
             if (other_room.spec.resources.gpu is not None) is self._has_gpus
         ]
 
-    def job(self, run: FleetRun, name: int, takes_s: float, *, may_leave: bool = True) -> Job:
+    def job(self, run: FleetRun, name: int, takes_s: float, *, may_leave: bool = True) -> WaitingJob:
         """Return a run of the fleet as a job."""
         return self._job(run.spec, name, run.submitted_at, takes_s, may_leave=may_leave)
 
-    def _job(self, spec: Training, name: int, since: float, takes_s: float, *, may_leave: bool) -> Job:
+    def _job(self, spec: Training, name: int, since: float, takes_s: float, *, may_leave: bool) -> WaitingJob:
         one = spec.at(1) if spec.nodes != 1 or spec.most_nodes is not None else spec
         suits = frozenset(index for index, node in enumerate(self._room.nodes) if why_never(one, (node,)) is None)
-        return Job(
+        return WaitingJob(
             name=name,
             arrived_h=since / _HOUR_S,
             hours=max(takes_s, 1.0) / _HOUR_S,

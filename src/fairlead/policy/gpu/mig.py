@@ -22,7 +22,7 @@ MEDIA = "+me"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Profile:
+class MigProfile:
     """One size of instance.
 
     Attributes:
@@ -43,14 +43,14 @@ class Profile:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
-class Instance:
+class MigInstance:
     """A MIG instance of a GPU: its profile, and the first of its memory slices."""
 
     start: int
     profile: str
 
 
-Layout = tuple[Instance, ...]
+Layout = tuple[MigInstance, ...]
 """The instances of one GPU, in order of place."""
 
 
@@ -70,19 +70,19 @@ class Partitionable:
     memory_gb: int
     compute: int
     memory: int
-    profiles: Mapping[str, Profile] = field(hash=False)
+    profiles: Mapping[str, MigProfile] = field(hash=False)
 
     @property
     def name(self) -> str:
         """Return the name, such as ``A100-40GB``."""
         return f"{self.family}-{self.memory_gb}GB"
 
-    def slices(self, instance: Instance) -> range:
+    def slices(self, instance: MigInstance) -> range:
         """Return the memory slices that an instance occupies."""
         return range(instance.start, instance.start + self.profiles[instance.profile].memory)
 
 
-def layouts_with(model: Partitionable, fixed: Iterable[Instance], *, media: bool = False) -> tuple[Layout, ...]:
+def layouts_with(model: Partitionable, fixed: Iterable[MigInstance], *, media: bool = False) -> tuple[Layout, ...]:
     """Return every way to fill a GPU around some instances until no further one fits.
 
     Of ways that differ only in places, one is included.
@@ -101,7 +101,7 @@ def holds(model: Partitionable, counts: Mapping[str, int]) -> bool:
     )
 
 
-def counts_of(layout: Iterable[Instance]) -> Mapping[str, int]:
+def counts_of(layout: Iterable[MigInstance]) -> Mapping[str, int]:
     """Return how many instances of each profile a layout has."""
     return Counter(instance.profile for instance in layout)
 
@@ -146,11 +146,11 @@ def _filled(model: Partitionable, fixed: Layout, media: bool) -> tuple[Layout, .
 def _with_media(model: Partitionable, layout: Layout, fixed: Layout) -> Iterator[Layout]:
     for i, instance in enumerate(layout):
         if instance not in fixed and instance.profile + MEDIA in model.profiles:
-            better = Instance(start=instance.start, profile=instance.profile + MEDIA)
+            better = MigInstance(start=instance.start, profile=instance.profile + MEDIA)
             yield (*layout[:i], better, *layout[i + 1 :])
 
 
-def _completions(model: Partitionable, plain: list[Profile], fixed: Layout) -> Iterator[Layout]:
+def _completions(model: Partitionable, plain: list[MigProfile], fixed: Layout) -> Iterator[Layout]:
     """Yield every full layout around ``fixed``, slice by slice from the left."""
     taken = {at for instance in fixed for at in model.slices(instance)}
 
@@ -162,13 +162,13 @@ def _completions(model: Partitionable, plain: list[Profile], fixed: Layout) -> I
         yield from go_on(at + 1, added, used)
         for profile in plain:
             if at in profile.starts and _fits(profile, at, used):
-                instance = Instance(start=at, profile=profile.name)
+                instance = MigInstance(start=at, profile=profile.name)
                 yield from go_on(at + 1, (*added, instance), used.union(range(at, at + profile.memory)))
 
     return go_on(0, (), frozenset(taken))
 
 
-def _fits(profile: Profile, start: int, used: frozenset[int]) -> bool:
+def _fits(profile: MigProfile, start: int, used: frozenset[int]) -> bool:
     return used.isdisjoint(range(start, start + profile.memory))
 
 
@@ -188,14 +188,14 @@ _WITH_MEDIA = ((1, 1), (2, 2))
 def _model(family: str, memory_gb: int, *sizes_gb: int) -> Partitionable:
     """Build a model; ``sizes_gb`` is the memory of each profile in the order of the tables above."""
     shapes = _SEVENTHS if len(sizes_gb) == len(_SEVENTHS) else _FOURTHS
-    profiles: dict[str, Profile] = {}
+    profiles: dict[str, MigProfile] = {}
     for (compute, memory, starts), size_gb in zip(shapes, sizes_gb, strict=True):
         name = f"{compute}g.{size_gb}gb"
-        profile = Profile(name=name, compute=compute, memory=memory, memory_gb=size_gb, starts=starts)
+        profile = MigProfile(name=name, compute=compute, memory=memory, memory_gb=size_gb, starts=starts)
         profiles[name] = profile
         # Only the A30 has a second size with media engines; the guide lists none for the others.
         if (compute, memory) in _WITH_MEDIA[: 1 if shapes is _SEVENTHS else 2]:
-            profiles[name + MEDIA] = Profile(
+            profiles[name + MEDIA] = MigProfile(
                 name=name + MEDIA, compute=compute, memory=memory, memory_gb=size_gb, starts=starts, has_media=True
             )  # fmt: skip
     compute, memory, _ = shapes[-1]

@@ -25,7 +25,7 @@ _SETTLED = 1e-3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
-class Profile:
+class StageProfile:
     """Seconds of one iteration of a job: in total alone, and in each stage; stages may overlap or leave a rest."""
 
     iteration_s: float
@@ -36,7 +36,7 @@ class Profile:
         assert min(self.stages_s) >= 0.0, "a stage takes no negative time"
 
 
-def speeds(members: Sequence[Profile]) -> tuple[float, ...]:
+def speeds(members: Sequence[StageProfile]) -> tuple[float, ...]:
     """Return the speed of each member, in order, as a share of its speed alone (1.0 for one member).
 
     Every member makes one iteration in each round of the group.

@@ -13,14 +13,14 @@ INTERVAL_LATER = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Completed:
+class CompletedSpec:
     """A spec without open values, and notes on the choices."""
 
     spec: Training
     notes: tuple[str, ...]
 
 
-def complete(spec: Training, nodes: tuple[Node, ...]) -> Completed:
+def complete(spec: Training, nodes: tuple[Node, ...]) -> CompletedSpec:
     """Fill in ranks and CPU.
 
     CPU is one core per rank, or an equal share of the machine if the gang has more ranks than it has cores: a small
@@ -47,7 +47,7 @@ def complete(spec: Training, nodes: tuple[Node, ...]) -> Completed:
         spec = replace(spec, resources=replace(spec.resources, cpu_milli=share))
     if spec.checkpoint.to is None:
         notes.append("checkpoint.to: the run's own directory on this cluster")
-    return Completed(spec=spec, notes=tuple(notes))
+    return CompletedSpec(spec=spec, notes=tuple(notes))
 
 
 def describe_rendezvous(spec: Training) -> str:

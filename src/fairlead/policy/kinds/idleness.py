@@ -28,7 +28,7 @@ CORES_SHORT = 0.9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sample:
+class UsageSample:
     """A measurement of what a run uses.
 
     Attributes:
@@ -60,22 +60,22 @@ def sample_of(
     busy: float,
     has_gpus: bool = True,
     cores: float | None = None,
-) -> Sample:
+) -> UsageSample:
     """Return a measurement with the run's reports by then."""
     progress = run.progress if run.progress is not None and run.progress.updated_at >= run.status.since else Progress()
     signs = [pod.active_at for pod in pods if pod.active_at is not None]
-    return Sample(
+    return UsageSample(
         at=at, span_s=min(span_s, MOST_SPAN_S), busy=busy, has_gpus=has_gpus, cores=cores, step=progress.step,
         saving_s=progress.saving_s, loading_s=progress.loading_s, active_at=max(signs, default=None),
     )  # fmt: skip
 
 
-def recent(samples: Iterable[Sample], wish: Idle, now: float) -> list[Sample]:
+def recent(samples: Iterable[UsageSample], wish: Idle, now: float) -> list[UsageSample]:
     """Return the samples that may still count."""
     return [sample for sample in samples if sample.at > now - wish.for_s]
 
 
-def coarsened(samples: list[Sample], most: int) -> list[Sample]:
+def coarsened(samples: list[UsageSample], most: int) -> list[UsageSample]:
     """Return at most so many samples, merging pairs while there are more."""
     while len(samples) > most:
         pairs = zip(samples[::2], samples[1::2], strict=False)
@@ -83,13 +83,13 @@ def coarsened(samples: list[Sample], most: int) -> list[Sample]:
     return samples
 
 
-def _joined(first: Sample, second: Sample) -> Sample:
+def _joined(first: UsageSample, second: UsageSample) -> UsageSample:
     span_s = first.span_s + second.span_s
     busy = (first.busy * first.span_s + second.busy * second.span_s) / span_s if span_s else second.busy
     return replace(second, span_s=span_s, busy=busy)
 
 
-def idleness(samples: Sequence[Sample], wish: Idle, now: float) -> Idleness | None:
+def idleness(samples: Sequence[UsageSample], wish: Idle, now: float) -> Idleness | None:
     """Return the idleness of a run over the time that it allows; None if it is not idle, or not known.
 
     Args:

@@ -6,7 +6,7 @@ Such a failure is an error in Fairlead, or an object that nobody foresaw. It is 
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import replace
 
-from fairlead.state.plan import Change, Event, Failure
+from fairlead.state.plan import Change, Event, InternalFailure
 from fairlead.state.reasons import Code, Reason
 from fairlead.state.snapshot import AnyWorkload, Snapshot, Workload
 
@@ -19,7 +19,7 @@ REMEDY = (
 )
 
 
-class Failures:
+class InternalFailures:
     """The workloads at which a pass failed.
 
     Args:
@@ -29,21 +29,21 @@ class Failures:
 
     def __init__(self, unreadable: Mapping[str, str], deferred: Set[str] = frozenset()) -> None:
         self._deferred = deferred
-        self._by_uid = {uid: Failure(workload_uid=uid, problem=problem) for uid, problem in unreadable.items()}
-        self._others: list[Failure] = []
+        self._by_uid = {uid: InternalFailure(workload_uid=uid, problem=problem) for uid, problem in unreadable.items()}
+        self._others: list[InternalFailure] = []
 
     def __contains__(self, uid: str) -> bool:
         return uid in self._by_uid or uid in self._deferred
 
     def note(self, workload_uid: str, error: Exception) -> None:
         """Record an unexpected error at a workload; at none if it is not known whose it is."""
-        failure = Failure(workload_uid=workload_uid, problem=describe(error), error=error)
+        failure = InternalFailure(workload_uid=workload_uid, problem=describe(error), error=error)
         if workload_uid:
             self._by_uid[workload_uid] = failure
         else:
             self._others.append(failure)
 
-    def all(self) -> tuple[Failure, ...]:
+    def all(self) -> tuple[InternalFailure, ...]:
         """Return all failures."""
         return (*self._by_uid.values(), *self._others)
 
@@ -70,7 +70,7 @@ def without_failing(
     some: Sequence[tuple[int, Workload]],
     attempt: Callable[[Sequence[tuple[int, Workload]]], list[Change]],
     first: Exception,
-    failures: Failures,
+    failures: InternalFailures,
 ) -> list[Change]:
     """Return the changes of an attempt without the workloads with which it fails; they are found by halving.
 

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import TypeAlias
 
 from fairlead.frozen import dataclass
-from fairlead.policy.kinds.internal_failures import Failures
+from fairlead.policy.kinds.internal_failures import InternalFailures
 from fairlead.policy.kinds.lifecycle import has_more
 from fairlead.policy.kinds.record import Family
 from fairlead.policy.kinds.table import parent_of
@@ -112,7 +112,7 @@ def finish(
     return _halt(replace(parent, status=status), family, Intent.STOP, phase, reason, now)
 
 
-def judge_parents(snapshot: Snapshot, now: float, failures: Failures | None = None) -> list[Change]:
+def judge_parents(snapshot: Snapshot, now: float, failures: InternalFailures | None = None) -> list[Change]:
     """Return the changes of the parents of a snapshot: one for each, or those of children that precede its end.
 
     Args:

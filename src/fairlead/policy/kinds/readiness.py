@@ -15,7 +15,7 @@ from fairlead.state.reasons import Code, Reason
 from fairlead.state.snapshot import AnyWorkload, Phase, Workload
 
 
-class Progress(StrEnum):
+class SpecProgress(StrEnum):
     """The distance of a workload from its spec.
 
     A suspended workload is in none of the other states: it is not ready, nothing is in progress, and nothing is wrong.
@@ -31,20 +31,20 @@ class Progress(StrEnum):
 class Readiness:
     """The state of a workload for tools, with its reason."""
 
-    progress: Progress
+    progress: SpecProgress
     reason: Reason
 
 
 _BY_PHASE = {
-    Phase.PENDING: Progress.RECONCILING,
-    Phase.STARTING: Progress.RECONCILING,
-    Phase.RUNNING: Progress.READY,
-    Phase.RESTARTING: Progress.RECONCILING,
-    Phase.STOPPING: Progress.RECONCILING,
-    Phase.SUSPENDED: Progress.SUSPENDED,
-    Phase.SUCCEEDED: Progress.READY,
-    Phase.FAILED: Progress.STALLED,
-    Phase.STOPPED: Progress.STALLED,
+    Phase.PENDING: SpecProgress.RECONCILING,
+    Phase.STARTING: SpecProgress.RECONCILING,
+    Phase.RUNNING: SpecProgress.READY,
+    Phase.RESTARTING: SpecProgress.RECONCILING,
+    Phase.STOPPING: SpecProgress.RECONCILING,
+    Phase.SUSPENDED: SpecProgress.SUSPENDED,
+    Phase.SUCCEEDED: SpecProgress.READY,
+    Phase.FAILED: SpecProgress.STALLED,
+    Phase.STOPPED: SpecProgress.STALLED,
 }
 
 
@@ -60,12 +60,12 @@ def _of_endpoint(serving: Workload[Serving]) -> Readiness:
     reason, detail, newest = serving.status.reason, detail_of(serving), asked_revision(serving)
     if newest is None:
         message = "the spec has changed and was not considered yet"
-        return Readiness(progress=Progress.RECONCILING, reason=Reason(code=Code.SPEC_CHANGED, message=message))
+        return Readiness(progress=SpecProgress.RECONCILING, reason=Reason(code=Code.SPEC_CHANGED, message=message))
     if newest.failed is not None:
         message = f"{newest.name} was given up: {newest.failed}"
-        return Readiness(progress=Progress.STALLED, reason=Reason(code=Code.REVISION_FAILED, message=message))
+        return Readiness(progress=SpecProgress.STALLED, reason=Reason(code=Code.REVISION_FAILED, message=message))
     if detail.unaddressed is not None:
         refused = Reason(code=Code.ADDRESS_REFUSED, message=detail.unaddressed)
-        return Readiness(progress=Progress.STALLED, reason=refused)
+        return Readiness(progress=SpecProgress.STALLED, reason=refused)
     is_ready = reason.code in (Code.SERVING, Code.ASLEEP)
-    return Readiness(progress=Progress.READY if is_ready else Progress.RECONCILING, reason=reason)
+    return Readiness(progress=SpecProgress.READY if is_ready else SpecProgress.RECONCILING, reason=reason)

@@ -43,7 +43,7 @@ def _missed(schedule: Schedule, after: float, until: float, zone: tzinfo) -> tup
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Turn:
+class ScheduleDecision:
     """The decision on a schedule.
 
     Attributes:
@@ -57,7 +57,7 @@ class Turn:
     said: str | None = None
 
 
-def turn(schedule: Schedule, handled_until: float, now: float, *, is_going: bool, zone: tzinfo) -> Turn:
+def turn(schedule: Schedule, handled_until: float, now: float, *, is_going: bool, zone: tzinfo) -> ScheduleDecision:
     """Decide on the times of a schedule since the last look.
 
     Args:
@@ -66,19 +66,19 @@ def turn(schedule: Schedule, handled_until: float, now: float, *, is_going: bool
     """
     newest, number = _missed(schedule, handled_until, now, zone)
     if newest is None:
-        return Turn(handled_until=handled_until)
+        return ScheduleDecision(handled_until=handled_until)
     if is_going:
         if schedule.overlap is Overlap.WAIT:
-            return Turn(handled_until=handled_until)
-        return Turn(handled_until=newest, said="its time came while an earlier run was not over")
+            return ScheduleDecision(handled_until=handled_until)
+        return ScheduleDecision(handled_until=newest, said="its time came while an earlier run was not over")
     if now - newest > LATE_S and schedule.catch_up is CatchUp.NONE:
         counted = f"{number} or more" if number == MOST_MISSED else str(number)
-        return Turn(handled_until=newest, said=f"{counted} of its times passed while no supervisor ran")
-    return Turn(handled_until=newest, due=newest)
+        return ScheduleDecision(handled_until=newest, said=f"{counted} of its times passed while no supervisor ran")
+    return ScheduleDecision(handled_until=newest, due=newest)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Seen:
+class WatchedData:
     """The last observation of watched data.
 
     Attributes:
@@ -90,6 +90,6 @@ class Seen:
     content: str
 
 
-def has_settled(seen: Seen, signature: str) -> bool:
+def has_settled(seen: WatchedData, signature: str) -> bool:
     """Return whether data is unchanged since the last look, so that it is not being written and worth reading."""
     return seen.signature == signature

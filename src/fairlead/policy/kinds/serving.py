@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, cast
 from fairlead.errors import InvalidSpec
 from fairlead.policy.kinds.parents import advance, child_name, submit
 from fairlead.policy.kinds.record import Family, ParentKind
-from fairlead.policy.serving.canary import Judgement, Verdict, fails_mostly, judge_canary, step_at
+from fairlead.policy.serving.canary import CanaryVerdict, Judgement, fails_mostly, judge_canary, step_at
 from fairlead.policy.serving.metric_scaling import ASK_S, unmeasured
 from fairlead.policy.serving.replica_count import asleep_at, wanted_replicas
-from fairlead.policy.serving.rollout import DRAIN_S, ReplicaState, Step, canary_step, next_step
+from fairlead.policy.serving.rollout import DRAIN_S, ReplicaState, RolloutStep, canary_step, next_step
 from fairlead.policy.serving.scheduled_replicas import next_change
 from fairlead.specs.endpoint_engines import TITLES, EndpointEngine
 from fairlead.specs.formats.serialization import from_json, to_json
@@ -29,12 +29,12 @@ from fairlead.specs.serving import AUTOSCALERS, Replica, Serving, map_runs
 from fairlead.specs.training import Tier
 from fairlead.state.endpoint_detail import (
     Answers,
+    CanaryTrial,
     Comparison,
     GatewayCounts,
     Going,
     Revision,
     ServingDetail,
-    Trial,
     detail_of,
     summed,
 )
@@ -45,7 +45,7 @@ from fairlead.state.snapshot import AnyWorkload, Grant, Intent, Phase, Snapshot,
 from fairlead.text.quantities import plural
 
 if TYPE_CHECKING:
-    from fairlead.policy.serving.joint_scaling import Service
+    from fairlead.policy.serving.joint_scaling import EndpointState
 
 MOST_REVISIONS = 10
 # Used as a revision's number: no revision has it.
@@ -231,7 +231,7 @@ def _shares(snapshot: Snapshot, families: Mapping[str, Family], now: float) -> d
     from fairlead.policy.serving.latency_scaling import room_for, service_of, shares
 
     grants = {pod.workload_uid: pod.grant for pod in snapshot.pods if not pod.phase.is_final}
-    groups = defaultdict[Grant, dict[str, "Service"]](dict)
+    groups = defaultdict[Grant, dict[str, "EndpointState"]](dict)
     during_change: dict[str, int] = {}
     for parent in by_latency:
         detail, family = detail_of(parent), families[parent.uid]
@@ -466,7 +466,7 @@ def _show_ready(spec: Serving, detail: ServingDetail, now: float) -> ServingDeta
     detail = replace(detail, revisions=revisions)
     if not is_tried or old is None:
         return _take_over(detail, now)
-    trial = Trial(name=f"{target.name}@{now:.3f}", old=old, began_at=now, rules=str(spec.canary))
+    trial = CanaryTrial(name=f"{target.name}@{now:.3f}", old=old, began_at=now, rules=str(spec.canary))
     return replace(detail, canary=trial)
 
 
@@ -485,7 +485,7 @@ def _compared_with(spec: Serving, detail: ServingDetail) -> int | None:
     return detail.serving if is_to_be_tried(spec, detail) else None
 
 
-def _with_compared(step: Step, replicas: list[ReplicaState], old: int, most: int, needs: int) -> Step:
+def _with_compared(step: RolloutStep, replicas: list[ReplicaState], old: int, most: int, needs: int) -> RolloutStep:
     """Add a replica of a revision to compare with, if an endpoint that only had that one would need any now.
 
     It is missing if the endpoint slept when the new revision was requested; both become ready at about the same time.
@@ -522,7 +522,7 @@ def _try(
         reason = Reason(code=Code.SERVING, message=f"{target.name} serves: `canary` was removed")
         return _take_over(detail, now), Event(type="CanaryPromoted", reason=reason)
     if trial.rules != str(spec.canary):
-        trial = Trial(name=f"{target.name}@{now:.3f}", old=trial.old, began_at=now, rules=str(spec.canary))
+        trial = CanaryTrial(name=f"{target.name}@{now:.3f}", old=trial.old, began_at=now, rules=str(spec.canary))
     was_alone = trial.answers_alone
     trial = _watched(spec, _counted(trial, spec, family), detail, replicas, family, now)
     judgement = judge_canary(trial.seen, spec.canary.margins, spec.canary.confidence)
@@ -539,7 +539,7 @@ def _try(
         )
         detail = replace(detail, revisions=failed, target=old.number, canary=None)
         return detail, Event(type="CanaryRolledBack", reason=reason)
-    if judgement.verdict is Verdict.PROMOTE:
+    if judgement.verdict is CanaryVerdict.PROMOTE:
         sure = f"{spec.canary.confidence:.4g}"
         message = f"{target.name} is no worse than {old.name} by {num_pairs} pairs of requests (confidence {sure})"
         reason = Reason(code=Code.SERVING, message=f"{message} and takes over")
@@ -561,8 +561,8 @@ def _try(
 
 
 def _watched(
-    spec: Serving, trial: Trial, detail: ServingDetail, replicas: list[ReplicaState], family: Family, now: float
-) -> Trial:
+    spec: Serving, trial: CanaryTrial, detail: ServingDetail, replicas: list[ReplicaState], family: Family, now: float
+) -> CanaryTrial:
     """Return the trial with the state of the old revision: whether it is ready, and if it is not, for how long."""
     traffic = () if family.demand is None else family.demand.revisions
     mine = [answers for answers in traffic if answers.name == f"r{detail.target}"]
@@ -588,7 +588,12 @@ def _watched(
 
 
 def _comes(
-    spec: Serving, trial: Trial, detail: ServingDetail, replicas: list[ReplicaState], family: Family, passed_s: float
+    spec: Serving,
+    trial: CanaryTrial,
+    detail: ServingDetail,
+    replicas: list[ReplicaState],
+    family: Family,
+    passed_s: float,
 ) -> bool:
     """Return whether a replica of the old revision is expected to be ready soon, so that requests wait for it.
 
@@ -605,7 +610,7 @@ def _comes(
     )
 
 
-def _counted(trial: Trial, spec: Serving, family: Family) -> Trial:
+def _counted(trial: CanaryTrial, spec: Serving, family: Family) -> CanaryTrial:
     """Return the trial with new counts of gateways; counts of those no longer heard are kept."""
     if family.demand is None or spec.canary is None:
         return trial
@@ -632,7 +637,7 @@ def _counted(trial: Trial, spec: Serving, family: Family) -> Trial:
 
 
 def _against(
-    spec: Serving, judgement: Judgement, trial: Trial, target: Revision, old: Revision, family: Family, now: float
+    spec: Serving, judgement: Judgement, trial: CanaryTrial, target: Revision, old: Revision, family: Family, now: float
 ) -> str | None:
     """Return why a revision on trial has to be removed; None if there is no reason."""
     canary = spec.canary
@@ -645,7 +650,7 @@ def _against(
             f"it failed {trial.alone.errors} of {plural(trial.alone.requests, 'request')} that it answered while none "
             f"of {old.name} was ready"
         )
-    if judgement.verdict is Verdict.ROLL_BACK:
+    if judgement.verdict is CanaryVerdict.ROLL_BACK:
         verdict = {
             "failed": "failed",
             "slow": f"took longer than {format_duration(canary.latency_s or 0.0)}",
@@ -660,22 +665,22 @@ def _against(
         return "; ".join(parts)
     hint = "; more of its evidence is there with larger `canary.steps` or margins, or a longer `canary.within`"
     is_late = trial.asleep_since is None and now >= trial.began_at + canary.within_s
-    if judgement.verdict is Verdict.UNDECIDED or is_late:
+    if judgement.verdict is CanaryVerdict.UNDECIDED or is_late:
         num_pairs = max((comparison.pairs for comparison in trial.seen.values()), default=0)
         after = plural(num_pairs, "pair") + " of requests"
-        if judgement.verdict is not Verdict.UNDECIDED:
+        if judgement.verdict is not CanaryVerdict.UNDECIDED:
             after = f"{format_duration(canary.within_s)} with {after}"
         return f"after {after} it is not known whether it is as good as {old.name}{hint}"
     return None
 
 
-def share_of_canary(spec: Serving, trial: Trial) -> float:
+def share_of_canary(spec: Serving, trial: CanaryTrial) -> float:
     """Return the share of requests of a revision on trial; the old one is judged on as many."""
     assert spec.canary is not None
     return spec.canary.steps[min(trial.step, len(spec.canary.steps) - 1)]
 
 
-def _step(spec: Serving, detail: ServingDetail, replicas: list[ReplicaState], wanted: int) -> Step:
+def _step(spec: Serving, detail: ServingDetail, replicas: list[ReplicaState], wanted: int) -> RolloutStep:
     """Return which replicas to add and remove now."""
     if detail.canary is not None and spec.canary is not None:
         share = share_of_canary(spec, detail.canary)
@@ -942,7 +947,7 @@ def _say(
     return Reason(code=code, message=f"{message}{aside}")
 
 
-def _say_trial(spec: Serving, trial: Trial, target: Revision, num_new: int, num_old: int) -> Reason:
+def _say_trial(spec: Serving, trial: CanaryTrial, target: Revision, num_new: int, num_old: int) -> Reason:
     """Describe the progress of a trial."""
     assert spec.canary is not None
     judgement = judge_canary(trial.seen, spec.canary.margins, spec.canary.confidence)

@@ -72,7 +72,7 @@ class StandingDetail:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Standing:
+class PipelineDecision:
     """The decision on such a pipeline.
 
     Attributes:
@@ -92,19 +92,19 @@ def is_standing(spec: Pipeline) -> bool:
     return spec.driver is None and spec.runs_by_itself
 
 
-def decide(pipeline: Workload[Pipeline], family: Family, before: StandingDetail | None, now: float) -> Standing:
+def decide(pipeline: Workload[Pipeline], family: Family, before: StandingDetail | None, now: float) -> PipelineDecision:
     """Decide what a pipeline that runs by itself needs now."""
     detail = before or StandingDetail(handled_until=pipeline.created_at)
     zone = _zone(pipeline.spec)
     runs = {int(name): child for name, child in family.children.items() if name.isdigit()}
     adopted = _adopted(detail, runs)
     if adopted is not None:
-        return Standing(detail=adopted, reason=_reason(pipeline.spec, adopted, runs, None, zone))
+        return PipelineDecision(detail=adopted, reason=_reason(pipeline.spec, adopted, runs, None, zone))
     if pipeline.spec.schedule is not None and zone is None:
         message = f"schedule.timezone: the operator knows no time zone {pipeline.spec.schedule.timezone!r}"
         remedy = "Give one of the IANA database, such as Europe/Berlin, or UTC."
         problem = Reason(code=Code.CHILD_FAILED, message=message, remedy=remedy)
-        return Standing(detail=detail, reason=problem, problem=problem)
+        return PipelineDecision(detail=detail, reason=problem, problem=problem)
     orders = tuple(_superfluous(runs))
     new: tuple[SubmitChild, ...] = ()
     going = next((run for run in runs.values() if not run.status.phase.is_final), None)
@@ -121,7 +121,7 @@ def decide(pipeline: Workload[Pipeline], family: Family, before: StandingDetail 
         orders += () if watch.intent is Intent.DELETE else (ChildIntent(uid=watch.uid, intent=Intent.DELETE),)
     elif watch is not None and watch.status.phase is Phase.FAILED:
         problem = failed(watch)
-        return Standing(detail=detail, reason=problem, problem=problem)
+        return PipelineDecision(detail=detail, reason=problem, problem=problem)
     detail = replace(detail, drift=_cycle(pipeline.spec, detail.drift, watch, runs))
     detail, label, why, event = _due(pipeline.spec, detail, watch, going, zone, now)
     if label is not None:
@@ -132,7 +132,7 @@ def decide(pipeline: Workload[Pipeline], family: Family, before: StandingDetail 
         reason = Reason(code=Code.CHILDREN_RUNNING, message=f"waits for {order.spec.name}")
     else:
         reason = _reason(pipeline.spec, detail, runs, watch, zone)
-    return Standing(detail=detail, reason=reason, submit=new, children=orders, event=event)
+    return PipelineDecision(detail=detail, reason=reason, submit=new, children=orders, event=event)
 
 
 def next_at(pipeline: Workload[Pipeline], family: Family, detail: StandingDetail | None, now: float) -> float | None:

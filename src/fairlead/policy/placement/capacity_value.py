@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fairlead.frozen import dataclass
-from fairlead.policy.placement.fleet_arrays import Fleet
+from fairlead.policy.placement.fleet_arrays import FleetArrays
 from fairlead.policy.placement.memo import kept
 from fairlead.policy.placement.node_arrays import Frame, Mask
 from fairlead.policy.placement.pod_shapes import WHOLE_GPU, Shape
@@ -44,7 +44,7 @@ LEAST_SHARES = 0.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Demand:
+class DeviceDemand:
     """The demand for one kind of device, for each requested pair of width and cores.
 
     Attributes:
@@ -58,7 +58,7 @@ class Demand:
     rates: tuple[float, ...] = ()
 
 
-def demands(mix: TaskMix, fleet: Fleet) -> tuple[Demand, ...]:
+def demands(mix: TaskMix, fleet: FleetArrays) -> tuple[DeviceDemand, ...]:
     """Return the demand for each kind of device of the fleet.
 
     Candidates are counted by the shares, since only shares can fill the rest beside a share; whole devices are added.
@@ -68,7 +68,7 @@ def demands(mix: TaskMix, fleet: Fleet) -> tuple[Demand, ...]:
 
 
 @kept
-def _demands(counts_and_frame: tuple[tuple[tuple[Shape, int], ...], Frame]) -> tuple[Demand, ...]:
+def _demands(counts_and_frame: tuple[tuple[tuple[Shape, int], ...], Frame]) -> tuple[DeviceDemand, ...]:
     counts, frame = counts_and_frame
     devices = np.bincount(frame.kind.ravel(), frame.capacity_milli.ravel(), minlength=max(1, len(frame.kinds)))
     share = devices / max(1.0, float(devices.sum()))
@@ -90,9 +90,9 @@ def _num_that_fill(served: list[tuple[Shape, int, Mask]]) -> float:
     return max(shares, LEAST_SHARES * single) or sum(n for _, n, _ in served)
 
 
-def _demand(entries: dict[tuple[int, float], float]) -> Demand:
+def _demand(entries: dict[tuple[int, float], float]) -> DeviceDemand:
     keys = sorted(entries)
-    return Demand(
+    return DeviceDemand(
         widths=tuple(width for width, _ in keys),
         cores=tuple(cores for _, cores in keys),
         rates=tuple(entries[key] for key in keys),
@@ -100,7 +100,7 @@ def _demand(entries: dict[tuple[int, float], float]) -> Demand:
 
 
 @lru_cache(maxsize=256)
-def table(demand: Demand, num_candidates: float, forced: float = 1.0) -> Floats:
+def table(demand: DeviceDemand, num_candidates: float, forced: float = 1.0) -> Floats:
     """Return the value, in devices, of free steps on one device at each of ``PRICES`` (LEVELS, prices), read-only.
 
     Samples are deterministic: equal demands have equal tables.
@@ -123,7 +123,7 @@ def table(demand: Demand, num_candidates: float, forced: float = 1.0) -> Floats:
     return worth
 
 
-def _lost_when_forced(demand: Demand, worth: Floats) -> Floats:
+def _lost_when_forced(demand: DeviceDemand, worth: Floats) -> Floats:
     """Return the part of the value of free steps lost for a mean pod of the mix, if wide ones come (LEVELS)."""
     widths = np.array(demand.widths, dtype=np.int64)
     used = widths * np.array(demand.rates)
@@ -133,7 +133,7 @@ def _lost_when_forced(demand: Demand, worth: Floats) -> Floats:
     return np.asarray(expected / np.maximum(worth, 1e-9))
 
 
-def _fewest_cores(demand: Demand, num_candidates: float) -> NDArray[np.float32]:
+def _fewest_cores(demand: DeviceDemand, num_candidates: float) -> NDArray[np.float32]:
     """Return the fewest cores with which candidates use exactly so many steps, in each sample (LEVELS, samples)."""
     rng = np.random.default_rng(0)
     fewest = np.full((LEVELS, NUM_SAMPLES), np.inf, dtype=np.float32)

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fairlead.frozen import dataclass
-from fairlead.policy.placement.fleet_arrays import Fleet
+from fairlead.policy.placement.fleet_arrays import FleetArrays
 from fairlead.policy.placement.memo import kept
 from fairlead.policy.placement.node_arrays import Frame, Ints, Mask
 from fairlead.policy.placement.pod_shapes import WHOLE_GPU, Shape
@@ -67,7 +67,7 @@ class Together:
     need: Floats
 
     @classmethod
-    def of(cls, mix: TaskMix, fleet: Fleet) -> "Together | None":
+    def of(cls, mix: TaskMix, fleet: FleetArrays) -> "Together | None":
         """Return the demand of the mix in the present state; None if nothing needs several devices."""
         demand = _together((mix.items(), fleet.frame))
         return None if demand is None else demand.now(fleet)
@@ -105,7 +105,7 @@ class Together:
         """Return whether any place has a value."""
         return bool(self.need.any())
 
-    def now(self, fleet: Fleet) -> "Together":
+    def now(self, fleet: FleetArrays) -> "Together":
         """Return the demand with the need for places in the present state."""
         idle = (fleet.gpu_milli == WHOLE_GPU).sum(axis=1)
         room = np.floor(self._room(idle, fleet.cpu_milli, fleet.memory_bytes))
@@ -129,7 +129,7 @@ class Together:
         return np.asarray(np.maximum(0.0, np.minimum(room, memory_bytes[:, None] / self.memory_bytes)))
 
 
-def _lasting(fleet: Fleet) -> float:
+def _lasting(fleet: FleetArrays) -> float:
     """Return how lasting places are, 0 to 1, in steps: by turnover or, before any pod has left, by free capacity."""
     believed = (min(fleet.free_devices, fleet.free_cores) - TIGHT) / (ROOMY - TIGHT)
     return round(STEPS * min(1.0, max(0.0, believed, fleet.turnover / SETTLED))) / STEPS

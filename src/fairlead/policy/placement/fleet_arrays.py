@@ -23,7 +23,7 @@ class Spot:
     devices: tuple[int, ...]
 
 
-class Fleet:
+class FleetArrays:
     """The free capacity of nodes.
 
     Attributes:
@@ -54,14 +54,14 @@ class Fleet:
         self._allowed: dict[tuple[object, ...], Mask] = {}
         self._open: dict[frozenset[str], Mask] = {}
 
-    def copy(self) -> "Fleet":
+    def copy(self) -> "FleetArrays":
         """Return an independent copy."""
         other = copy(self)
         other.cpu_milli, other.memory_bytes = self.cpu_milli.copy(), self.memory_bytes.copy()
         other.gpu_milli, other.stamp = self.gpu_milli.copy(), self.stamp.copy()
         return other
 
-    def equals(self, other: "Fleet") -> bool:
+    def equals(self, other: "FleetArrays") -> bool:
         """Return whether the same is free as in another state of the fleet, after equally many pods."""
         return (
             (self.num_placed, self.num_left, self.free_gpu_milli)

@@ -15,7 +15,7 @@ from typing import Protocol
 
 import numpy as np
 
-from fairlead.policy.placement.fleet_arrays import Fleet, Spot
+from fairlead.policy.placement.fleet_arrays import FleetArrays, Spot
 from fairlead.policy.placement.node_arrays import Ints, Mask
 from fairlead.policy.placement.pod_shapes import Shape
 
@@ -36,7 +36,7 @@ class Anywhere(Protocol):
         ...
 
 
-def place_one(shape: Shape, fleet: Fleet, chooser: Anywhere) -> tuple[Spot, ...] | None:
+def place_one(shape: Shape, fleet: FleetArrays, chooser: Anywhere) -> tuple[Spot, ...] | None:
     """Allocate the spot for a run of one pod; return None if it fits nowhere."""
     chosen = chooser.choose(shape)
     if chosen is None:
@@ -46,7 +46,7 @@ def place_one(shape: Shape, fleet: Fleet, chooser: Anywhere) -> tuple[Spot, ...]
     return (chosen,)
 
 
-def place_gang(shape: Shape, count: int, fleet: Fleet, chooser: Chooser) -> tuple[Spot, ...] | None:
+def place_gang(shape: Shape, count: int, fleet: FleetArrays, chooser: Chooser) -> tuple[Spot, ...] | None:
     """Allocate spots for so many pods of one shape; return None, with nothing allocated, if not all fit.
 
     Pods that are adjacent in the ring are adjacent in the result.
@@ -63,7 +63,7 @@ def place_gang(shape: Shape, count: int, fleet: Fleet, chooser: Chooser) -> tupl
     return tuple(gang.spots)
 
 
-def members(shape: Shape, count: int, fleet: Fleet) -> Ints:
+def members(shape: Shape, count: int, fleet: FleetArrays) -> Ints:
     """Return how many pods of one shape fit on each node (N), at most ``count``."""
     everywhere = np.arange(len(fleet))
     usable = fleet.usable(everywhere, shape)
@@ -79,7 +79,7 @@ def members(shape: Shape, count: int, fleet: Fleet) -> Ints:
     return np.asarray(np.where(fleet.fits(everywhere, shape, usable), most, 0))
 
 
-def release(shape: Shape, spot: Spot, fleet: Fleet) -> None:
+def release(shape: Shape, spot: Spot, fleet: FleetArrays) -> None:
     """Release what a finished pod held."""
     fleet.num_left += 1
     fleet.release(spot.node, shape.cpu_milli, shape.memory_bytes, spot.devices, shape.gpu_milli)
@@ -95,7 +95,7 @@ class _Gang:
     """
 
     shape: Shape
-    fleet: Fleet
+    fleet: FleetArrays
     chooser: Chooser
     most: Ints
     domains: Ints

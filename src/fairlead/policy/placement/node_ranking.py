@@ -5,7 +5,7 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from fairlead.policy.placement.fleet_arrays import Fleet
+from fairlead.policy.placement.fleet_arrays import FleetArrays
 from fairlead.policy.placement.node_arrays import Ints, Mask
 from fairlead.policy.placement.pod_shapes import Shape
 
@@ -13,7 +13,7 @@ Scores = NDArray[np.float64]
 Score = Callable[[Ints, Mask, Shape], Scores]
 
 
-class Ranking:
+class NodeRanking:
     """Caches scores of every node for each shape.
 
     Args:
@@ -21,7 +21,7 @@ class Ranking:
             that it can use there (B, G). The first of the best wins. It may depend on the state of the node only.
     """
 
-    def __init__(self, fleet: Fleet, score: Score) -> None:
+    def __init__(self, fleet: FleetArrays, score: Score) -> None:
         self._fleet = fleet
         self._score = score
         self._kept: dict[Shape, tuple[Scores, int]] = {}

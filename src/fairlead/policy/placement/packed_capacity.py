@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 
 from fairlead.frozen import dataclass
-from fairlead.policy.placement.fleet_arrays import Fleet, Spot
+from fairlead.policy.placement.fleet_arrays import FleetArrays, Spot
 from fairlead.policy.placement.gang_placement import members, place_gang, place_one
 from fairlead.policy.placement.node_arrays import Ints
 from fairlead.policy.placement.node_eligibility import doors_of
@@ -27,7 +27,7 @@ class Holdings:
     """The holdings of pods in a fleet, updated incrementally."""
 
     def __init__(self, nodes: Sequence[Node], pods: Iterable[Pod]) -> None:
-        self._fleet = Fleet(nodes)
+        self._fleet = FleetArrays(nodes)
         index = self._fleet.index
         here = [pod for pod in pods if pod.node in index]
         live = [(index[pod.node], pod.grant) for pod in here if not pod.phase.is_final]
@@ -48,12 +48,12 @@ class Holdings:
                 else:
                     hold(fleet, node, pod.grant, times)
 
-    def copy(self) -> Fleet:
+    def copy(self) -> FleetArrays:
         """Return a copy of the fleet."""
         return self._fleet.copy()
 
 
-def hold(fleet: Fleet, node: int, grant: Grant, times: int) -> None:
+def hold(fleet: FleetArrays, node: int, grant: Grant, times: int) -> None:
     """Hold a grant ``times`` times."""
     devices = fleet.frame.devices(node, grant)
     milli = times * min(grant.gpu_milli, WHOLE_GPU)
@@ -68,7 +68,7 @@ class PackedRooms:
         risks: Bits of evidence against nodes, by name; those of others are 0.
     """
 
-    def __init__(self, fleet: Fleet, mix: TaskMix, risks: Mapping[str, int] | None = None) -> None:
+    def __init__(self, fleet: FleetArrays, mix: TaskMix, risks: Mapping[str, int] | None = None) -> None:
         self.doors = doors_of(fleet.nodes)
         self._fleet = fleet
         self._packing = Packing(fleet, mix)
@@ -132,7 +132,7 @@ class PackedRooms:
         return NodeCapacity(node, int(fleet.cpu_milli[index]), int(fleet.memory_bytes[index]), free)
 
 
-def _bonus(fleet: Fleet, risks: Mapping[str, int]) -> Scores | None:
+def _bonus(fleet: FleetArrays, risks: Mapping[str, int]) -> Scores | None:
     """Return how much narrow gangs prefer each node, enough to outweigh the order of equals (N); None without risks."""
     at = [(fleet.index[name], bits) for name, bits in risks.items() if name in fleet.index]
     if not at:

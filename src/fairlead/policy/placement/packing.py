@@ -25,10 +25,10 @@ import numpy as np
 
 from fairlead.policy.placement.capacity_value import LEVELS, PRICES, STEP_MILLI, Floats, demands, table
 from fairlead.policy.placement.device_groups import SETTLED, Together
-from fairlead.policy.placement.fleet_arrays import Fleet, Spot
+from fairlead.policy.placement.fleet_arrays import FleetArrays, Spot
 from fairlead.policy.placement.memo import kept
 from fairlead.policy.placement.node_arrays import Frame, Ints, Mask
-from fairlead.policy.placement.node_ranking import Ranking, Scores
+from fairlead.policy.placement.node_ranking import NodeRanking, Scores
 from fairlead.policy.placement.pod_shapes import WHOLE_GPU, Shape
 from fairlead.policy.placement.spread import spread
 from fairlead.policy.placement.task_mix import TaskMix, next_size
@@ -65,10 +65,10 @@ MANY = 64
 class Packing:
     """Chooses nodes of one fleet; callers that allocate and release report only arrivals."""
 
-    def __init__(self, fleet: Fleet, mix: TaskMix) -> None:
+    def __init__(self, fleet: FleetArrays, mix: TaskMix) -> None:
         self._fleet = fleet
         self._mix = mix
-        self._ranking = Ranking(fleet, self._score)
+        self._ranking = NodeRanking(fleet, self._score)
         self._order = _order(fleet.frame)
         self._device_counts, self._core_counts = _counts(fleet.frame)
         self._key = _key(fleet.capacity_milli.shape[1])
@@ -82,7 +82,7 @@ class Packing:
         self._learnt_turnover = 0.0
         self._learn_again = 0
         self._look_again = 0
-        self._unlearnt: list[Fleet] = []
+        self._unlearnt: list[FleetArrays] = []
 
     def observe(self, shape: Shape) -> None:
         """Record the request of a pod."""
@@ -130,7 +130,7 @@ class Packing:
         if len(self._unlearnt) > MOST_UNLEARNT:
             self.learn()
 
-    def _learn_from(self, fleet: Fleet) -> None:
+    def _learn_from(self, fleet: FleetArrays) -> None:
         mix = self._mix
         moved = abs(fleet.free_gpu_milli - self._learnt_free)
         as_full = moved <= STALE_FREE * fleet.total_gpu_milli
@@ -156,7 +156,7 @@ class Packing:
         self._look_again = fleet.changes + int(STALE_PLACES * len(fleet))
         self._ranking.forget()
 
-    def _look_at_places(self, fleet: Fleet) -> None:
+    def _look_at_places(self, fleet: FleetArrays) -> None:
         """Update the need for places for pods that need several devices."""
         if self._together is None or fleet.changes < self._look_again:
             return
@@ -166,7 +166,7 @@ class Packing:
             self._together = together
             self._ranking.forget()
 
-    def _cores_for_each_device(self, fleet: Fleet) -> float:
+    def _cores_for_each_device(self, fleet: FleetArrays) -> float:
         """Return the cores that must be free for a device to be filled as pods come; infinite if no pod needs both.
 
         Pods without devices use what their nodes have left; what is missing for them is added.
@@ -284,7 +284,7 @@ def _counts(frame: Frame) -> tuple[Floats, Floats]:
     return frame.has_gpus / WHOLE_GPU, frame.has_gpus / (1000 * cores_each)
 
 
-def _scarce(fleet: Fleet) -> float:
+def _scarce(fleet: FleetArrays) -> float:
     """Return the weight of the cores that go with a device: higher, the scarcer free cores are than free devices."""
     scarcer = max(0.0, fleet.free_devices) / max(1e-6, fleet.free_cores)
     return min(MOST_SCARCE, max(1.0, SCARCE * scarcer**2))

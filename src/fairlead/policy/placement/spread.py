@@ -11,14 +11,16 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from fairlead.policy.placement.fleet_arrays import Fleet
+from fairlead.policy.placement.fleet_arrays import FleetArrays
 from fairlead.policy.placement.node_arrays import Ints, Mask
 from fairlead.policy.placement.node_ranking import Scores
 from fairlead.policy.placement.pod_shapes import WHOLE_GPU, Shape
 from fairlead.policy.placement.topology import zone_of
 
 
-def spread(shape: Shape, packed: int, peers: Sequence[str], fleet: Fleet, scores: Scores, tolerance: float) -> int:
+def spread(
+    shape: Shape, packed: int, peers: Sequence[str], fleet: FleetArrays, scores: Scores, tolerance: float
+) -> int:
     """Return the node for one pod: of those that cost as little as ``packed``, the one with the fewest peers.
 
     Among those it is the one in whose zone the fewest peers are, and then the one that packing prefers.
@@ -40,7 +42,7 @@ def spread(shape: Shape, packed: int, peers: Sequence[str], fleet: Fleet, scores
     )
 
 
-def _are_equal(shape: Shape, packed: int, fleet: Fleet, scores: Scores, tolerance: float) -> Mask:
+def _are_equal(shape: Shape, packed: int, fleet: FleetArrays, scores: Scores, tolerance: float) -> Mask:
     """Return the nodes that cost no more than the one that packing prefers (N)."""
     has_gpus = fleet.frame.has_gpus
     equal: Mask = np.asarray((scores >= scores[packed] - tolerance) & (has_gpus == has_gpus[packed]))
@@ -56,13 +58,13 @@ def _are_equal(shape: Shape, packed: int, fleet: Fleet, scores: Scores, toleranc
     return equal
 
 
-def _are_empty(fleet: Fleet) -> Mask:
+def _are_empty(fleet: FleetArrays) -> Mask:
     """Return the nodes on which nothing is held (N)."""
     frame = fleet.frame
     whole: Mask = (fleet.gpu_milli == frame.capacity_milli).all(axis=1)
     return np.asarray(whole & (fleet.cpu_milli == frame.cpu_milli) & (fleet.memory_bytes == frame.memory_bytes))
 
 
-def _num_idle(fleet: Fleet) -> Ints:
+def _num_idle(fleet: FleetArrays) -> Ints:
     """Return how many devices of each node are entirely free (N)."""
     return np.asarray((fleet.gpu_milli == WHOLE_GPU).sum(axis=1))

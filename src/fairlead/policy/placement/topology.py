@@ -26,7 +26,7 @@ OWN_SPEED = "bandwidth.fairlead.dev/"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Level:
+class TopologyLevel:
     """Domains of one width.
 
     Attributes:
@@ -44,12 +44,12 @@ class Level:
 FARTHEST_BYTES_PER_S = 3.125e9
 
 LEVELS = (
-    Level(
+    TopologyLevel(
         name="zone",
         keys=("topology.kubernetes.io/zone", "failure-domain.beta.kubernetes.io/zone"),
         bytes_per_s=12.5e9,  # 100 Gbit/s: the rest of the adapter of each device on the way through the core
     ),
-    Level(
+    TopologyLevel(
         name="block",
         keys=(
             "topology.kubernetes.io/block",
@@ -62,7 +62,7 @@ LEVELS = (
         ),
         bytes_per_s=25e9,  # half of the next: uplinks are shared by two
     ),
-    Level(
+    TopologyLevel(
         name="rack",
         keys=(
             "topology.kubernetes.io/rack",
@@ -76,7 +76,7 @@ LEVELS = (
         ),
         bytes_per_s=50e9,  # an adapter of 400 Gbit/s for each device
     ),
-    Level(
+    TopologyLevel(
         name="island",
         keys=(
             "nvidia.com/gpu.clique",
@@ -88,7 +88,7 @@ LEVELS = (
     ),
 )
 _ZONE = replace(LEVELS[0], keys=(f"{OWN_DOMAIN}{LEVELS[0].name}", *LEVELS[0].keys))
-NODE = Level(name="node", bytes_per_s=450e9)
+NODE = TopologyLevel(name="node", bytes_per_s=450e9)
 
 # A domain is named with its enclosing ones, because racks of two zones may have the same number.
 Path = tuple[str, ...]
@@ -102,7 +102,7 @@ class Fabric:
         paths: The domain of every level, by node name.
     """
 
-    levels: tuple[Level, ...]
+    levels: tuple[TopologyLevel, ...]
     paths: Mapping[str, Path]
 
     @classmethod
@@ -110,7 +110,7 @@ class Fabric:
         """Return the fabric by the labels of nodes: a walk over all labels, then a look-up for each node and level."""
         spoken = set[str]().union(*(node.labels for node in nodes))
         speeds = _speeds(nodes) if any(key.startswith(OWN_SPEED) for key in spoken) else {}
-        levels = list[Level]()
+        levels = list[TopologyLevel]()
         for level in (*LEVELS, NODE):
             keys = tuple(key for key in (f"{OWN_DOMAIN}{level.name}", *level.keys) if key in spoken)
             if keys or level is NODE:
@@ -170,12 +170,12 @@ def _speeds(nodes: Sequence[Node]) -> dict[str, float]:
     return speeds
 
 
-def _path(node: Node, levels: Sequence[Level]) -> Path:
+def _path(node: Node, levels: Sequence[TopologyLevel]) -> Path:
     path = [node.name]
     for level in reversed(levels):
         path.append(_domain(level, node.labels) or f"/{path[-1]}")
     return tuple(reversed(path[1:]))
 
 
-def _domain(level: Level, labels: Mapping[str, str]) -> str | None:
+def _domain(level: TopologyLevel, labels: Mapping[str, str]) -> str | None:
     return next((labels[key] for key in level.keys if labels.get(key)), None)

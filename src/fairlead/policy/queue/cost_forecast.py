@@ -13,7 +13,7 @@ HOUR_S = 3600.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Forecast:
+class CostForecast:
     """The cost of a run on nodes of one price, in micro-dollars.
 
     Attributes:
@@ -33,7 +33,7 @@ class Forecast:
     high_microusd: int | None = None
 
 
-def forecasts(workload: Workload, snapshot: Snapshot, now: float) -> tuple[Forecast, ...]:
+def forecasts(workload: Workload, snapshot: Snapshot, now: float) -> tuple[CostForecast, ...]:
     """Return the cost for each price of nodes that could hold a pod of the run, cheapest first."""
     spec = workload.spec
     one, length_s = spec.at(1), durations_of(snapshot.completed).length_s(workload, now)
@@ -46,7 +46,7 @@ def forecasts(workload: Workload, snapshot: Snapshot, now: float) -> tuple[Forec
     for rate, names in sorted(kinds.items()):
         cost = min(most, rate * length_s / HOUR_S if rate else 0.0)
         costs.append(
-            Forecast(
+            CostForecast(
                 node=min(names),
                 num_nodes=len(names),
                 microusd_per_hour=rate,

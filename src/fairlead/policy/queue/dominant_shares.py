@@ -41,13 +41,13 @@ class Amounts:
 
 
 @dataclass(frozen=True, slots=True)
-class Capacity(Amounts):
+class ClusterCapacity(Amounts):
     """The total of a cluster, and one example of each kind of GPU part on its nodes."""
 
     parts: tuple[Gpu, ...] = ()
 
 
-def asked(spec: GangSpec, whole: Capacity) -> Amounts:
+def asked(spec: GangSpec, whole: ClusterCapacity) -> Amounts:
     """Return the request of the whole gang.
 
     A part requested by memory counts as the smallest part in the cluster with that memory, which is the one allocated
@@ -74,7 +74,7 @@ def _amounts(shape: Shape, count: int, gpu_milli: int) -> Amounts:
 
 
 @kept
-def capacity(nodes: tuple[Node, ...]) -> Capacity:
+def capacity(nodes: tuple[Node, ...]) -> ClusterCapacity:
     """Return the total of all nodes, including unavailable ones."""
     gpus = cpu = memory = 0
     parts: dict[tuple[object, ...], Gpu] = {}
@@ -85,7 +85,7 @@ def capacity(nodes: tuple[Node, ...]) -> Capacity:
                 parts.setdefault((gpu.model, gpu.memory_bytes, gpu.milli, gpu.sharing), gpu)
         cpu += node.cpu_milli
         memory += node.memory_bytes
-    return Capacity(gpus, cpu, memory, tuple(parts.values()))
+    return ClusterCapacity(gpus, cpu, memory, tuple(parts.values()))
 
 
 def dominant_share(held: Amounts, whole: Amounts, weight: int = 1) -> float:

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from fairlead.policy.queue.ageing import AGEING_S, effective_priority
-from fairlead.policy.queue.dominant_shares import Capacity, asked, dominant_share
+from fairlead.policy.queue.dominant_shares import ClusterCapacity, asked, dominant_share
 from fairlead.policy.queue.quotas import is_scavenger
 from fairlead.policy.queue.remaining_work import Remaining, remaining_of
 from fairlead.state.scheduling_policy import Order
@@ -36,14 +36,14 @@ class Standing:
 
     order: Order
     remaining: Remaining
-    whole: Capacity
+    whole: ClusterCapacity
     now: float
     _points: dict[str, int] = field(default_factory=dict)
     _left_s: dict[str, float | None] = field(default_factory=dict)
     _work_s: dict[str, float] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, snapshot: Snapshot, whole: Capacity, order: Order, now: float) -> "Standing":
+    def of(cls, snapshot: Snapshot, whole: ClusterCapacity, order: Order, now: float) -> "Standing":
         """Return the scores for the runs of a snapshot."""
         return cls(order=order, remaining=remaining_of(snapshot.completed), whole=whole, now=now)
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from fairlead.policy.queue.ageing import precedence
-from fairlead.policy.queue.dominant_shares import Amounts, Capacity, asked, dominant_share
+from fairlead.policy.queue.dominant_shares import Amounts, ClusterCapacity, asked, dominant_share
 from fairlead.policy.queue.priority_classes import class_of
 from fairlead.specs.gang import GangSpec
 from fairlead.specs.team import Quota, Team
@@ -33,12 +33,12 @@ class Ledger:
     """
 
     teams: dict[str, Team]
-    whole: Capacity
+    whole: ClusterCapacity
     held: dict[str, Amounts]
     bound: dict[str, Amounts]
 
     @classmethod
-    def of(cls, teams: Iterable[Team], whole: Capacity, holders: Iterable[Workload]) -> "Ledger":
+    def of(cls, teams: Iterable[Team], whole: ClusterCapacity, holders: Iterable[Workload]) -> "Ledger":
         """Return the ledger of the runs that hold something now."""
         ledger = cls({team.name: team for team in teams}, whole, {}, {})
         for workload in holders:
@@ -94,7 +94,7 @@ class Ledger:
         return None
 
 
-def protected(holders: Sequence[Workload], teams: Iterable[Team], whole: Capacity, now: float) -> dict[str, int]:
+def protected(holders: Sequence[Workload], teams: Iterable[Team], whole: ClusterCapacity, now: float) -> dict[str, int]:
     """Count the nodes of each run within its team's guarantee, by priority and then age of the runs.
 
     A gang counts as a whole or not at all; an elastic one may also count with its smallest size. Runs without any are

@@ -57,7 +57,7 @@ from fairlead.policy.queue.timeline import Claim, Timeline, members
 from fairlead.policy.queue.waiting_lists import Alike, Turns, WaitingLists
 from fairlead.policy.scaling import elastic
 from fairlead.policy.scaling.elastic import is_resizing, is_wanted
-from fairlead.policy.scaling.scale_up import Growing, Waits
+from fairlead.policy.scaling.scale_up import Growing, WaitingRun
 from fairlead.policy.selection import rounds
 from fairlead.policy.selection.selection import Selected, candidates_of, select
 from fairlead.policy.selection.slowdowns import companies, is_colocated, observe
@@ -552,7 +552,7 @@ class SchedulingPass:
         why = why_waiting(spec, self.free, reader.names(holders), reader.own(holders))
         # A run with `spot: auto` keeps to its kind of node, which a placeholder cannot require.
         asks, lost = not workload.spec.capacity.auto, spec.at(len(workload.status.missing))
-        growing = self.growing.wait_for_lost(workload, lost, why) if asks else Waits(reason=why)
+        growing = self.growing.wait_for_lost(workload, lost, why) if asks else WaitingRun(reason=why)
         status = replacements.waits(workload, growing.reason, growing.asked_at, growing.ask_again_at)
         return [] if status is None else [status]
 

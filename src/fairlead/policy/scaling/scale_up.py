@@ -41,7 +41,7 @@ _Sum = tuple[str, int, int, Callable[[Amount], int | None], Callable[[int], str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Waits:
+class WaitingRun:
     """The state of a waiting run.
 
     Attributes:
@@ -91,7 +91,7 @@ class Growing:
         message, remedy = hindrance
         return Reason(code=never.code, message=f"{never.message} Nodes to come do not help: {message}.", remedy=remedy)
 
-    def wait(self, workload: Workload, why: Reason, *, fits_here: bool) -> Waits:
+    def wait(self, workload: Workload, why: Reason, *, fits_here: bool) -> WaitingRun:
         """Return how a run waits that does not start now, for the reason ``why``.
 
         Args:
@@ -105,7 +105,7 @@ class Growing:
             self._may_ask = False
         return waits
 
-    def wait_for_lost(self, workload: Workload, lost: GangSpec, why: Reason) -> Waits:
+    def wait_for_lost(self, workload: Workload, lost: GangSpec, why: Reason) -> WaitingRun:
         """Return how a running gang waits for places of lost pods that do not get any now, for the reason ``why``.
 
         Whether or not it requests nodes, it delays no other run that does.
@@ -121,12 +121,12 @@ class Growing:
         """Return whether the run requests nodes as of this pass."""
         return workload.uid in self._asking
 
-    def _wait(self, workload: Workload, spec: GangSpec, why: Reason, *, fits_here: bool) -> Waits:
+    def _wait(self, workload: Workload, spec: GangSpec, why: Reason, *, fits_here: bool) -> WaitingRun:
         growth, status = self._growth, workload.status
         others = self._num_placeholders
         is_too_many = others > 0 and others + spec.nodes > MOST_PLACEHOLDERS
         if growth is None or not self._may_ask or is_too_many:
-            return Waits(reason=why)
+            return WaitingRun(reason=why)
         if status.asked_at is not None and status.phase in (Phase.PENDING, Phase.RUNNING):
             request = self._asked.get(workload.uid, CapacityRequest(workload_uid=workload.uid))
             waited_s = self._now - max(status.asked_at, request.bound_at or 0.0)
@@ -138,31 +138,31 @@ class Growing:
             is_told = status.reason.code is Code.WAITING_FOR_NODES and why.code is not Code.WAITING_FOR_TURN
             is_told = is_told and (_BY_REQUEST in status.reason.message) == growth.by_request
             reason = status.reason if is_told else _asking(spec, growth, why, fits_here=fits_here)
-            return Waits(reason=reason, asked_at=status.asked_at)
+            return WaitingRun(reason=reason, asked_at=status.asked_at)
         if status.ask_again_at is not None and self._now < status.ask_again_at:
             why_pending = why if status.reason.code is not Code.NODES_NOT_COMING else status.reason
             if fits_here:
                 later = f"{growth.by} is asked for nodes again later"
                 why_pending = replace(why, message=f"{why.message}; {later}")
-            return Waits(reason=why_pending, ask_again_at=status.ask_again_at)
+            return WaitingRun(reason=why_pending, ask_again_at=status.ask_again_at)
         hindrance = self._hindrance(spec, growth, ever=False)
         if hindrance is not None:
             message, remedy = hindrance
-            return Waits(
+            return WaitingRun(
                 reason=Reason(code=why.code, message=f"{why.message}; more nodes cannot come: {message}", remedy=remedy)
             )
-        return Waits(reason=_asking(spec, growth, why, fits_here=fits_here), asked_at=self._now)
+        return WaitingRun(reason=_asking(spec, growth, why, fits_here=fits_here), asked_at=self._now)
 
-    def _refused(self, growth: Growth, refused: str) -> Waits:
+    def _refused(self, growth: Growth, refused: str) -> WaitingRun:
         reason = Reason(
             code=Code.NODES_NOT_COMING,
             message=f"{growth.by} was not asked for nodes, for its placeholders are refused as its pods would be: "
             f"{refused}",
             remedy=f"Once that is fixed, they are asked for within {describe_duration(REFUSED_PAUSE_S)}.",
         )
-        return Waits(reason=reason, ask_again_at=self._now + REFUSED_PAUSE_S)
+        return WaitingRun(reason=reason, ask_again_at=self._now + REFUSED_PAUSE_S)
 
-    def _given_up(self, growth: Growth, request: CapacityRequest) -> Waits:
+    def _given_up(self, growth: Growth, request: CapacityRequest) -> WaitingRun:
         message = f"{growth.by} was asked for nodes and brought none within {describe_duration(growth.patience_s)}"
         if request.said is not None:
             message = f"{growth.by} was asked for nodes and brings none; it says: {request.said}"
@@ -172,7 +172,7 @@ class Growing:
             remedy=f"{growth.look} shows what hinders it; ask for less, or let it bring more. It is asked again in "
             f"{describe_duration(growth.pause_s)}, and at once after suspend and resume.",
         )
-        return Waits(reason=reason, ask_again_at=self._now + growth.pause_s)
+        return WaitingRun(reason=reason, ask_again_at=self._now + growth.pause_s)
 
     def _hindrance(self, spec: GangSpec, growth: Growth, *, ever: bool) -> tuple[str, str] | None:
         """Return why future nodes cannot hold the gang, and a remedy; None if they may.
@@ -255,7 +255,7 @@ def _asking(spec: GangSpec, growth: Growth, why: Reason, *, fits_here: bool) -> 
     )
 
 
-def _beside(waits: Waits, why: Reason, *, fits_here: bool) -> Waits:
+def _beside(waits: WaitingRun, why: Reason, *, fits_here: bool) -> WaitingRun:
     """Prepend the reason of the wait for existing nodes, if the run waits for these too."""
     return replace(waits, reason=replace(why, message=f"{why.message}; {waits.reason.message}")) if fits_here else waits
 

@@ -54,7 +54,7 @@ def distribution_after(num_dims: int, places: Sequence[Vector], order: Sequence[
         places: The place of each trial, in order of their numbers; those that do not fill a generation are ignored.
         order: The indices of trials in that list, best first.
     """
-    state = State.at_the_beginning(num_dims)
+    state = SearchState.at_the_beginning(num_dims)
     size = state.constants.population
     rank = {place: number for number, place in enumerate(order)}
     for begin in range(0, len(places) - size + 1, size):
@@ -129,7 +129,7 @@ class _Constants:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class State:
+class SearchState:
     """The state of the search after some generations.
 
     Attributes:
@@ -148,7 +148,7 @@ class State:
     number: int
 
     @classmethod
-    def at_the_beginning(cls, num_dims: int) -> "State":
+    def at_the_beginning(cls, num_dims: int) -> "SearchState":
         one = [[float(row == column) for column in range(num_dims)] for row in range(num_dims)]
         nothing = [0.0] * num_dims
         return cls(
@@ -161,7 +161,7 @@ class State:
         """Return the distribution of the next generation."""
         return Distribution(mean=self.mean, step_size=self.step_size, factor=self.factor)
 
-    def after(self, generation: Sequence[Vector]) -> "State":
+    def after(self, generation: Sequence[Vector]) -> "SearchState":
         """Return the state after a generation, best first: equations 41 to 47 of the tutorial."""
         constants, dims = self.constants, range(len(self.mean))
         steps = [[(place[dim] - self.mean[dim]) / self.step_size for dim in dims] for place in generation]
@@ -200,7 +200,7 @@ class State:
             ]
             for row in dims
         ]
-        return State(
+        return SearchState(
             constants=constants,
             mean=[self.mean[dim] + self.step_size * step[dim] for dim in dims],
             step_size=min(max(step_size, WIDTHS[0]), WIDTHS[1]),

@@ -39,7 +39,7 @@ ROOT5 = math.sqrt(5.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Axis:
+class Coordinate:
     """One coordinate of a place between 0 and 1: a range, or one value of a categorical parameter.
 
     Attributes:
@@ -61,7 +61,7 @@ class Axis:
 
 
 def next_place(
-    axes: Sequence[Axis], places: Sequence[Sequence[float]], losses: Sequence[float],
+    axes: Sequence[Coordinate], places: Sequence[Sequence[float]], losses: Sequence[float],
     running: Sequence[Sequence[float]], key: tuple[object, ...],
 ) -> list[float]:  # fmt: skip
     """Return the place of the next trial.
@@ -224,11 +224,11 @@ def _scaled(losses: Array) -> Array:
     return scaled
 
 
-def _even(axes: Sequence[Axis], rng: np.random.Generator, number: int) -> Array:
+def _even(axes: Sequence[Coordinate], rng: np.random.Generator, number: int) -> Array:
     return _rounded(axes, rng.random((number, len(axes))))
 
 
-def _moved(axes: Sequence[Axis], rng: np.random.Generator, place: Array, width: float, number: int) -> Array:
+def _moved(axes: Sequence[Coordinate], rng: np.random.Generator, place: Array, width: float, number: int) -> Array:
     """Return places around one: each coordinate is moved half of the time, a categorical one seldom."""
     is_word = np.array([axis.is_word for axis in axes])
     moves = rng.normal(0.0, width, (number, len(axes))) * (rng.random((number, len(axes))) < 0.5)
@@ -236,7 +236,7 @@ def _moved(axes: Sequence[Axis], rng: np.random.Generator, place: Array, width: 
     return _rounded(axes, np.clip(place + np.where(is_word, words * is_word, moves), 0.0, np.where(is_word, 3.0, 1.0)))
 
 
-def _rounded(axes: Sequence[Axis], places: Array) -> Array:
+def _rounded(axes: Sequence[Coordinate], places: Array) -> Array:
     """Round places to valid ones: integers, one value per categorical parameter, inactive parameters absent."""
     places = places.copy()
     groups: dict[int, list[int]] = {}

@@ -15,7 +15,7 @@ from fairlead.specs.search_space import Parameter, Value, grid
 from fairlead.specs.sweep import Sampler, Sweep
 
 if TYPE_CHECKING:
-    from fairlead.policy.search.gaussian_process import Axis
+    from fairlead.policy.search.gaussian_process import Coordinate
 
 # As in Optuna's TPESampler: random trials at first, candidates for each parameter, and the number of good trials.
 NUM_RANDOM = 10
@@ -173,11 +173,11 @@ def _nsga_ii(sweep: Sweep, number: int, history: Sequence[TrialRecord], reports:
     return breed(sweep, number, ended)
 
 
-def _axes(space: Sequence[Parameter]) -> "list[Axis]":
+def _axes(space: Sequence[Parameter]) -> "list[Coordinate]":
     """Return the coordinates of a place: one per range, and one per value of a categorical parameter."""
-    from fairlead.policy.search.gaussian_process import Axis
+    from fairlead.policy.search.gaussian_process import Coordinate
 
-    axes: list[Axis] = []
+    axes: list[Coordinate] = []
     first: dict[str, int] = {}
     for group, parameter in enumerate(space):
         first[parameter.name] = len(axes)
@@ -190,12 +190,12 @@ def _axes(space: Sequence[Parameter]) -> "list[Axis]":
             else:
                 when = tuple((at, other.part(value)) for value in parameter.when[1])
         if parameter.choices:
-            axes.extend(Axis(group=group, is_word=True, when=when) for _ in parameter.choices)
+            axes.extend(Coordinate(group=group, is_word=True, when=when) for _ in parameter.choices)
         else:
             # Integers on a logarithmic scale are not evenly spaced.
             is_even = parameter.is_whole and not parameter.is_log
             num_values = int(parameter.high - parameter.low) + 1 if is_even else None
-            axes.append(Axis(group=group, num_values=num_values, when=when))
+            axes.append(Coordinate(group=group, num_values=num_values, when=when))
     return axes
 
 

@@ -22,7 +22,7 @@ PRESSED = 1.0
 LONG = 1.0
 
 
-class Turn(IntEnum):
+class JobClass(IntEnum):
     """The classes of jobs, in order."""
 
     PRESSED = 0
@@ -31,7 +31,7 @@ class Turn(IntEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Claim:
+class JobShare:
     """A job with the inputs of its fair share: its arrival and its total seconds alone.
 
     ``back_s`` is the time it would lose if stopped now: a job that holds devices keeps its place before one whose turn
@@ -44,7 +44,7 @@ class Claim:
     back_s: float = 0.0
 
 
-def slack_s(claim: Claim, now: float, contention: float) -> float:
+def slack_s(claim: JobShare, now: float, contention: float) -> float:
     """Return the seconds that the job may still wait and finish when due; negative if it will be late.
 
     A job that holds devices would lose ``back_s`` at once.
@@ -52,31 +52,31 @@ def slack_s(claim: Claim, now: float, contention: float) -> float:
     return due_s(claim, contention) - now - claim.job.remaining_s - claim.back_s
 
 
-def due_s(claim: Claim, contention: float) -> float:
+def due_s(claim: JobShare, contention: float) -> float:
     """Return when its ratio reaches ``TARGET``."""
     return claim.submitted_s + TARGET * max(1.0, contention / claim.job.weight) * claim.total_s
 
 
-def pressed_at(claim: Claim, contention: float) -> float:
+def pressed_at(claim: JobShare, contention: float) -> float:
     """Return when it becomes pressed if it waits until then."""
     return due_s(claim, contention) - (1.0 + PRESSED) * claim.job.remaining_s
 
 
-def turn(claim: Claim, now: float, contention: float, drain_s: float) -> Turn:
+def turn(claim: JobShare, now: float, contention: float, drain_s: float) -> JobClass:
     """Return its class; ``drain_s`` is the time in which all devices could finish all remaining work."""
     if slack_s(claim, now, contention) <= PRESSED * claim.job.remaining_s:
-        return Turn.PRESSED
+        return JobClass.PRESSED
     if claim.job.remaining_s + claim.back_s >= LONG * drain_s:
-        return Turn.LONG
-    return Turn.SHORTEST
+        return JobClass.LONG
+    return JobClass.SHORTEST
 
 
-def rank(claim: Claim, now: float, contention: float, drain_s: float) -> tuple[Turn, float]:
+def rank(claim: JobShare, now: float, contention: float, drain_s: float) -> tuple[JobClass, float]:
     """Return the sort key of a job; the smallest comes first."""
     whose = turn(claim, now, contention, drain_s)
     remaining_s = max(claim.job.remaining_s, 1.0)
-    if whose is Turn.PRESSED:
+    if whose is JobClass.PRESSED:
         return whose, slack_s(claim, now, contention) / remaining_s
-    if whose is Turn.LONG:
+    if whose is JobClass.LONG:
         return whose, -remaining_s - claim.back_s
     return whose, (remaining_s - claim.back_s) * claim.job.num_gpus

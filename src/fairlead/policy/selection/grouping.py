@@ -20,7 +20,7 @@ from itertools import islice
 from fairlead.frozen import dataclass
 from fairlead.policy.gpu.stage_interleaving import MAX_MEMBERS
 from fairlead.policy.selection.jobs import Job, Sharable, Speeds
-from fairlead.policy.selection.knapsack import Packing
+from fairlead.policy.selection.knapsack import PackedJobs
 from fairlead.policy.selection.worth import worth
 
 # Candidates for a group are the next jobs of at most this many kinds, the most valuable first.
@@ -36,14 +36,14 @@ class Grouping:
 
     speeds: Speeds
 
-    def __call__(self, jobs: Sequence[Job], num_slots: int) -> list[Packing]:
+    def __call__(self, jobs: Sequence[Job], num_slots: int) -> list[PackedJobs]:
         """Return a packing for 1, 2, ... ``num_slots`` slots, of growing worth; fewer if jobs are fewer than slots.
 
         At most slots x MAX_CANDIDATES^2 x 3 groups are evaluated, and each kind's jobs are sorted once.
         """
         weighing = _Weighing(self.speeds, jobs)
         made: list[_Draft] = []
-        packings: list[Packing] = []
+        packings: list[PackedJobs] = []
         total = 0.0
         for draft in islice(weighing.densest_first(), num_slots):
             made.append(draft)
@@ -191,5 +191,5 @@ def _with(members: tuple[_Member, ...], other: _Member) -> tuple[_Member, ...]:
     return (*members, other)
 
 
-def _packing(total: float, groups: Sequence[_Draft]) -> Packing:
-    return Packing(worth=total, members=tuple(tuple(member.job for member in group.members) for group in groups))
+def _packing(total: float, groups: Sequence[_Draft]) -> PackedJobs:
+    return PackedJobs(worth=total, members=tuple(tuple(member.job for member in group.members) for group in groups))

@@ -53,7 +53,7 @@ class Job:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Group:
+class JobGroup:
     """Jobs of one size that run together on the same devices; usually one alone."""
 
     jobs: tuple[Job, ...]

@@ -15,27 +15,27 @@ from collections.abc import Callable, Sequence
 from itertools import accumulate
 
 from fairlead.frozen import dataclass
-from fairlead.policy.selection.jobs import Group, Job
+from fairlead.policy.selection.jobs import Job, JobGroup
 from fairlead.policy.selection.worth import worth
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Packing:
+class PackedJobs:
     """Jobs on as many slots as there are groups of members, and their sum of worth x speed."""
 
     worth: float
     members: tuple[tuple[Job, ...], ...]
 
-    def groups(self) -> tuple[Group, ...]:
+    def groups(self) -> tuple[JobGroup, ...]:
         """Return the members as groups."""
-        return tuple(Group(jobs=jobs) for jobs in self.members)
+        return tuple(JobGroup(jobs=jobs) for jobs in self.members)
 
 
-Packings = Callable[[Sequence[Job], int], list[Packing]]
+Packings = Callable[[Sequence[Job], int], list[PackedJobs]]
 """Takes jobs of one size; returns a packing for 1, 2, ... slots."""
 
 
-def choose(queue: Sequence[Job], num_gpus: int, packings: Packings | None = None) -> tuple[Group, ...]:
+def choose(queue: Sequence[Job], num_gpus: int, packings: Packings | None = None) -> tuple[JobGroup, ...]:
     """Return the groups that should run from now on, largest first; the order of ``queue`` only breaks ties.
 
     Exact for the worths of each size's packings (a knapsack over sizes): num_gpus^2 x sum over sizes of 1 / size steps,
@@ -43,7 +43,7 @@ def choose(queue: Sequence[Job], num_gpus: int, packings: Packings | None = None
     """
     fitting = [job for job in queue if job.num_gpus <= num_gpus]
     if sum(job.num_gpus for job in fitting) <= num_gpus:
-        chosen = [Group(jobs=(job,)) for job in fitting]
+        chosen = [JobGroup(jobs=(job,)) for job in fitting]
     else:
         by_size: dict[int, list[Job]] = defaultdict(list)
         for job in fitting:
@@ -53,19 +53,19 @@ def choose(queue: Sequence[Job], num_gpus: int, packings: Packings | None = None
     return tuple(sorted(chosen, key=lambda group: -group.num_gpus))
 
 
-def alone(jobs: Sequence[Job], num_slots: int) -> list[Packing]:
+def alone(jobs: Sequence[Job], num_slots: int) -> list[PackedJobs]:
     """Return for each number of slots the most valuable jobs without sharing."""
     worths = [worth(job) for job in jobs]
     first = sorted(range(len(jobs)), key=worths.__getitem__, reverse=True)[:num_slots]
     members = tuple((jobs[index],) for index in first)
     totals = accumulate(worths[index] for index in first)
-    return [Packing(worth=total, members=members[:count]) for count, total in enumerate(totals, start=1)]
+    return [PackedJobs(worth=total, members=members[:count]) for count, total in enumerate(totals, start=1)]
 
 
-def _fill(offers: dict[int, list[Packing]], num_gpus: int) -> list[Packing]:
+def _fill(offers: dict[int, list[PackedJobs]], num_gpus: int) -> list[PackedJobs]:
     """Return one packing of each size, or none, that fit together with the greatest worth."""
     best = [0.0] * (num_gpus + 1)
-    taken: list[tuple[Packing, ...]] = [()] * (num_gpus + 1)
+    taken: list[tuple[PackedJobs, ...]] = [()] * (num_gpus + 1)
     for size, packs in offers.items():
         before, before_taken = best[:], taken[:]
         for slots, packing in enumerate(packs, start=1):

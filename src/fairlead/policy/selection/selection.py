@@ -27,7 +27,7 @@ from fairlead.policy.queue.dominant_shares import asked, capacity
 from fairlead.policy.queue.priority_classes import Priorities
 from fairlead.policy.queue.queue_score import PATIENCE, Standing
 from fairlead.policy.queue.quotas import Ledger, is_scavenger
-from fairlead.policy.selection.finish_time import Claim, pressed_at, rank
+from fairlead.policy.selection.finish_time import JobShare, pressed_at, rank
 from fairlead.policy.selection.gpu_room import Cells, Homes, homes_of
 from fairlead.policy.selection.jobs import Job
 from fairlead.policy.selection.knapsack import choose
@@ -156,7 +156,7 @@ def select(
     whole, now = standing.whole, standing.now
     homes, priorities = homes_of(tuple(snapshot.nodes)), Priorities.of(snapshot)
 
-    def claim(candidate: Candidate) -> Claim:
+    def claim(candidate: Candidate) -> JobShare:
         live = _live(pods[candidate.workload.uid]) if candidate.holds else []
         return _claim_of(candidate.workload, standing, candidate.job.weight, live, priorities)
 
@@ -253,7 +253,7 @@ def _may_stop(workload: Workload, pods: Iterable[Pod]) -> bool:
 
 def _claim_of(
     workload: Workload, standing: Standing, weight: int, live: Sequence[Pod], priorities: Priorities
-) -> Claim:
+) -> JobShare:
     """Return its remaining work, and the time it would lose when stopped now, by its live pods.
 
     An elastic gang counts at its smallest size whether it holds more or waits: otherwise two of them would alternate,
@@ -261,7 +261,7 @@ def _claim_of(
     """
     milli = asked(workload.spec, standing.whole).gpu_milli
     left_s = _left_s(workload, standing, milli)
-    return Claim(
+    return JobShare(
         job=Job(uid=workload.uid, num_gpus=_num_gpus(milli), remaining_s=left_s, weight=weight),
         submitted_s=workload.created_at - AGEING_S * priorities.counted(workload.spec),
         total_s=ran_until(workload.status, standing.now) + left_s,
@@ -337,7 +337,7 @@ def _worthiest(
 
 def _fairly(
     everybody: Sequence[Candidate],
-    claim: Callable[[Candidate], Claim],
+    claim: Callable[[Candidate], JobShare],
     homes: Homes,
     held: Iterable[tuple[str, int]],
     contention: float,

@@ -30,7 +30,7 @@ MOST_PAIRS = 20_000
 BETS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.4, 0.8)
 
 
-class Verdict(StrEnum):
+class CanaryVerdict(StrEnum):
     """The outcome for the new revision."""
 
     GO_ON = "go on"
@@ -48,7 +48,7 @@ class Judgement:
         evidence: The part of the evidence required for promotion, from 0 to 1.
     """
 
-    verdict: Verdict
+    verdict: CanaryVerdict
     blamed: tuple[str, ...]
     evidence: float
 
@@ -72,13 +72,13 @@ def judge_canary(seen: Mapping[str, Comparison], margins: Mapping[str, float], c
     fine = min(log_wealth(comparison, margins[name], above=False) for name, comparison in comparisons.items())
     evidence = min(1.0, max(0.0, fine / math.log(1.0 / error)))
     if blamed:
-        verdict = Verdict.ROLL_BACK
+        verdict = CanaryVerdict.ROLL_BACK
     elif evidence >= 1.0:
-        verdict = Verdict.PROMOTE
+        verdict = CanaryVerdict.PROMOTE
     elif max(comparison.pairs for comparison in comparisons.values()) >= MOST_PAIRS:
-        verdict = Verdict.UNDECIDED
+        verdict = CanaryVerdict.UNDECIDED
     else:
-        verdict = Verdict.GO_ON
+        verdict = CanaryVerdict.GO_ON
     return Judgement(verdict=verdict, blamed=blamed, evidence=evidence)
 
 

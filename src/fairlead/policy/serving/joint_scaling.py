@@ -46,7 +46,7 @@ class Delays:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Service:
+class EndpointState:
     """The present state of an endpoint.
 
     Attributes:
@@ -96,7 +96,7 @@ def queue_limit(service_s: float, slo_s: float) -> int:
     return max(1, math.floor(slo_s / service_s - 0.5))
 
 
-def allocate(services: Sequence[Service], budget: int, *, interval_s: float = 10.0) -> list[int]:
+def allocate(services: Sequence[EndpointState], budget: int, *, interval_s: float = 10.0) -> list[int]:
     """Return the replicas of each service, in order: at least its minimum, at most ``budget`` in total.
 
     Raises ValueError if the budget is below the sum of the minimums and the locked ones.
@@ -115,7 +115,7 @@ def allocate(services: Sequence[Service], budget: int, *, interval_s: float = 10
     return chosen
 
 
-def enough(service: Service, *, interval_s: float = 10.0) -> int:
+def enough(service: EndpointState, *, interval_s: float = 10.0) -> int:
     """Return how many replicas serve nearly all requests in time; fewer than now only with a margin."""
     loads = _loads(tuple(service.rates), service.service_s, interval_s)
     most = service.replicas + math.ceil(2.0 * max(map(max, loads)) / service.places) + 2
@@ -147,7 +147,7 @@ def forecast(rates: Sequence[float], interval_s: float) -> list[list[float]]:
     return [[level * factor for factor in row] for row in _drifts()] + [[rate] * HORIZON_MIN for rate in again]
 
 
-def attainment(load: float, num_places: float, service: Service) -> float:
+def attainment(load: float, num_places: float, service: EndpointState) -> float:
     """Return the share of requests in time, 0 to 1, under ``load`` (in units of places) with this many places.
 
     With the gate it is 1 minus the loss of a queue of m places, M/M/1/m with m scaled for several servers and for the
@@ -208,10 +208,10 @@ def _loads(rates: tuple[float, ...], service_s: float, interval_s: float) -> lis
     return [[rate * service_s for rate in row] for row in forecast(rates, interval_s)]
 
 
-def _by_minute(service: Service, num_replicas: int, interval_s: float) -> tuple[float, ...]:
+def _by_minute(service: EndpointState, num_replicas: int, interval_s: float) -> tuple[float, ...]:
     """Return the mean attainment of so many replicas in each of the minutes ahead."""
     # A key with only what matters: several passes come between two counts of requests, and each evaluates this twice.
-    alike = Service(
+    alike = EndpointState(
         rates=tuple(service.rates),
         service_s=service.service_s,
         service_cv2=service.service_cv2,
@@ -224,7 +224,7 @@ def _by_minute(service: Service, num_replicas: int, interval_s: float) -> tuple[
 
 
 @lru_cache(maxsize=2048)
-def _of_places(service: Service, places: float, interval_s: float) -> tuple[float, ...]:
+def _of_places(service: EndpointState, places: float, interval_s: float) -> tuple[float, ...]:
     loads = _loads(tuple(service.rates), service.service_s, interval_s)
     drifting, again = loads[:SAMPLES], loads[SAMPLES:]
     # The second half is the same in every minute.
@@ -235,7 +235,7 @@ def _of_places(service: Service, places: float, interval_s: float) -> tuple[floa
     )
 
 
-def _worths(service: Service, spare: int, room: int, interval_s: float) -> list[float]:
+def _worths(service: EndpointState, spare: int, room: int, interval_s: float) -> list[float]:
     """Return the mean attainment over the minutes ahead by number of replicas, less the toll of moves."""
     loads = _loads(tuple(service.rates), service.service_s, interval_s)
     least, has = service.least, service.replicas

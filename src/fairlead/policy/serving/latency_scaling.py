@@ -16,7 +16,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from fairlead.frozen import dataclass
-from fairlead.policy.serving.joint_scaling import Delays, Service, allocate, enough, queue_limit
+from fairlead.policy.serving.joint_scaling import Delays, EndpointState, allocate, enough, queue_limit
 from fairlead.policy.serving.scheduled_replicas import scheduled_replicas
 from fairlead.specs.quantities import format_duration
 from fairlead.specs.serving import Serving
@@ -39,7 +39,7 @@ MOST_OF_SLO = 0.95
 
 def service_of(
     spec: Serving, demand: Demand, replicas: int, *, locked: bool, start_s: float | None, now: float
-) -> Service | None:
+) -> EndpointState | None:
     """Return an endpoint as input for the split; None if its requests are unknown so far.
 
     Args:
@@ -52,7 +52,7 @@ def service_of(
     if work is None or not rates:
         return None
     start_s = START_S if start_s is None else min(MOST_START_S, max(LEAST_START_S, start_s))
-    return Service(
+    return EndpointState(
         rates=rates,
         service_s=work.service_s,
         service_cv2=work.service_cv2,
@@ -70,7 +70,7 @@ def service_of(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Work:
-    """The part of a replica that a request takes, as in ``Service``."""
+    """The part of a replica that a request takes, as in ``EndpointState``."""
 
     service_s: float
     slo_s: float
@@ -162,7 +162,7 @@ def most_in_flight(spec: Serving, demand: Demand | None, num_ready: int) -> int 
     return max(1, math.floor(held))
 
 
-def shares(services: Mapping[str, Service], room: int) -> dict[str, int]:
+def shares(services: Mapping[str, EndpointState], room: int) -> dict[str, int]:
     """Return the replicas of each service, in total what they hold and ``room`` more; by the keys of the services."""
     needs = {uid: replace(service, most=max(service.least, _needed(service))) for uid, service in services.items()}
     held = sum(service.replicas for service in needs.values())
@@ -171,7 +171,7 @@ def shares(services: Mapping[str, Service], room: int) -> dict[str, int]:
     return dict(zip(needs, allocated, strict=True))
 
 
-def _needed(service: Service) -> int:
+def _needed(service: EndpointState) -> int:
     needed = enough(service)
     return needed if service.most is None else min(needed, service.most)
 

@@ -39,7 +39,7 @@ class ReplicaState:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
+class RolloutStep:
     """The next changes.
 
     Attributes:
@@ -55,7 +55,7 @@ class Step:
 
 def next_step(
     replicas: Sequence[ReplicaState], target: int, wanted: int, max_surge: int, failed: Collection[int] = ()
-) -> Step:
+) -> RolloutStep:
     """Return which replicas to add and remove, so that ``wanted`` ones of the target revision serve in the end.
 
     While others exist, at most ``wanted + max_surge`` exist at once, including others that are leaving, and as many
@@ -76,7 +76,7 @@ def next_step(
     go = [replica.name for replica in _first_to_go(new)[: max(0, len(new) - wanted)]]
     missing = max(0, wanted - len(new))
     if not old and not num_leaving:
-        return Step(come=missing, go=tuple(go))
+        return RolloutStep(come=missing, go=tuple(go))
     room = wanted + max_surge - len(new) - len(old) - num_leaving
     come = min(missing, max(0, room))
     num_ready = sum(replica.ready for replica in new if replica.name not in go)
@@ -88,7 +88,7 @@ def next_step(
         # There is no room for a surge; but the last of the others stays until one of the target is ready.
         stay = min(stay, len(old) - 1)
     go += [replica.name for replica in _first_to_go(old)[: max(0, len(old) - stay)]]
-    return Step(come=come, go=tuple(go))
+    return RolloutStep(come=come, go=tuple(go))
 
 
 def canary_step(
@@ -100,7 +100,7 @@ def canary_step(
     max_surge: int,
     *,
     is_shadow: bool = False,
-) -> Step:
+) -> RolloutStep:
     """Return the replicas to add and remove while a revision is tried with a share of requests beside the old one.
 
     It has its share of the replicas, at least one; the old revision keeps the wanted number, as far as the surge
@@ -109,7 +109,7 @@ def canary_step(
     endpoint sleeps.
     """
     if not wanted:
-        return Step(go=tuple(replica.name for replica in replicas if not replica.leaving))
+        return RolloutStep(go=tuple(replica.name for replica in replicas if not replica.leaving))
     num_new = min(wanted, max(1, math.ceil(share * wanted - 1e-9)))
     if is_shadow:
         num_new = min(num_new, max(1, max_surge))
@@ -125,7 +125,7 @@ def canary_step(
         go += [replica.name for replica in _first_to_go(before)[: max(0, len(before) - num_old)]]
     go += [replica.name for replica in staying if replica.revision not in (target, old)]
     come = min(max(0, num_new - len(new)), max(0, room))
-    return Step(come=come, come_old=min(max(0, num_old - len(before)), max(0, room - come)), go=tuple(go))
+    return RolloutStep(come=come, come_old=min(max(0, num_old - len(before)), max(0, room - come)), go=tuple(go))
 
 
 def _first_to_go(replicas: Sequence[ReplicaState]) -> list[ReplicaState]:

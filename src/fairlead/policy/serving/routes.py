@@ -20,19 +20,19 @@ WEIGHTS = 1_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class EndpointRoute:
     """The name of an endpoint at a gateway, which is also its path, and its hosts."""
 
     name: str
     hosts: tuple[str, ...]
 
 
-def places_here(snapshot: Snapshot) -> dict[str, Place]:
+def places_here(snapshot: Snapshot) -> dict[str, EndpointRoute]:
     """Return the places of endpoints of one machine, by uid."""
-    return {uid: Place(name=name, hosts=(f"{name}.localhost",)) for uid, name in public_names(snapshot).items()}
+    return {uid: EndpointRoute(name=name, hosts=(f"{name}.localhost",)) for uid, name in public_names(snapshot).items()}
 
 
-def places_on_cluster(snapshot: Snapshot) -> dict[str, Place]:
+def places_on_cluster(snapshot: Snapshot) -> dict[str, EndpointRoute]:
     """Return the places of endpoints at gateways of a Kubernetes cluster, by uid: the names of their Services.
 
     Each host names the team. A gateway does not know from which namespace a request comes: a host without it would be
@@ -42,7 +42,7 @@ def places_on_cluster(snapshot: Snapshot) -> dict[str, Place]:
     for parent in endpoints(snapshot):
         name, team = f"serve-{parent.spec.name}", parent.spec.team
         hosts = (f"{name}.{team}", f"{name}.{team}.svc", f"{name}.{team}.svc.cluster.local")
-        places[parent.uid] = Place(name=f"{team}/{parent.spec.name}", hosts=hosts)
+        places[parent.uid] = EndpointRoute(name=f"{team}/{parent.spec.name}", hosts=hosts)
     return places
 
 
@@ -77,7 +77,7 @@ def ready_pods(snapshot: Snapshot) -> dict[str, Pod]:
 
 def routes(
     snapshot: Snapshot,
-    places: Mapping[str, Place],
+    places: Mapping[str, EndpointRoute],
     urls: Mapping[str, str],
     keys: Sequence[AccessKey] = (),
     num_gateways: int = 1,

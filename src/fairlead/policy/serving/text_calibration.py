@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fairlead.frozen import dataclass
-from fairlead.policy.search.covariance_adaptation import State
+from fairlead.policy.search.covariance_adaptation import SearchState
 from fairlead.policy.serving.text_engine import (
     ATTENTION,
     BLOCK,
@@ -32,10 +32,10 @@ from fairlead.policy.serving.text_engine import (
     MIXED,
     PADDED,
     TOKENS,
-    Engine,
-    Request,
+    EngineLimits,
+    EngineRequest,
+    EngineSteps,
     Served,
-    Steps,
     StepTimes,
     simulate,
     simulate_steps,
@@ -77,14 +77,14 @@ class Calibration:
     """
 
     times: StepTimes
-    engine: Engine
+    engine: EngineLimits
     error: float
 
 
 def calibrate(
-    requests: Sequence[Request],
+    requests: Sequence[EngineRequest],
     observed: Served,
-    engine: Engine | Sequence[Engine],
+    engine: EngineLimits | Sequence[EngineLimits],
     *,
     prior: StepTimes | None = None,
     simulations: int = 400,
@@ -105,7 +105,7 @@ def calibrate(
     pace_s = float(np.median(known.pace))
     floor = 0.01 * np.array(replace(typical(pace_s), experts=typical(pace_s, 1.0).experts).values())
     task = _Task(requests=requests, known=known, floor=floor)
-    engines = [engine] if isinstance(engine, Engine) else engine
+    engines = [engine] if isinstance(engine, EngineLimits) else engine
     pairs = [task.begin(candidate, prior, pace_s) for candidate in engines]
     begin, solved = pairs[0]
     for pair in pairs[1:]:
@@ -120,7 +120,7 @@ def calibrate(
     return [calibration for calibration in calibrations if calibration.error <= AS_GOOD * calibrations[0].error]
 
 
-def predict(requests: Sequence[Request], calibrations: Sequence[Calibration]) -> list[Served]:
+def predict(requests: Sequence[EngineRequest], calibrations: Sequence[Calibration]) -> list[Served]:
     """Return the times of requests under each of the calibrations."""
     return [simulate(requests, calibration.times, calibration.engine) for calibration in calibrations]
 
@@ -138,7 +138,7 @@ def typical(pace_s: float, expert_share: float = 0.0) -> StepTimes:
     )  # fmt: skip
 
 
-def blocks_at_once(requests: Sequence[Request], served: Served, begins_s: Array) -> int:
+def blocks_at_once(requests: Sequence[EngineRequest], served: Served, begins_s: Array) -> int:
     """Return the maximum number of blocks held at once: all of a request's prompt, and its output so far.
 
     Args:
@@ -167,7 +167,7 @@ class _Known:
     pace: Array
 
     @classmethod
-    def of(cls, requests: Sequence[Request], observed: Served) -> "_Known":
+    def of(cls, requests: Sequence[EngineRequest], observed: Served) -> "_Known":
         places = np.flatnonzero(~np.isnan(observed.last_s))
         first, last = observed.first_s[places], observed.last_s[places]
         further = np.array([float(max(1, request.output - 1)) for request in requests])[places]
@@ -203,11 +203,11 @@ class _Known:
 class _Task:
     """The requests, the observed ones among them, and lower bounds of the coefficients."""
 
-    requests: Sequence[Request]
+    requests: Sequence[EngineRequest]
     known: _Known
     floor: Array
 
-    def begin(self, engine: Engine, prior: StepTimes | None, pace_s: float) -> tuple[Calibration, Calibration]:
+    def begin(self, engine: EngineLimits, prior: StepTimes | None, pace_s: float) -> tuple[Calibration, Calibration]:
         """Return the best of the initial coefficients for an engine, and the best after least squares."""
         begins = [prior] if prior is not None else [typical(pace_s * scale, engine.expert_share) for scale in SCALES]
         begin = min((self.judge(times, engine) for times in begins), key=_error)
@@ -215,7 +215,7 @@ class _Task:
         forms = (False,) if is_saturated else (False, True)
         return begin, min((self.solve(begin, ridge, waits=waits) for waits in forms for ridge in RIDGES), key=_error)
 
-    def judge(self, times: StepTimes, engine: Engine) -> Calibration:
+    def judge(self, times: StepTimes, engine: EngineLimits) -> Calibration:
         """Return the coefficients with their error."""
         try:
             served = simulate(self.requests, times, engine, until=self.known.until)
@@ -246,7 +246,7 @@ class _Task:
         return best
 
     def _solved(
-        self, served: Served, steps: Steps, times: StepTimes, begin: StepTimes, ridge: float, *, waits: bool
+        self, served: Served, steps: EngineSteps, times: StepTimes, begin: StepTimes, ridge: float, *, waits: bool
     ) -> StepTimes:
         """Return the coefficients with which the steps add up to the observed waits."""
         known = self.known
@@ -335,7 +335,7 @@ def _non_negative(rows: Array, wanted: Array) -> Array:
 
 def _minimise(at: Callable[[Sequence[float]], Calibration], num_dims: int, most: int, number: int) -> Calibration:
     """Return the best of a search in the unit cube that starts at its centre."""
-    state, best, used, generation = State.at_the_beginning(num_dims), at([0.5] * num_dims), 1, 0
+    state, best, used, generation = SearchState.at_the_beginning(num_dims), at([0.5] * num_dims), 1, 0
     while used + state.constants.population <= most and state.step_size > 2e-4:
         places = [state.distribution.draw(number, generation, place) for place in range(state.constants.population)]
         judged = [at(place) for place in places]

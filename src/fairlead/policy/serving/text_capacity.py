@@ -13,8 +13,8 @@ import numpy as np
 
 from fairlead.errors import UnknownModel
 from fairlead.frozen import dataclass
-from fairlead.policy.serving.text_engine import BLOCK, Engine, Request, StepTimes, simulate
-from fairlead.policy.strategy.gpus import Gpu
+from fairlead.policy.serving.text_engine import BLOCK, EngineLimits, EngineRequest, StepTimes, simulate
+from fairlead.policy.strategy.gpus import GpuModel
 from fairlead.policy.strategy.memory import GIB
 from fairlead.policy.strategy.transformer import Transformer
 
@@ -33,7 +33,7 @@ NUM_REQUESTS = 400
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answers:
+class Latencies:
     """Times of requests under a load.
 
     Attributes:
@@ -49,7 +49,7 @@ class Answers:
     further_s: float
 
 
-def by_data_sheet(model: Transformer, gpu: Gpu, num_gpus: int) -> StepTimes:
+def by_data_sheet(model: Transformer, gpu: GpuModel, num_gpus: int) -> StepTimes:
     """Return the step times of the model, divided among GPUs by tensor parallelism."""
     bandwidth = num_gpus * MEMORY_REACHED * gpu.memory_gb_s * 1e9
     flops = num_gpus * COMPUTE_REACHED * gpu.peak_tflops * 1e12
@@ -79,26 +79,26 @@ def expert_share(model: Transformer) -> float:
     return 0.0 if model.experts is None else model.experts.per_token / model.experts.count
 
 
-def blocks_of(model: Transformer, gpu: Gpu, num_gpus: int) -> int:
+def blocks_of(model: Transformer, gpu: GpuModel, num_gpus: int) -> int:
     """Return the blocks of 16 tokens that fit beside the model; 0 if the model does not fit."""
     left = num_gpus * (MEMORY_TAKEN * gpu.memory_bytes - PROGRAM_BYTES) - BYTES * model.parameters
     return max(0, int(left / (BLOCK * _cache_bytes(model))))
 
 
-def answers(times: StepTimes, engine: Engine, prompt: int, output: int) -> list[Answers]:
+def answers(times: StepTimes, engine: EngineLimits, prompt: int, output: int) -> list[Latencies]:
     """Return predictions for requests of such lengths at the loads of ``SHARES``.
 
     Raises:
         UnknownModel: Not even a single request fits into memory.
     """
     try:
-        most = most_per_s([Request(arrived_s=0.0, prompt=prompt, output=output)] * NUM_REQUESTS, times, engine)
+        most = most_per_s([EngineRequest(arrived_s=0.0, prompt=prompt, output=output)] * NUM_REQUESTS, times, engine)
     except ValueError as error:
         raise UnknownModel(f"{prompt} tokens and {output} more do not fit into its memory: {error}") from error
     return [_answered(times, engine, prompt, output, share * most) for share in SHARES]
 
 
-def most_per_s(crowd: Sequence[Request], times: StepTimes, engine: Engine) -> float:
+def most_per_s(crowd: Sequence[EngineRequest], times: StepTimes, engine: EngineLimits) -> float:
     """Return the requests answered per second if all have arrived at once.
 
     Raises:
@@ -110,12 +110,12 @@ def most_per_s(crowd: Sequence[Request], times: StepTimes, engine: Engine) -> fl
     return (late - early) / float(ends[late] - ends[early])
 
 
-def _answered(times: StepTimes, engine: Engine, prompt: int, output: int, rate: float) -> Answers:
+def _answered(times: StepTimes, engine: EngineLimits, prompt: int, output: int, rate: float) -> Latencies:
     # A reproducible load.
     arrivals = np.cumsum(np.random.default_rng(0).exponential(1.0 / rate, NUM_REQUESTS))
-    requests = [Request(arrived_s=float(at), prompt=prompt, output=output) for at in arrivals]
+    requests = [EngineRequest(arrived_s=float(at), prompt=prompt, output=output) for at in arrivals]
     served = simulate(requests, times, engine)
-    return Answers(
+    return Latencies(
         requests_s=rate,
         tokens_s=rate * output,
         first_s=float(np.mean(served.first_s - arrivals)),

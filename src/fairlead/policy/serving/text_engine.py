@@ -42,7 +42,7 @@ MIXED, DECODING, PADDED, CONTEXT, TOKENS, ATTENTION, EXPERTS = range(7)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
+class EngineRequest:
     """Arrival of a request in seconds, and its prompt and output tokens."""
 
     arrived_s: float
@@ -70,7 +70,7 @@ class StepTimes:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Engine:
+class EngineLimits:
     """Limits of a server.
 
     Attributes:
@@ -103,7 +103,7 @@ class Served:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Steps:
+class EngineSteps:
     """The steps of a simulation.
 
     Attributes:
@@ -148,7 +148,7 @@ class Rank:
     The demands of decoding requests are kept as sums, so that a step costs the same for any number of them.
     """
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: EngineLimits) -> None:
         self._engine = engine
         self._free = engine.blocks if engine.blocks is not None else 1 << 60
         # Free blocks in the order in which they are overwritten: their previous owner, and their number.
@@ -162,7 +162,7 @@ class Rank:
         self.num_decoding = 0
         self.waiting: deque[_Sequence] = deque()
 
-    def add(self, index: int, request: Request) -> None:
+    def add(self, index: int, request: EngineRequest) -> None:
         """Add an arrived request under a unique number."""
         self.waiting.append(_Sequence(index, request.prompt, request.output))
 
@@ -293,7 +293,9 @@ class Rank:
             self._order.append((sequence, blocks))
 
 
-def simulate(requests: Sequence[Request], times: StepTimes, engine: Engine, *, until: int | None = None) -> Served:
+def simulate(
+    requests: Sequence[EngineRequest], times: StepTimes, engine: EngineLimits, *, until: int | None = None
+) -> Served:
     """Simulate all requests, given in order of arrival, or until the first ``until`` are done.
 
     Raises:
@@ -303,8 +305,8 @@ def simulate(requests: Sequence[Request], times: StepTimes, engine: Engine, *, u
 
 
 def simulate_steps(
-    requests: Sequence[Request], times: StepTimes, engine: Engine, *, until: int | None = None
-) -> tuple[Served, Steps]:
+    requests: Sequence[EngineRequest], times: StepTimes, engine: EngineLimits, *, until: int | None = None
+) -> tuple[Served, EngineSteps]:
     """Simulate requests as ``simulate`` does, and return the steps too."""
     num = len(requests)
     first, last = np.full(num, np.nan), np.full(num, np.nan)
@@ -341,7 +343,7 @@ def simulate_steps(
                 left -= index < goal
     offsets = np.cumsum([0, *(len(group.parts) for group in groups)])
     begin = offsets[:-1][served_by]
-    steps = Steps(
+    steps = EngineSteps(
         parts=np.array([part for group in groups for part in group.parts]),
         begin=begin,
         arrival=begin + arrival_step,
@@ -365,7 +367,7 @@ class _Group:
         self.now, self.end = math.inf, 0.0
         self.parts: list[tuple[float, ...]] = []
 
-    def step(self, values: Sequence[float], engine: Engine) -> list[tuple[list[int], list[int]]]:
+    def step(self, values: Sequence[float], engine: EngineLimits) -> list[tuple[list[int], list[int]]]:
         """Make a step; return for each rank the requests that had their first token in it, and their last."""
         number = len(self.parts)
         composed = [part for rank in self.ranks if (part := rank.compose(number)) is not None]

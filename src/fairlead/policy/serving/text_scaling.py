@@ -17,7 +17,7 @@ import numpy as np
 from fairlead.frozen import dataclass
 from fairlead.policy.serving.text_calibration import Calibration, blocks_at_once, calibrate
 from fairlead.policy.serving.text_capacity import most_per_s
-from fairlead.policy.serving.text_engine import Engine, Request, Served, simulate
+from fairlead.policy.serving.text_engine import EngineLimits, EngineRequest, Served, simulate
 from fairlead.state.demand import TextRequest
 
 # Minimum number of requests for a calibration, and the number of the last ones used.
@@ -77,10 +77,10 @@ def answering(
     drawn = [lengths[place] for place in rng.integers(len(lengths), size=NUM_REQUESTS)]
     gaps = np.cumsum(rng.exponential(1.0, NUM_REQUESTS))
 
-    def under(rate: float | None) -> list[Request]:
+    def under(rate: float | None) -> list[EngineRequest]:
         times = np.zeros(NUM_REQUESTS) if rate is None else gaps / rate
         return [
-            Request(arrived_s=float(at), prompt=prompt, output=output)
+            EngineRequest(arrived_s=float(at), prompt=prompt, output=output)
             for at, (prompt, output) in zip(times, drawn, strict=True)
         ]
 
@@ -107,7 +107,7 @@ def answering(
 
 
 def share_in_time(
-    requests: Sequence[Request], served: Served, first_token_s: float | None, per_token_s: float | None
+    requests: Sequence[EngineRequest], served: Served, first_token_s: float | None, per_token_s: float | None
 ) -> float:
     """Return the share of requests in time, without the first ones, which fill the replica."""
     waits, paces = _waits(requests, served)
@@ -119,7 +119,7 @@ def share_in_time(
     return float(np.mean(in_time))
 
 
-def _waits(requests: Sequence[Request], served: Served) -> tuple[np.ndarray, np.ndarray]:
+def _waits(requests: Sequence[EngineRequest], served: Served) -> tuple[np.ndarray, np.ndarray]:
     """Return times to the first token and per further token, without those of the first requests."""
     arrived = np.array([request.arrived_s for request in requests])
     further = np.array([max(1, request.output - 1) for request in requests])
@@ -143,7 +143,7 @@ def calibration(reported: tuple[TextRequest, ...], max_seqs: int | None) -> Cali
     # Unfinished requests are assumed to have the usual output length.
     usual = round(float(np.median([request.output for request in of_replica if request.is_timed])))
     requests = [
-        Request(
+        EngineRequest(
             arrived_s=request.sent - begin,
             prompt=max(1, request.prompt),
             output=max(1, request.output if request.last is not None else max(request.output, usual)),
@@ -153,7 +153,7 @@ def calibration(reported: tuple[TextRequest, ...], max_seqs: int | None) -> Cali
     times = (((request.first or 0.0) - begin, (request.last or 0.0) - begin) for request in of_replica)
     columns = np.array([pair if is_known else (np.nan, np.nan) for pair, is_known in zip(times, ended, strict=True)])
     observed = Served(first_s=columns[:, 0], last_s=columns[:, 1])
-    engine = Engine(max_seqs=min(MAX_SEQS, max_seqs or MAX_SEQS))
+    engine = EngineLimits(max_seqs=min(MAX_SEQS, max_seqs or MAX_SEQS))
     fitted = calibrate(requests, observed, engine, simulations=SIMULATIONS)[0]
     seen = np.flatnonzero(ended)
     of_seen = [requests[place] for place in seen]
@@ -163,7 +163,7 @@ def calibration(reported: tuple[TextRequest, ...], max_seqs: int | None) -> Cali
     if np.max(waits) < LONG_WAIT * pace_s:
         return fitted
     blocks = blocks_at_once(of_seen, Served(first_s=first_s, last_s=last_s), first_s)
-    bounded = Engine(max_seqs=engine.max_seqs, blocks=blocks)
+    bounded = EngineLimits(max_seqs=engine.max_seqs, blocks=blocks)
     return min(
         fitted,
         calibrate(requests, observed, bounded, simulations=SIMULATIONS)[0],

@@ -58,7 +58,7 @@ class Coefficients:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Gpu:
+class GpuModel:
     """A GPU by its data sheet.
 
     Attributes:
@@ -108,7 +108,7 @@ class MeasuredGpu:
 
 
 GPUS = (
-    Gpu(
+    GpuModel(
         names=("A100-80GB", "A100-SXM4-80GB", "A100-80GB-SXM", "A100-80"),
         memory_bytes=79.15 * GIB,
         peak_tflops=312,
@@ -116,7 +116,7 @@ GPUS = (
         link_gb_s=300,
         processors=108,
     ),
-    Gpu(
+    GpuModel(
         names=("A100", "A100-40GB", "A100-SXM4-40GB"),
         memory_bytes=39.39 * GIB,
         peak_tflops=312,
@@ -124,7 +124,7 @@ GPUS = (
         link_gb_s=300,
         processors=108,
     ),
-    Gpu(
+    GpuModel(
         names=("H100", "H100-80GB", "H100-SXM5-80GB", "H100-SXM"),
         memory_bytes=79.11 * GIB,
         peak_tflops=989,
@@ -132,7 +132,7 @@ GPUS = (
         link_gb_s=450,
         processors=132,
     ),
-    Gpu(
+    GpuModel(
         names=("H200", "H200-141GB", "H200-SXM"),
         memory_bytes=139.8 * GIB,
         peak_tflops=989,
@@ -140,7 +140,7 @@ GPUS = (
         link_gb_s=450,
         processors=132,
     ),
-    Gpu(
+    GpuModel(
         names=("B200", "B200-180GB", "B200-SXM"),
         memory_bytes=178.3 * GIB,
         peak_tflops=2250,
@@ -148,7 +148,7 @@ GPUS = (
         link_gb_s=900,
         processors=148,
     ),
-    Gpu(
+    GpuModel(
         names=("V100", "V100-16GB", "V100-SXM2-16GB"),
         memory_bytes=15.77 * GIB,
         peak_tflops=125,
@@ -156,7 +156,7 @@ GPUS = (
         link_gb_s=150,
         processors=80,
     ),
-    Gpu(
+    GpuModel(
         names=("V100-32GB", "V100-SXM2-32GB"),
         memory_bytes=31.74 * GIB,
         peak_tflops=125,
@@ -164,7 +164,7 @@ GPUS = (
         link_gb_s=150,
         processors=80,
     ),
-    Gpu(
+    GpuModel(
         names=("L40S",),
         memory_bytes=44.4 * GIB,
         peak_tflops=362,
@@ -172,7 +172,7 @@ GPUS = (
         link_gb_s=32,
         processors=142,
     ),
-    Gpu(
+    GpuModel(
         names=("L4",),
         memory_bytes=22.0 * GIB,
         peak_tflops=121,
@@ -180,7 +180,7 @@ GPUS = (
         link_gb_s=32,
         processors=58,
     ),
-    Gpu(
+    GpuModel(
         names=("A10G", "A10"),
         memory_bytes=22.1 * GIB,
         peak_tflops=70,
@@ -188,7 +188,7 @@ GPUS = (
         link_gb_s=32,
         processors=80,
     ),
-    Gpu(
+    GpuModel(
         names=("T4",),
         memory_bytes=14.6 * GIB,
         peak_tflops=65,
@@ -196,7 +196,7 @@ GPUS = (
         link_gb_s=16,
         processors=40,
     ),
-    Gpu(
+    GpuModel(
         names=("RTX4090", "RTX-4090", "GEFORCE-RTX-4090"),
         memory_bytes=23.5 * GIB,
         peak_tflops=165,
@@ -250,13 +250,13 @@ MEASURED = {
 }
 
 
-def find(name: str) -> Gpu | None:
+def find(name: str) -> GpuModel | None:
     """Return the GPU with that name, in any spelling that a cluster may use; None if unknown."""
     wanted = _spelt(name)
     return next((gpu for gpu in GPUS if wanted in gpu.names), None)
 
 
-def find_measured(name: str, known: Gpu | None, measured: Iterable[MeasuredGpu]) -> MeasuredGpu | None:
+def find_measured(name: str, known: GpuModel | None, measured: Iterable[MeasuredGpu]) -> MeasuredGpu | None:
     """Return the measurement of a GPU; None without one.
 
     Args:
@@ -273,9 +273,9 @@ def find_measured(name: str, known: Gpu | None, measured: Iterable[MeasuredGpu])
     return None
 
 
-def as_gpu(measured: MeasuredGpu) -> Gpu:
+def as_gpu(measured: MeasuredGpu) -> GpuModel:
     """Return a GPU without a known data sheet, from its measurement."""
-    return Gpu(
+    return GpuModel(
         names=(measured.name,),
         memory_bytes=measured.memory_bytes,
         peak_tflops=measured.tflops,
@@ -285,7 +285,7 @@ def as_gpu(measured: MeasuredGpu) -> Gpu:
     )
 
 
-def coefficients(gpu: Gpu, measured: MeasuredGpu | None = None) -> Coefficients:
+def coefficients(gpu: GpuModel, measured: MeasuredGpu | None = None) -> Coefficients:
     """Return the coefficients of a GPU: measured ones, and the rest from A100 in proportion to the data sheets."""
     by_sheet = _by_data_sheet(gpu)
     if measured is None:
@@ -307,7 +307,7 @@ def _spelt(name: str) -> str:
     return name.upper().replace("NVIDIA-", "").replace("TESLA-", "").replace("_", "-").replace(" ", "-")
 
 
-def _by_data_sheet(gpu: Gpu) -> Coefficients:
+def _by_data_sheet(gpu: GpuModel) -> Coefficients:
     measured = MEASURED["A100"]
     reference = find("A100")
     if reference is None or gpu.processors == reference.processors:

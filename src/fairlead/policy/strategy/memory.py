@@ -66,7 +66,7 @@ class StageMemory:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Moment:
+class MemoryPeak:
     """A moment that may be the peak, with its memory on top of all that is kept."""
 
     temporaries: float

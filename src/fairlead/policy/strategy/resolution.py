@@ -8,9 +8,9 @@ from typing import Any
 from fairlead.errors import CannotFit, Conflict, UnknownModel
 from fairlead.frozen import dataclass
 from fairlead.policy.strategy.corrections import MeasuredStep, factors
-from fairlead.policy.strategy.gpus import GPUS, Gpu, MeasuredGpu, as_gpu, find, find_measured
+from fairlead.policy.strategy.gpus import GPUS, GpuModel, MeasuredGpu, as_gpu, find, find_measured
 from fairlead.policy.strategy.memory import GIB
-from fairlead.policy.strategy.search import Candidate, Hardware, Wanted, assess, does_not_fit, search
+from fairlead.policy.strategy.search import EstimatedSplit, StepHardware, Wanted, assess, does_not_fit, search
 from fairlead.policy.strategy.split import Recompute, Split
 from fairlead.policy.strategy.transformer import WIDTH_FACTOR, Transformer, hugging_face
 from fairlead.specs.parallel import Choose, ModelShape, Parallel, Recomputed, Shard, SplitCandidate
@@ -22,7 +22,7 @@ from fairlead.text.quantities import plural
 ZERO = {Shard.NONE: 0, Shard.GRADIENTS: 2, Shard.PARAMETERS: 3}
 SHARDS = {stage: shard for shard, stage in ZERO.items()}
 # Used only to order splits over ranks without GPUs before they are measured.
-CPU = Gpu(names=("CPU",), memory_bytes=0.0, peak_tflops=0.2, memory_gb_s=20.0, link_gb_s=2.0, processors=1)
+CPU = GpuModel(names=("CPU",), memory_bytes=0.0, peak_tflops=0.2, memory_gb_s=20.0, link_gb_s=2.0, processors=1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +64,7 @@ def hardware_of(
     price_per_hour: float | None = None,
     measured: Sequence[MeasuredGpu] = (),
     steps: Sequence[MeasuredStep] = (),
-) -> Hardware:
+) -> StepHardware:
     """Return the hardware that a run requests; ``price_per_hour`` in dollars for one node.
 
     Args:
@@ -76,12 +76,12 @@ def hardware_of(
     if spec.resources.gpu is None and spec.parallel is not None and spec.parallel.probe is not None:
         node, memory = spec.ranks_on_each_node, spec.resources.memory_bytes
         of_each = math.inf if memory is None else memory / node
-        return Hardware(gpu=replace(CPU, memory_bytes=of_each), gpus=spec.world_size, node=node)
+        return StepHardware(gpu=replace(CPU, memory_bytes=of_each), gpus=spec.world_size, node=node)
     gpu, measured_gpu = gpu_of(spec.resources, measured)
     request = spec.resources.gpu
     if request is None or request.milli % 1000 or spec.ranks_on_each_node != request.num_devices:
         raise Conflict("model: estimates are for one rank on each GPU; ask for whole GPUs and leave out ranks_per_node")
-    return Hardware(
+    return StepHardware(
         gpu=gpu,
         gpus=spec.world_size,
         node=spec.ranks_on_each_node,
@@ -91,7 +91,7 @@ def hardware_of(
     )
 
 
-def gpu_of(resources: Resources, measured: Sequence[MeasuredGpu] = ()) -> tuple[Gpu, MeasuredGpu | None]:
+def gpu_of(resources: Resources, measured: Sequence[MeasuredGpu] = ()) -> tuple[GpuModel, MeasuredGpu | None]:
     """Return the requested GPU and its measurement.
 
     Raises:
@@ -245,7 +245,7 @@ def _parallel(split: Split, batch: int | None) -> Parallel:
     )
 
 
-def _candidate(candidate: Candidate, *, is_known: bool) -> SplitCandidate:
+def _candidate(candidate: EstimatedSplit, *, is_known: bool) -> SplitCandidate:
     whole = _parallel(candidate.split, None)
     seconds = float(f"{candidate.time.total / 1000:.4g}") if is_known else None
     return SplitCandidate(**{part: getattr(whole, part) for part in PARTS}, estimate_s=seconds)
@@ -297,7 +297,7 @@ def ranked(
     price_per_hour: float | None,
     measured: Sequence[MeasuredGpu] = (),
     steps: Sequence[MeasuredStep] = (),
-) -> "Ranking":
+) -> "SplitRanking":
     """Return every split of a run's GPUs, and the estimate for its own.
 
     Raises:
@@ -311,11 +311,13 @@ def ranked(
     if spec.parallel is not None and spec.parallel.choose is None and not spec.parallel.candidates:
         own = assess(model, split_of(resolve(spec, config).parallel), on)
     lack = None if own is None or own.fits else does_not_fit(model, own, on)
-    return Ranking(model=model, on=on, batch=batch.batch, found=tuple(search(model, on, batch)), own=own, lack=lack)
+    return SplitRanking(
+        model=model, on=on, batch=batch.batch, found=tuple(search(model, on, batch)), own=own, lack=lack
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ranking:
+class SplitRanking:
     """Every split of a run's GPUs, the best first.
 
     Attributes:
@@ -325,8 +327,8 @@ class Ranking:
     """
 
     model: Transformer
-    on: Hardware
+    on: StepHardware
     batch: int
-    found: tuple[Candidate, ...]
-    own: Candidate | None
+    found: tuple[EstimatedSplit, ...]
+    own: EstimatedSplit | None
     lack: str | None

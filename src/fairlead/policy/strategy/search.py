@@ -7,7 +7,7 @@ from dataclasses import field, replace
 from fairlead.frozen import dataclass
 from fairlead.policy.strategy import torch_memory
 from fairlead.policy.strategy.corrections import LayerShape, corrected, shape_of
-from fairlead.policy.strategy.gpus import Coefficients, Gpu, MeasuredGpu, coefficients
+from fairlead.policy.strategy.gpus import Coefficients, GpuModel, MeasuredGpu, coefficients
 from fairlead.policy.strategy.memory import GIB, StageMemory, worst
 from fairlead.policy.strategy.split import Recompute, Split
 from fairlead.policy.strategy.step_time import StepTime, step_time
@@ -22,7 +22,7 @@ USUAL_SEQUENCE = 8192
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Hardware:
+class StepHardware:
     """The hardware that a step runs on.
 
     Attributes:
@@ -34,7 +34,7 @@ class Hardware:
         factors: The ratio of measured to estimated time there, for measured layer shapes.
     """
 
-    gpu: Gpu
+    gpu: GpuModel
     gpus: int
     node: int
     price_per_hour: float | None = None
@@ -68,7 +68,7 @@ class Wanted:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Candidate:
+class EstimatedSplit:
     """A split with its estimates.
 
     Attributes:
@@ -85,7 +85,7 @@ class Candidate:
     reason: str = ""
 
 
-def search(model: Transformer, on: Hardware, wanted: Wanted) -> list[Candidate]:
+def search(model: Transformer, on: StepHardware, wanted: Wanted) -> list[EstimatedSplit]:
     """Return the best candidate of each way to divide the GPUs: those that fit by time, then the others by need.
 
     Raises:
@@ -105,7 +105,7 @@ def search(model: Transformer, on: Hardware, wanted: Wanted) -> list[Candidate]:
     ]
 
 
-def assess(model: Transformer, split: Split, on: Hardware) -> Candidate:
+def assess(model: Transformer, split: Split, on: StepHardware) -> EstimatedSplit:
     """Estimate one split."""
     memory = worst(torch_memory.stages(model, split))
     gpu = on.gpu
@@ -113,10 +113,10 @@ def assess(model: Transformer, split: Split, on: Hardware) -> Candidate:
     by = on.factors.get(shape_of(model, split)) if on.factors else None
     if by is not None:
         time = corrected(time, by)
-    return Candidate(split=split, memory=memory, time=time, fits=memory.needed <= gpu.memory_bytes)
+    return EstimatedSplit(split=split, memory=memory, time=time, fits=memory.needed <= gpu.memory_bytes)
 
 
-def does_not_fit(model: Transformer, candidate: Candidate, on: Hardware) -> str:
+def does_not_fit(model: Transformer, candidate: EstimatedSplit, on: StepHardware) -> str:
     """Explain what a split lacks, and what would help."""
     split = candidate.split
     remedies = []
@@ -146,11 +146,11 @@ def _of_length(model: Transformer) -> str:
     return f" for sequences of {model.sequence:,} tokens (`sequence` in `model` gives those of the training)"
 
 
-def _need(candidate: Candidate, on: Hardware) -> str:
+def _need(candidate: EstimatedSplit, on: StepHardware) -> str:
     return f"{math.ceil(candidate.memory.needed / GIB)} GiB of {on.gpu.memory_bytes / GIB:.0f}"
 
 
-def _divisions(model: Transformer, on: Hardware, wanted: Wanted) -> Iterator[Split]:
+def _divisions(model: Transformer, on: StepHardware, wanted: Wanted) -> Iterator[Split]:
     for tensor in [wanted.tensor] if wanted.tensor else _powers(min(on.node, on.gpus)):
         if on.gpus % tensor or (tensor > 1 and (model.heads % tensor or model.key_value_heads % tensor)):
             continue
@@ -170,9 +170,9 @@ def _powers(most: int) -> list[int]:
     return [2**power for power in range(most.bit_length())]
 
 
-def _best(model: Transformer, division: Split, on: Hardware, wanted: Wanted) -> Candidate | None:
+def _best(model: Transformer, division: Split, on: StepHardware, wanted: Wanted) -> EstimatedSplit | None:
     """Return the fastest micro-batch and recomputation that fit; the smallest if none fits; None without any."""
-    best: Candidate | None = None
+    best: EstimatedSplit | None = None
     for micro in [wanted.micro_batch] if wanted.micro_batch else MICRO_BATCHES:
         if wanted.batch % (division.data * micro):
             continue
@@ -194,7 +194,7 @@ def _best(model: Transformer, division: Split, on: Hardware, wanted: Wanted) -> 
     return best
 
 
-def _reason(candidate: Candidate, best: Candidate, on: Hardware, place: int) -> str:
+def _reason(candidate: EstimatedSplit, best: EstimatedSplit, on: StepHardware, place: int) -> str:
     """Return one line on why it loses."""
     if not candidate.fits:
         return f"does not fit: needs {_need(candidate, on)}"

@@ -13,7 +13,7 @@ class Recompute(StrEnum):
     FULL = "full"
 
 
-class Schedule(StrEnum):
+class PipelineSchedule(StrEnum):
     """The order of micro-batches in a pipeline.
 
     ``ONE_F_ONE_B`` is PipeDream-Flush, ``INTERLEAVED`` gives each stage several parts (arXiv 2104.04473, sec. 2.2).
@@ -47,7 +47,7 @@ class Split:
     pipeline: int = 1
     context: int = 1
     expert: int = 1
-    schedule: Schedule = Schedule.ONE_F_ONE_B
+    schedule: PipelineSchedule = PipelineSchedule.ONE_F_ONE_B
     virtual: int = 1
     micro_batch: int = 1
     micro_batches: int = 1
@@ -60,7 +60,7 @@ class Split:
 
     def in_flight(self, stage: int) -> float:
         """Return the micro-batches with activations on a stage, in whole stages (arXiv 2104.04473, sec. 2.2)."""
-        if self.schedule is Schedule.GPIPE:
+        if self.schedule is PipelineSchedule.GPIPE:
             return self.micro_batches
         if self.virtual == 1:
             return min(self.pipeline - stage, self.micro_batches)

@@ -13,7 +13,7 @@ computing, and counts as ``pools``.
 """
 
 from fairlead.errors import UnknownModel
-from fairlead.policy.strategy.memory import Moment, StageMemory
+from fairlead.policy.strategy.memory import MemoryPeak, StageMemory
 from fairlead.policy.strategy.split import Recompute, Split
 from fairlead.policy.strategy.transformer import FUSED_ACTIVATION, Transformer
 
@@ -68,8 +68,8 @@ def _stage(model: Transformer, split: Split, stage: int, compiled: bool) -> Stag
     if split.pipeline > 1 and is_first and split.zero < 2:
         # The embedding stays cast until forward is over.
         cast = COMPUTED * (model.embedding + model.sequence * split.micro_batch * model.hidden)
-        moments.append(Moment(temporaries=cast))
-    worst = max((*moments, Moment(temporaries=step)), key=lambda moment: moment.total)
+        moments.append(MemoryPeak(temporaries=cast))
+    worst = max((*moments, MemoryPeak(temporaries=step)), key=lambda moment: moment.total)
     return StageMemory(
         parameters=PARAMETER * own,
         gradients=gradients,
@@ -186,26 +186,26 @@ def _images(model: Transformer, split: Split) -> float:
 
 def _moments(
     model: Transformer, split: Split, is_last: bool, compiled: bool, block: float, layers: int
-) -> list[Moment]:
+) -> list[MemoryPeak]:
     tokens, t, h = model.sequence * split.micro_batch, split.tensor, model.hidden
     of_output = _output_gradient(model) if is_last else 0.0
     gathered = of_output + _next_gathered(split, block, layers)
-    moments = [Moment(temporaries=2 * tokens * h + _mlp_backward(model, tokens, t) + gathered)]
+    moments = [MemoryPeak(temporaries=2 * tokens * h + _mlp_backward(model, tokens, t) + gathered)]
     if split.recompute is not Recompute.NONE:
         # The recomputed block, on top of what the others keep.
         whole = Split(tensor=t, micro_batch=split.micro_batch)
         again = layer_cache(model, whole) - layer_cache(model, split, compiled=compiled)
         again += COMPUTED * block if split.zero < 2 else 0
         again += _mlp_backward(model, tokens, t) + _stream_gradient(model, tokens)
-        moments.append(Moment(temporaries=again + gathered))
+        moments.append(MemoryPeak(temporaries=again + gathered))
         if split.micro_batches == 1 and split.zero < 2:
             # When the first block is recomputed, later ones have gradients, and their inputs are freed.
             later = (layers - 1) * (GRADIENT * block - layer_cache(model, split, compiled=compiled))
-            moments.append(Moment(temporaries=again + of_output + later))
+            moments.append(MemoryPeak(temporaries=again + of_output + later))
     if is_last:
         # The loss in fp32: log-softmax, its gradient and the gradient of the logits (torch, `_log_softmax_backward`).
         # In addition, what the last norm keeps, and the activation before a masked model's.
         norm = tokens * ((model.norm_kept + (COMPUTED if model.masked else 0)) * h + 8)
         logits = 12 * (tokens * model.vocabulary + split.micro_batch * model.classes)
-        moments.append(Moment(temporaries=norm, logits=logits))
+        moments.append(MemoryPeak(temporaries=norm, logits=logits))
     return moments

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from fairlead.runtime.save_interval import Interval
+from fairlead.runtime.save_interval import SaveInterval
 
 MARGIN = 1.25
 """Factor by which the next save may exceed the last before training has to wait for it."""
@@ -21,7 +21,7 @@ MOST_WAITING = 0.05
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Point:
+class TrainingPoint:
     """A state of the training: its completed steps, and its seconds of training by then, waiting excluded."""
 
     step: int
@@ -42,7 +42,7 @@ class Periodic:
         self._every_s = every_s
         self._every_steps = every_steps
         self._clock = clock
-        self._begun = Point(step=step, at=clock())
+        self._begun = TrainingPoint(step=step, at=clock())
 
     def due(self, step: int) -> bool:
         """Return whether a save should begin after this step; False for a step that was already saved."""
@@ -54,7 +54,7 @@ class Periodic:
 
     def begin(self, step: int) -> None:
         """Record that a save of this step begins, into memory or to disk."""
-        self._begun = Point(step=step, at=self._clock())
+        self._begun = TrainingPoint(step=step, at=self._clock())
 
 
 class Cadence:
@@ -70,7 +70,7 @@ class Cadence:
         every_s: float | None,
         every_steps: int | None,
         step: int,
-        interval: Interval | None = None,
+        interval: SaveInterval | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         # ``interval`` chooses the seconds where neither of the two is given.
@@ -79,7 +79,7 @@ class Cadence:
         self._interval = interval
         self._clock = clock
         self._waited_s = 0.0
-        start = Point(step=step, at=clock())
+        start = TrainingPoint(step=step, at=clock())
         self._begun = start
         # Written by the saving thread and read by the training thread, so it is always replaced as a whole.
         self._kept = start
@@ -123,7 +123,7 @@ class Cadence:
 
     def begin(self, step: int) -> None:
         """Record that a save of this step begins."""
-        self._begun = Point(step=step, at=self._trained_s())
+        self._begun = TrainingPoint(step=step, at=self._trained_s())
 
     def end(self, *, seconds: float, blocked_s: float) -> None:
         """Record the end of the last save. A failed one counts too: retrying at each step would stop the training."""

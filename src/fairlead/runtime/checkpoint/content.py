@@ -116,7 +116,7 @@ class Files:
         return [load, read_random_state(self._rank)]
 
 
-class Objects:
+class ProgramObjects:
     """State held by objects of the program.
 
     Modules, their optimizers and all other holders of sharded tensors are saved once for all ranks and can be loaded

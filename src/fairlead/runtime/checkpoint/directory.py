@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from fairlead.runtime.checkpoint.manifest import MANIFEST, DamagedError, Manifest, files_below
-from fairlead.runtime.checkpoint.store import STEP_NAME, Draft, Store, step_name
+from fairlead.runtime.checkpoint.store import STEP_NAME, CheckpointStore, Draft, step_name
 from fairlead.runtime.errors import StoreUnavailable
 from fairlead.runtime.paths import below
 from fairlead.runtime.places import is_url
@@ -15,7 +15,7 @@ from fairlead.runtime.places import is_url
 PARTIAL = ".partial-"
 
 
-def open_store(place: str, *, scratch: Path | None) -> Store:
+def open_store(place: str, *, scratch: Path | None) -> CheckpointStore:
     """Return the store for a directory or URL.
 
     Args:

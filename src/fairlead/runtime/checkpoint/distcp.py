@@ -225,7 +225,7 @@ def write_metadata(directory: Path, entries: Iterable[list[Any]]) -> None:
         _Pickler(stream, 4).dump(metadata)
 
 
-class Reader:
+class CheckpointReader:
     """Reads the values of a checkpoint, each joined from its shards.
 
     Attributes:

@@ -21,7 +21,7 @@ from fairlead.runtime.checkpoint.memory_room import room_in_memory
 from fairlead.runtime.checkpoint.neighbours import neighbour
 from fairlead.runtime.checkpoint.problems import Failed, clause, failure, settle
 from fairlead.runtime.checkpoint.store import Draft, step_name
-from fairlead.runtime.checkpoint.transfer import Address, Server, get, put
+from fairlead.runtime.checkpoint.transfer import Address, TransferServer, get, put
 from fairlead.runtime.errors import StoreUnavailable
 from fairlead.runtime.paths import below
 from fairlead.runtime.private_directory import make_private
@@ -42,7 +42,7 @@ class NodeMemory:
 
     on_each_node = True
 
-    def __init__(self, root: Path, server: Server, neighbours: list[Address], *, num_sharing: int) -> None:
+    def __init__(self, root: Path, server: TransferServer, neighbours: list[Address], *, num_sharing: int) -> None:
         """Take the neighbours' servers and the number of ranks that share this machine's memory."""
         self._root = root
         self._num_sharing = num_sharing
@@ -198,7 +198,7 @@ def open_memory(
     """
     root = place / f"node-{node:05d}"
     holding: Holding = {}
-    server: Server | None = None
+    server: TransferServer | None = None
     token = channel.gather(secrets.token_hex(TOKEN_BYTES))[0]
 
     def prepare() -> None:
@@ -208,7 +208,7 @@ def open_memory(
             # Drafts of killed ranks would otherwise fill the memory.
             Directory(root).tidy(())
             holding.update(_held(Directory(root), root))
-        server = Server(root, host=host, token=token)
+        server = TransferServer(root, host=host, token=token)
 
     problem = failure(prepare)
     port = None if server is None else server.address.port

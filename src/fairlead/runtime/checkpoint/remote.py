@@ -20,7 +20,7 @@ from fairlead.runtime.places import open_place, translated, upload
 T = TypeVar("T")
 
 
-def open_remote(place: str, *, scratch: Path | None) -> "ObjectStore":
+def open_remote(place: str, *, scratch: Path | None) -> "FsspecStore":
     """Return the store for a URL.
 
     Raises:
@@ -28,10 +28,10 @@ def open_remote(place: str, *, scratch: Path | None) -> "ObjectStore":
         Misuse: fsspec does not support the scheme.
     """
     system, root = open_place(place, what="checkpoints")
-    return ObjectStore(system, root, place=place, scratch=scratch)
+    return FsspecStore(system, root, place=place, scratch=scratch)
 
 
-class ObjectStore:
+class FsspecStore:
     """A Store on an fsspec file system."""
 
     shared = False

@@ -10,7 +10,7 @@ from fairlead.runtime.channels import Channel
 from fairlead.runtime.checkpoint.content import Content
 from fairlead.runtime.checkpoint.manifest import INTERVAL, DamagedError, Manifest, NewerError, verify
 from fairlead.runtime.checkpoint.problems import Failed, failure, settle
-from fairlead.runtime.checkpoint.store import Source
+from fairlead.runtime.checkpoint.store import CheckpointSource
 from fairlead.runtime.errors import CheckpointMismatch, StoreUnavailable
 
 
@@ -48,13 +48,13 @@ class Restored:
 
 def restore(
     *,
-    store: Source,
+    store: CheckpointSource,
     content: Content,
     channel: Channel,
     node: int,
     local_rank: int,
     reject: Callable[[Rejected], None],
-    memory: Source | None = None,
+    memory: CheckpointSource | None = None,
     advice: str = "Change the program back, or give the run another place for its checkpoints",
 ) -> Restored:
     """Load the newest usable checkpoint on all ranks, from the memory of the nodes if that is as new as the disk's.
@@ -73,11 +73,11 @@ def restore(
     rejected: list[Rejected] = []
     touched = ""
 
-    def passed_over(source: Source, step: int, reason: str) -> None:
+    def passed_over(source: CheckpointSource, step: int, reason: str) -> None:
         rejected.append(Rejected(step=step, reason=reason, in_memory=source is memory))
         reject(rejected[-1])
 
-    sources: list[tuple[int, Source]] = [(step, store) for step in answers[0]]
+    sources: list[tuple[int, CheckpointSource]] = [(step, store) for step in answers[0]]
     if memory is not None:
         sources += [(step, memory) for step in memory.steps()]
     sources.sort(key=lambda source: (source[0], source[1] is memory))
@@ -118,7 +118,7 @@ def restore(
     return Restored(step=0, saved_by=0, rejected=tuple(rejected))
 
 
-def _manifest(store: Source, channel: Channel, step: int) -> tuple[Manifest | None, str]:
+def _manifest(store: CheckpointSource, channel: Channel, step: int) -> tuple[Manifest | None, str]:
     """Return the manifest that rank 0 read, or None and the damage."""
     text, damage = "", ""
     problem: Exception | None = None
@@ -139,7 +139,7 @@ def _manifest(store: Source, channel: Channel, step: int) -> tuple[Manifest | No
 
 
 def _fetch(
-    store: Source, channel: Channel, manifest: Manifest, *, node: int, local_rank: int
+    store: CheckpointSource, channel: Channel, manifest: Manifest, *, node: int, local_rank: int
 ) -> tuple[Path | None, Path | None, str]:
     """Fetch the files for every rank and verify them, once for all ranks or once for each pod.
 

@@ -24,7 +24,7 @@ class Draft:
     tag: str
 
 
-class Source(Protocol):
+class CheckpointSource(Protocol):
     """Checkpoints that can be loaded."""
 
     place: str
@@ -104,7 +104,7 @@ class Sink(Protocol):
         ...
 
 
-class Store(Source, Sink, Protocol):
+class CheckpointStore(CheckpointSource, Sink, Protocol):
     """Storage into which checkpoints are saved and from which they are loaded."""
 
 

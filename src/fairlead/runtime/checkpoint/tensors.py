@@ -129,7 +129,7 @@ class Tensors:
         chosen: dict[str, torch.optim.Optimizer] = {}
         channel, group = self._peers(), self._group()
         is_sharded = False
-        reader: distcp.Reader
+        reader: distcp.CheckpointReader
         adopted: dict[str, Any] = {}
 
         def agree(directory: Path) -> None:
@@ -147,7 +147,7 @@ class Tensors:
             if unknown:
                 raise CheckpointMismatch(f"it holds {', '.join(unknown)}, which run.resume() was not given")
             chosen.update((name, value) for name, value in self._optimizers().items() if name in shared)
-            reader = distcp.Reader(directory / self._folder(place), trust=self._trust)
+            reader = distcp.CheckpointReader(directory / self._folder(place), trust=self._trust)
             # Keys of dicts in an optimizer's state may be numbers, which only a step of the optimizer itself can show.
             is_sharded = is_sharded or any(path[0] == "moments" and len(path) > 3 for path in reader.paths.values())
             others = {name: _state(self._state[name]) for name in self._others(shared)}
@@ -187,12 +187,12 @@ class Tensors:
 
         return [agree, prepare, load, assign]
 
-    def _expect(self, tree: dict[str, Any], reader: distcp.Reader) -> None:
+    def _expect(self, tree: dict[str, Any], reader: distcp.CheckpointReader) -> None:
         """Refuse a checkpoint that does not fit the program, before anything is changed."""
         for path, value in distcp.flatten({"modules": tree["modules"], "others": tree["others"]}):
             reader.expect(path, value)
 
-    def _adopted(self, tree: dict[str, Any], reader: distcp.Reader) -> dict[str, Any]:
+    def _adopted(self, tree: dict[str, Any], reader: distcp.CheckpointReader) -> dict[str, Any]:
         """Return settings for parameter groups that the checkpoint divides differently, as under another split."""
         saved: dict[str, Any] = {}
         for name, path in reader.paths.items():
@@ -202,7 +202,7 @@ class Tensors:
         groups = [group for saved_groups in saved.values() for group in saved_groups]
         return {key: [_adopt(group, groups) for group in own_groups] for key, own_groups in own.items()}
 
-    def _read(self, tree: dict[str, Any], reader: distcp.Reader) -> None:
+    def _read(self, tree: dict[str, Any], reader: distcp.CheckpointReader) -> None:
         """Read into the tree: tensors of modules in place, the state of optimizers as it was saved."""
         for path, value in list(distcp.flatten({"modules": tree["modules"], "others": tree["others"]})):
             read = reader.read(distcp.flat_name(path))

@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from fairlead.runtime.admission import Admission, greet
+from fairlead.runtime.admission import PeerAdmission, greet
 from fairlead.runtime.channels import receive, send
 from fairlead.runtime.errors import StoreUnavailable
 from fairlead.runtime.paths import below
@@ -36,7 +36,7 @@ class Address:
     token: str
 
 
-class Server:
+class TransferServer:
     """Serves the directory of this rank's node until it is closed, on its own threads, which end with the process."""
 
     def __init__(self, root: Path, *, host: str, token: str) -> None:
@@ -56,7 +56,7 @@ class Server:
 
     def _listen(self) -> None:
         with self._listener, self._closing, self._close, selectors.DefaultSelector() as selector:
-            admission = Admission(self._listener, self._token, selector)
+            admission = PeerAdmission(self._listener, self._token, selector)
             selector.register(self._closing, selectors.EVENT_READ)
             while True:
                 for key, _ in selector.select(admission.timeout_s):

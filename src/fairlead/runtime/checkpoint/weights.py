@@ -6,7 +6,7 @@ Files are verified before they are read. If a checkpoint of several is damaged, 
 from pathlib import Path
 from typing import Any
 
-from fairlead.runtime.checkpoint.distcp import Reader
+from fairlead.runtime.checkpoint.distcp import CheckpointReader
 from fairlead.runtime.checkpoint.manifest import MANIFEST, DamagedError, Manifest, verify
 from fairlead.runtime.checkpoint.phases import rank_directory
 from fairlead.runtime.checkpoint.store import STEP_NAME
@@ -56,7 +56,7 @@ def _read(directory: Path, name: str) -> dict[str, Any]:
         held = ", ".join(manifest.content.get("shared", ())) or "no tensors"
         raise CheckpointMismatch(f"{directory} holds no module {name!r}; it holds {held}")
     verify(directory, manifest, names)
-    reader = Reader(directory / folder)
+    reader = CheckpointReader(directory / folder)
     prefix = f"_{name}."
     state = {
         str(path[1])[len(prefix) :]: reader.read(flat)

@@ -60,10 +60,10 @@ class Bundle:
         return self._data[start:stop]
 
 
-class Claim:
+class FetchClaim:
     """The right to fetch one bundle."""
 
-    def __init__(self, cache: "Cache", name: str, partial: Path, descriptor: int) -> None:
+    def __init__(self, cache: "BundleCache", name: str, partial: Path, descriptor: int) -> None:
         self._cache = cache
         self._name = name
         self._partial = partial
@@ -106,7 +106,7 @@ class Claim:
         self._descriptor = -1
 
 
-class Cache:
+class BundleCache:
     """The bundles of one version on this machine; methods are for any thread.
 
     Args:
@@ -164,7 +164,7 @@ class Cache:
         with contextlib.suppress(OSError):
             self.path(name).unlink()
 
-    def claim(self, name: str) -> Claim | None:
+    def claim(self, name: str) -> FetchClaim | None:
         """Return the right to fetch a bundle; None if another process has it, or if the disk takes no file."""
         partial = below(self._directory, f"{name}.part")
         try:
@@ -174,7 +174,7 @@ class Cache:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if _is_at(descriptor, partial):
-                return Claim(self, name, partial, descriptor)
+                return FetchClaim(self, name, partial, descriptor)
         except OSError:
             pass
         os.close(descriptor)

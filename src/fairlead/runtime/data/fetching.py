@@ -12,10 +12,10 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 
-from fairlead.runtime.data.cache import Bundle, Cache, Claim
+from fairlead.runtime.data.cache import Bundle, BundleCache, FetchClaim
 from fairlead.runtime.data.concurrency import THREADS, RequestLimit
 from fairlead.runtime.data.http_pool import HttpPool, Transfer
-from fairlead.runtime.data.layout import BUNDLE_BYTES, Layout, Member
+from fairlead.runtime.data.layout import BUNDLE_BYTES, BundleMember, Layout
 from fairlead.runtime.data.manifest import DataManifest
 from fairlead.runtime.data.s3 import S3Store
 from fairlead.runtime.data.stores import DataStore, HttpStore
@@ -137,7 +137,7 @@ class _Fetch:
         buffer: Its bytes, and more behind them; None once they are read from the file of the cache.
     """
 
-    def __init__(self, parts: Sequence[Member], claim: Claim | None, buffers: _Buffers) -> None:
+    def __init__(self, parts: Sequence[BundleMember], claim: FetchClaim | None, buffers: _Buffers) -> None:
         self.parts = parts
         self.starts = [0]
         for part in parts:
@@ -256,7 +256,13 @@ class Bundles:
     """
 
     def __init__(
-        self, manifest: DataManifest, layout: Layout, store: DataStore, cache: Cache | None, workers: Workers, held: int
+        self,
+        manifest: DataManifest,
+        layout: Layout,
+        store: DataStore,
+        cache: BundleCache | None,
+        workers: Workers,
+        held: int,
     ) -> None:
         self._entries = manifest.entries
         self._layout = layout
@@ -314,7 +320,7 @@ class Bundles:
             return self._read(*pieces[0])
         return b"".join(self._read(*piece) for piece in pieces)
 
-    def wait_for(self, members: Iterable[Member]) -> None:
+    def wait_for(self, members: Iterable[BundleMember]) -> None:
         """Wait for ranges of objects that are on their way: all at once, since a wake takes the interpreter's lock."""
         missing: list[tuple[_Fetch, list[int]]] = []
         for member in members:
@@ -408,13 +414,13 @@ class Bundles:
                 continue
             time.sleep(POLL_S)  # another process fetches it, or dies and leaves it to this one
 
-    def _begin(self, bundle: int, claim: Claim | None, need: Sequence[float]) -> None:
+    def _begin(self, bundle: int, claim: FetchClaim | None, need: Sequence[float]) -> None:
         """Ask for the parts of a bundle, each when it is needed."""
-        parts: list[Member] = []
+        parts: list[BundleMember] = []
         needs: list[float] = []
         for number, member in enumerate(self._layout.bundles[bundle]):
             for at in range(member.start, member.stop, PART_BYTES):
-                parts.append(Member(member.entry, at, min(member.stop, at + PART_BYTES)))
+                parts.append(BundleMember(member.entry, at, min(member.stop, at + PART_BYTES)))
                 needs.append(need[number if len(need) > 1 else 0])
         fetch = self._fetches[bundle] = _Fetch(parts, claim, self._buffers)
         if not parts:  # empty files

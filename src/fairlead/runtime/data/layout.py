@@ -28,7 +28,7 @@ Ranges = Callable[[int, int, int], bytes]
 """Reads a range of an object, by its index in the manifest, start and stop."""
 
 
-class Member(NamedTuple):
+class BundleMember(NamedTuple):
     """A range of an object, as part of a bundle."""
 
     entry: int
@@ -47,7 +47,7 @@ class Layout(Protocol):
     """The division of a data set into bundles and samples."""
 
     @property
-    def bundles(self) -> Sequence[Sequence[Member]]:
+    def bundles(self) -> Sequence[Sequence[BundleMember]]:
         """The ranges of each bundle, in their order in it."""
         ...
 
@@ -102,7 +102,7 @@ class FileLayout:
         self._entries = manifest.entries
         order = list(range(len(self._entries)))
         random.Random(manifest.version).shuffle(order)
-        self.bundles: list[list[Member]] = []
+        self.bundles: list[list[BundleMember]] = []
         self._places: list[tuple[int, int]] = [(0, 0)] * len(order)
         size = BUNDLE_BYTES
         for number in order:
@@ -111,7 +111,7 @@ class FileLayout:
                 self.bundles.append([])
                 size = 0
             self._places[number] = (len(self.bundles) - 1, size)
-            self.bundles[-1].append(Member(number, 0, own))
+            self.bundles[-1].append(BundleMember(number, 0, own))
             size += own
 
     def places(self, rng: random.Random | None) -> list[int]:
@@ -126,7 +126,7 @@ class FileLayout:
     def needs(self, bundle: int) -> Sequence[int]:
         return (bundle,)
 
-    def member(self, ref: Ref) -> Member:
+    def member(self, ref: Ref) -> BundleMember:
         """Return the object of a sample."""
         return self.bundles[ref.bundle][ref.number]
 
@@ -134,7 +134,7 @@ class FileLayout:
         member = self.member(ref)
         return self.sample(member, ranges(*member))
 
-    def sample(self, member: Member, data: bytes) -> dict[str, Any]:
+    def sample(self, member: BundleMember, data: bytes) -> dict[str, Any]:
         """Return the sample of an object's bytes."""
         name, end = os.path.splitext(self._entries[member.entry].key)
         return {"__key__": name, end[1:] or "data": data}
@@ -170,11 +170,11 @@ class TarLayout:
         self._entries = manifest.entries
         self._index = index
         self._first: list[int] = []
-        self.bundles: list[list[Member]] = []
+        self.bundles: list[list[BundleMember]] = []
         for number, entry in enumerate(self._entries):
             self._first.append(len(self.bundles))
             for start in range(0, max(entry.size, 1), BUNDLE_BYTES):
-                self.bundles.append([Member(number, start, min(entry.size, start + BUNDLE_BYTES))])
+                self.bundles.append([BundleMember(number, start, min(entry.size, start + BUNDLE_BYTES))])
         self._shards = [self._known(entry) for entry in self._entries]
 
     def places(self, rng: random.Random | None) -> list[int]:
@@ -342,7 +342,7 @@ class ParquetLayout:
             raise MissingExtra('data: Parquet files need pyarrow; pip install "fairlead[parquet]"') from error
         self._parquet = pyarrow.parquet
         self._entries = manifest.entries
-        self.bundles: list[list[Member]] = []
+        self.bundles: list[list[BundleMember]] = []
         self._groups: list[tuple[int, int, int]] = []
         self._metadata: list[Any] = []
         self._tables: dict[int, Any] = {}
@@ -356,7 +356,7 @@ class ParquetLayout:
                 start, stop = _group_range(metadata.row_group(group), entry)
                 self._starts[number].append((start, len(self.bundles)))
                 self._groups.append((number, group, metadata.row_group(group).num_rows))
-                self.bundles.append([Member(number, start, stop)])
+                self.bundles.append([BundleMember(number, start, stop)])
 
     def places(self, rng: random.Random | None) -> list[int]:
         order = list(range(len(self.bundles)))

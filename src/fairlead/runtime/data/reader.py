@@ -14,7 +14,7 @@ from threading import Event
 from typing import TYPE_CHECKING, Any
 
 from fairlead.runtime.arguments import whole
-from fairlead.runtime.data.cache import Cache
+from fairlead.runtime.data.cache import BundleCache
 from fairlead.runtime.data.fetching import AHEAD, Bundles, Workers
 from fairlead.runtime.data.layout import OPEN_SHARDS, FileLayout, Layout, Ref, open_layout
 from fairlead.runtime.data.manifest import DataManifest, Entry, load, make, save
@@ -34,7 +34,7 @@ Sample = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Source:
+class DataSet:
     """A data set of a run.
 
     Attributes:
@@ -61,7 +61,7 @@ class Source:
 class Data:
     """A data set as one rank of a run reads it; made by ``run.data``."""
 
-    def __init__(self, source: Source, *, rank: int = 0, world_size: int = 1) -> None:
+    def __init__(self, source: DataSet, *, rank: int = 0, world_size: int = 1) -> None:
         self._source = source
         self._rank = rank
         self._world_size = world_size
@@ -412,7 +412,7 @@ class Data:
         self._workers = Workers()
         cache = None
         if source.mode != "stream":
-            cache = Cache(below(source.directory, "bundles"), manifest.version, source.limit)
+            cache = BundleCache(below(source.directory, "bundles"), manifest.version, source.limit)
         held = AHEAD + WINDOW + 2 * OPEN_SHARDS
         self._bundles = Bundles(manifest, self._layout, self._store, cache, self._workers, held)
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from fairlead.runtime.data.reader import Data, Source
+from fairlead.runtime.data.reader import Data, DataSet
 from fairlead.runtime.errors import Misuse
 
 LIMIT = "FAIRLEAD_DATA_CACHE"
@@ -53,7 +53,7 @@ def data_of(
         if mode == "mount" and not is_file:
             raise Misuse(f"run.data(mode='mount'): {url} is in a store, which is not mounted; give another mode")
         fields = {"from": url, "mode": mode or ("mount" if is_file else "cache"), "include": include}
-    source = Source(
+    source = DataSet(
         url=fields["from"],
         mode=fields["mode"],
         version=fields.get("version"),

@@ -18,7 +18,7 @@ import selectors
 import socket
 import sys
 
-from fairlead.runtime.admission import MOST_HELLO, Admission
+from fairlead.runtime.admission import MOST_HELLO, PeerAdmission
 from fairlead.runtime.run_key import token_here
 from fairlead.untrusted_json import parse_object
 
@@ -45,7 +45,7 @@ def main(port: int) -> None:
         listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
     listener.bind(("", port))
     listener.listen(BACKLOG)
-    Server(listener, token).serve()
+    MemberServer(listener, token).serve()
 
 
 def notice_silence(connection: socket.socket) -> None:
@@ -60,7 +60,7 @@ def notice_silence(connection: socket.socket) -> None:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, limit_ms)
 
 
-class Server:
+class MemberServer:
     """The values and living ranks of one attempt, and a connection to each of those."""
 
     def __init__(self, listener: socket.socket, token: bytes) -> None:
@@ -70,7 +70,7 @@ class Server:
         self._replacements: dict[int, int] = {}
         self._broken: list[_Peer] = []
         self._ready = selectors.DefaultSelector()
-        self._admission = Admission(listener, token, self._ready)
+        self._admission = PeerAdmission(listener, token, self._ready)
 
     def serve(self) -> None:
         """Handle connections forever."""

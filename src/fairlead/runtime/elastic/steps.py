@@ -68,7 +68,7 @@ class Part:
     weight: float
 
 
-class Step:
+class TrainingStep:
     """One training step; use it as a context manager around everything that belongs to the step.
 
     Attributes:
@@ -95,7 +95,7 @@ class Step:
             with model.no_sync() if waits else contextlib.nullcontext():  # type: ignore[operator] # of DDP
                 yield Part(samples=samples, weight=weight)
 
-    def __enter__(self) -> "Step":
+    def __enter__(self) -> "TrainingStep":
         self.entered = True
         self._loop.begin()
         return self
@@ -126,7 +126,7 @@ class Steps:
         self._micro_batch = micro_batch
         self._host = host
 
-    def __iter__(self) -> Iterator[Step]:
+    def __iter__(self) -> Iterator[TrainingStep]:
         while self._step < self._total:
             yield from self._one()
 
@@ -140,13 +140,13 @@ class Steps:
             self._host.checkpoint(self._step)
         return False
 
-    def _one(self) -> Iterator[Step]:
+    def _one(self) -> Iterator[TrainingStep]:
         """Yield the next step, which the loop's body has to enter.
 
         Raises:
             Misuse: The body did not enter the step.
         """
-        step = Step(self._step, self._own_samples(), self._batch, self._micro_batch, self)
+        step = TrainingStep(self._step, self._own_samples(), self._batch, self._micro_batch, self)
         yield step
         if not step.entered:
             raise Misuse("a step of run.steps() has to be entered; put its body into `with step:`")
@@ -200,7 +200,7 @@ class ElasticSteps(Steps):
             if isinstance(value, torch.optim.Optimizer):
                 value.register_step_post_hook(self._applied)
 
-    def __iter__(self) -> Iterator[Step]:
+    def __iter__(self) -> Iterator[TrainingStep]:
         self._reform(time.monotonic())
         while self._step < self._total:
             if self._broken_at is not None or self._is_due():

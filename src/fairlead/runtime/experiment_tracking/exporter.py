@@ -28,14 +28,14 @@ if __name__ == "__main__":
         sys.modules[_name].__path__ = [_path]
 from fairlead.runtime import podfiles
 from fairlead.runtime.experiment_tracking import choice
-from fairlead.runtime.experiment_tracking.target import About, Point, Refused, read_about
+from fairlead.runtime.experiment_tracking.target import About, MetricPoint, Refused, read_about
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from typing import Any
 
-    from fairlead.runtime.experiment_tracking.target import Target
+    from fairlead.runtime.experiment_tracking.target import TrackerTarget
 
 SERIES = "rank-0.series.jsonl"
 SENT = "export.json"
@@ -131,7 +131,7 @@ class Exporter:
             lane.start()
         self._waiting = []
 
-    def _read(self) -> list[tuple[int, Point]]:
+    def _read(self) -> list[tuple[int, MetricPoint]]:
         """Return the points of new complete lines, each with the offset of its line's end."""
         try:
             with open(self._path, "rb") as file:
@@ -145,7 +145,7 @@ class Exporter:
             try:
                 at, step, values = json.loads(line)
                 numbers = {str(name): float(value) for name, value in values.items()}
-                points.append((self._offset, Point(float(at), None if step is None else int(step), numbers)))
+                points.append((self._offset, MetricPoint(float(at), None if step is None else int(step), numbers)))
             except (ValueError, TypeError, AttributeError):  # a line that the program itself wrote into the file
                 continue
         return points
@@ -178,7 +178,9 @@ class SentOffsets:
 class Lane(threading.Thread):
     """One tracker: its queue, which drops the oldest points when full, and the thread that sends them."""
 
-    def __init__(self, name: str, target: Target, exporter: Exporter, sent: SentOffsets, *, is_first: bool) -> None:
+    def __init__(
+        self, name: str, target: TrackerTarget, exporter: Exporter, sent: SentOffsets, *, is_first: bool
+    ) -> None:
         super().__init__(name=name, daemon=True)
         self._target = target
         self._exporter = exporter
@@ -186,7 +188,7 @@ class Lane(threading.Thread):
         self._is_first = is_first
         self._said = choice.SAID[name]
         self._offset = sent.of(name)
-        self._queue: deque[tuple[int, Point]] = deque()
+        self._queue: deque[tuple[int, MetricPoint]] = deque()
         self._num_on_the_way = 0
         self._changed = threading.Condition()
         self._is_ending = False
@@ -197,7 +199,7 @@ class Lane(threading.Thread):
         self._is_given_up = False
         self._is_told = False
 
-    def add(self, points: Sequence[tuple[int, Point]]) -> None:
+    def add(self, points: Sequence[tuple[int, MetricPoint]]) -> None:
         """Queue the points that the tracker does not have yet."""
         with self._changed:
             if self._is_given_up:
@@ -247,14 +249,14 @@ class Lane(threading.Thread):
             if not batch:
                 return
 
-    def _next(self) -> list[tuple[int, Point]]:
+    def _next(self) -> list[tuple[int, MetricPoint]]:
         """Return the next points; an empty list if the queue is empty and the lane is ending."""
         with self._changed:
             self._changed.wait_for(lambda: self._queue or self._is_ending)
             self._num_on_the_way = min(MOST_AT_ONCE, len(self._queue))
             return [self._queue.popleft() for _ in range(self._num_on_the_way)]
 
-    def _try(self, batch: Sequence[tuple[int, Point]]) -> None:
+    def _try(self, batch: Sequence[tuple[int, MetricPoint]]) -> None:
         if not self._is_begun:
             where = self._target.begin()
             self._is_begun = True
@@ -270,7 +272,7 @@ class Lane(threading.Thread):
             self._is_away = False
             self._exporter.tell(f"{self._said} answers again.")
 
-    def _put_back(self, batch: Sequence[tuple[int, Point]]) -> None:
+    def _put_back(self, batch: Sequence[tuple[int, MetricPoint]]) -> None:
         with self._changed:
             self._queue.extendleft(reversed(batch))
             self._num_on_the_way = 0
@@ -295,7 +297,7 @@ class Lane(threading.Thread):
         self._exporter.tell(message)
 
 
-def _target(name: str, env: Mapping[str, str], about: About) -> Target:
+def _target(name: str, env: Mapping[str, str], about: About) -> TrackerTarget:
     if name == choice.MLFLOW:
         from fairlead.runtime.experiment_tracking.mlflow_target import MlflowTarget
 

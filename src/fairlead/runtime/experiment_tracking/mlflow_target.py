@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from typing import Any
 
-    from fairlead.runtime.experiment_tracking.target import About, Point
+    from fairlead.runtime.experiment_tracking.target import About, MetricPoint
 
 TAG = "fairlead.run_uid"
 # Limits of one request.
@@ -47,7 +47,7 @@ class MlflowTarget:
             self._server.post("runs/log-batch", {"run_id": self._run, "params": parameters[:MOST_PARAMETERS]})
         return f"{self._server.address}/#/experiments/{run['experiment_id']}/runs/{self._run}"
 
-    def send(self, points: Sequence[Point]) -> None:
+    def send(self, points: Sequence[MetricPoint]) -> None:
         """Send points; the server stores each combination of metric, time, step and value once."""
         metrics = [
             {"key": _name(name), "value": value, "timestamp": int(at * 1000), "step": step or 0}

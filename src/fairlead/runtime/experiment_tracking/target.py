@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 
-class Point(NamedTuple):
+class MetricPoint(NamedTuple):
     """Metrics of one step, with the time in Unix seconds."""
 
     at: float
@@ -37,7 +37,7 @@ class Refused(Exception):
     """The tracker refuses the request, and would refuse a retry too."""
 
 
-class Target(Protocol):
+class TrackerTarget(Protocol):
     """A tracker, used by one thread. Any exception other than ``Refused`` is retried."""
 
     def begin(self) -> str:
@@ -47,7 +47,7 @@ class Target(Protocol):
             Refused: The tracker cannot be used.
         """
 
-    def send(self, points: Sequence[Point]) -> None:
+    def send(self, points: Sequence[MetricPoint]) -> None:
         """Send points; sending them twice is harmless.
 
         Raises:

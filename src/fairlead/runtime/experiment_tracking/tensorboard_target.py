@@ -16,7 +16,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from fairlead.runtime.experiment_tracking.target import About, Point
+    from fairlead.runtime.experiment_tracking.target import About, MetricPoint
 
 VERSION = "brain.Event:2"
 
@@ -39,7 +39,7 @@ class TensorBoardTarget:
         self._append(_record(_event(time.time(), None, version=VERSION)))
         return self._directory
 
-    def send(self, points: Sequence[Point]) -> None:
+    def send(self, points: Sequence[MetricPoint]) -> None:
         """Append points to the file."""
         self._append(b"".join(_record(_event(at, step, values)) for at, step, values in points))
 

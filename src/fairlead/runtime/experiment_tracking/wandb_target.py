@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from typing import Any
 
-    from fairlead.runtime.experiment_tracking.target import About, Point
+    from fairlead.runtime.experiment_tracking.target import About, MetricPoint
 
 STEP = "step"
 
@@ -48,7 +48,7 @@ class WandbTarget:
             raise Refused(" ".join(str(error).split())[:300] or type(error).__name__) from error
         return str(self._run.url or self._run.dir)
 
-    def send(self, points: Sequence[Point]) -> None:
+    def send(self, points: Sequence[MetricPoint]) -> None:
         """Pass points to the package, which sends them."""
         for at, step, values in points:
             self._run.log({**values, STEP: step or 0, "_timestamp": at})

@@ -18,7 +18,7 @@ from functools import partial
 from typing import Any
 
 from fairlead.frozen import dataclass
-from fairlead.runtime.admission import MOST_HELLO, Admission, greet
+from fairlead.runtime.admission import MOST_HELLO, PeerAdmission, greet
 from fairlead.runtime.channels import Channel, receive, send
 from fairlead.runtime.environment import Environment
 from fairlead.runtime.network.slow_links import Pair, SlowLink, plan_rounds, slow_links
@@ -77,7 +77,7 @@ class _Server:
 
     def _listen(self) -> None:
         with self._listener, self._closing, self._close, selectors.DefaultSelector() as selector:
-            admission = Admission(self._listener, self._key, selector)
+            admission = PeerAdmission(self._listener, self._key, selector)
             selector.register(self._closing, selectors.EVENT_READ)
             while True:
                 for key, _ in selector.select(admission.timeout_s):

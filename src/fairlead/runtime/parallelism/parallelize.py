@@ -13,20 +13,20 @@ from typing import TYPE_CHECKING, Any, Literal
 from fairlead.runtime.errors import Misuse
 from fairlead.runtime.parallelism.blocks import find_blocks
 from fairlead.runtime.parallelism.plan import ParallelPlan
-from fairlead.runtime.parallelism.split import Split
+from fairlead.runtime.parallelism.split import ParallelSplit
 
 if TYPE_CHECKING:
     import torch
     from torch.distributed.device_mesh import DeviceMesh
     from torch.utils.checkpoint import SelectiveCheckpointContext
 
-    from fairlead.runtime.parallelism.stages import Preview, Stage
+    from fairlead.runtime.parallelism.stages import FakeModel, ModelStage
 
 Precision = Literal["fp32", "bf16"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Applied:
+class AppliedSplit:
     """A split that has been applied to a model.
 
     Attributes:
@@ -39,23 +39,23 @@ class Applied:
     """
 
     module: "torch.nn.Module"
-    split: Split
+    split: ParallelSplit
     device: str
     precision: "torch.dtype | None"
     mesh: "DeviceMesh | None"
-    stage: "Stage | None"
-    preview: "Preview | None" = None
+    stage: "ModelStage | None"
+    preview: "FakeModel | None" = None
 
 
 def parallelize(
     model: "torch.nn.Module",
-    split: Split,
+    split: ParallelSplit,
     device: str,
     *,
     plan: ParallelPlan | None = None,
     precision: Precision | None = None,
     traced: bool = False,
-) -> Applied:
+) -> AppliedSplit:
     """Apply a split to a model.
 
     Call it on every rank, after the process group and before the optimizer is created.
@@ -88,7 +88,7 @@ def parallelize(
     if ranks == 1:
         _compute_in(half, blocks.modules, model)
         _recompute(blocks.modules, split.recompute)
-        return Applied(module=model, split=split, device=device, precision=half, mesh=None, stage=None)
+        return AppliedSplit(module=model, split=split, device=device, precision=half, mesh=None, stage=None)
     if not dist.is_initialized():
         raise Misuse("run.parallelize() needs the process group; call torch.distributed.init_process_group() first")
     from torch.distributed.device_mesh import init_device_mesh
@@ -98,11 +98,11 @@ def parallelize(
         mesh = init_device_mesh(device, sizes, mesh_dim_names=("pipeline", "data", "tensor"))
     stage = preview = None
     if split.pipeline > 1:
-        from fairlead.runtime.parallelism.stages import Preview, cut
+        from fairlead.runtime.parallelism.stages import FakeModel, cut
 
         index = mesh["pipeline"].get_local_rank()
         if traced:
-            preview = Preview(
+            preview = FakeModel(
                 model=copy.deepcopy(model), path=blocks.path, count=split.pipeline, index=index, precision=half
             )
         stage = cut(model, blocks, index, split.pipeline, plan, precision=half)
@@ -128,7 +128,9 @@ def parallelize(
             # Backward begins with the last block and the modules after it, so gathering them twice gains nothing.
             reshards = split.shard == "parameters" and part is not model and part is not own[-1]
             fully_shard(part, mesh=mesh["data"], reshard_after_forward=reshards, mp_policy=mixed)
-    return Applied(module=module, split=split, device=device, precision=half, mesh=mesh, stage=stage, preview=preview)
+    return AppliedSplit(
+        module=module, split=split, device=device, precision=half, mesh=mesh, stage=stage, preview=preview
+    )
 
 
 def _for_real() -> contextlib.AbstractContextManager[object]:

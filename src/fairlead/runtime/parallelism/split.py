@@ -7,7 +7,7 @@ from fairlead.runtime.errors import Misuse
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Split:
+class ParallelSplit:
     """The split of a step; ``data * tensor * pipeline`` is the number of ranks.
 
     Attributes:
@@ -43,14 +43,14 @@ class Split:
         return rank // self.tensor % self.data
 
 
-def read_split(text: str | None, world_size: int) -> Split:
+def read_split(text: str | None, world_size: int) -> ParallelSplit:
     """Return the split from the environment's JSON; plain data parallelism over all ranks if it is None.
 
     Raises:
         Misuse: The split has another number of ranks, or has not been chosen yet.
     """
     if text is None:
-        return Split(data=world_size, batch=world_size)
+        return ParallelSplit(data=world_size, batch=world_size)
     document = json.loads(text)
     if document.pop("choose", None) is not None:
         raise Misuse(
@@ -61,7 +61,7 @@ def read_split(text: str | None, world_size: int) -> Split:
     tensor, pipeline, micro = parts.get("tensor", 1), parts.get("pipeline", 1), parts.get("micro_batch", 1)
     data = parts.setdefault("data", max(1, world_size // (tensor * pipeline)))
     parts.setdefault("batch", data * micro)
-    split = Split(**parts)
+    split = ParallelSplit(**parts)
     if split.data * split.tensor * split.pipeline != world_size:
         raise Misuse(
             f"the split has data {split.data} x tensor {split.tensor} x pipeline {split.pipeline} ranks, but "

@@ -36,7 +36,7 @@ class Received:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stage:
+class ModelStage:
     """A stage to which a model was reduced.
 
     Attributes:
@@ -65,7 +65,7 @@ def cut(
     plan: ParallelPlan | None,
     *,
     precision: torch.dtype | None = None,
-) -> Stage:
+) -> ModelStage:
     """Remove the other stages' parts from the model, and make its forward compute this stage.
 
     Args:
@@ -108,11 +108,11 @@ def cut(
         container.add_module("end_of_stage", _End())
     _enter_by(model, received, is_first=index == 0)
     own_tied = tied if index in (0, count - 1) else ()
-    return Stage(index=index, count=count, has_tied=bool(tied), tied=own_tied)
+    return ModelStage(index=index, count=count, has_tied=bool(tied), tied=own_tied)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Preview:
+class FakeModel:
     """A whole model of fake tensors, from which the tensors between stages are determined.
 
     Attributes:

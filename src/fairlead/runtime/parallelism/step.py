@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from fairlead.runtime.errors import Misuse
-from fairlead.runtime.parallelism.parallelize import Applied
+from fairlead.runtime.parallelism.parallelize import AppliedSplit
 from fairlead.runtime.parallelism.stages import as_tensor, call
 
 if TYPE_CHECKING:
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 Loss = Callable[[torch.Tensor, Any], torch.Tensor]
 
 
-class Step:
+class ParallelStep:
     """Computes losses and gradients of a parallelized model."""
 
-    def __init__(self, applied: Applied, *, is_given: bool) -> None:
+    def __init__(self, applied: AppliedSplit, *, is_given: bool) -> None:
         """Create the groups of ranks that a step needs; collective.
 
         Args:

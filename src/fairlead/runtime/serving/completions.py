@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fairlead.runtime.serving.predictor import SAMPLING, Predictor
-from fairlead.runtime.serving.problems import BadRequest, NotFound
+from fairlead.runtime.serving.problems import BadRequest, NotServed
 
 MAX_TOKENS = 1 << 20
 DEFAULT_TOKENS = {"text_completion": 16, "chat.completion": 256}
@@ -128,7 +128,7 @@ def read_completion(fields: dict[str, Any], kind: str, predictor: Predictor, mod
     if not isinstance(requested, str):
         raise BadRequest(f"model is {_short(requested)}; give {model!r}")
     if requested != model:
-        raise NotFound(f"there is no model {_short(requested)}; there is {model!r}")
+        raise NotServed(f"there is no model {_short(requested)}; there is {model!r}")
     limit = fields.get("max_tokens")
     if kind == "chat.completion" and fields.get("max_completion_tokens") is not None:
         limit = fields["max_completion_tokens"]

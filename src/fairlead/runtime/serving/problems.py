@@ -40,7 +40,7 @@ class BadRequest(Problem):
     code = "invalid_request_error"
 
 
-class NotFound(Problem):
+class NotServed(Problem):
     """Another model, version or route."""
 
     status = 404

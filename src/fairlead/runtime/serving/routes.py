@@ -23,10 +23,10 @@ from fairlead.runtime.serving.inference_protocol import (
     read_json,
     write_infer_answer,
 )
-from fairlead.runtime.serving.metrics import CONTENT_TYPE, Metrics
+from fairlead.runtime.serving.metrics import CONTENT_TYPE, ServerMetrics
 from fairlead.runtime.serving.openapi import describe
 from fairlead.runtime.serving.predictor import Arrays, Predictor
-from fairlead.runtime.serving.problems import NotFound, PredictFailed, Problem, Unavailable, WrongMethod
+from fairlead.runtime.serving.problems import NotServed, PredictFailed, Problem, Unavailable, WrongMethod
 from fairlead.runtime.serving.settings import Settings
 
 VERSION = "2"
@@ -56,7 +56,7 @@ ROUTES: dict[str, tuple[str, str]] = {
 _BY_PARTS = {tuple(path.split("/")[1:]): (path, method, name) for path, (method, name) in ROUTES.items()}
 
 
-class Service:
+class PredictorService:
     """A predictor that is served over HTTP.
 
     Args:
@@ -87,7 +87,7 @@ class Service:
             max_queue=settings.max_queue,
             when_done=self._batch_done,
         )
-        self._metrics = Metrics(
+        self._metrics = ServerMetrics(
             settings.service,
             running=lambda: self.batcher.running + self.generator.running,
             waiting=lambda: self.batcher.waiting + self.generator.waiting,
@@ -146,7 +146,7 @@ class Service:
                     names = {own[1:-1]: unquote(part) for own, part in zip(pattern, parts) if own[:1] == "{"}  # noqa: B905
                     break
         if handler is None:
-            raise NotFound(f"there is no {_short(request.path)}; /openapi.json lists what there is")
+            raise NotServed(f"there is no {_short(request.path)}; /openapi.json lists what there is")
         path, method, name = handler
         if request.method != method and not (method == "GET" and request.method == "HEAD"):
             raise WrongMethod(f"{path} takes {method}, not {_short(request.method)}", allow=method)
@@ -196,7 +196,7 @@ class Service:
         self._check_model(names)
         predictor = self._loaded()
         if not predictor.predicts:
-            raise NotFound(f"{self.settings.service} generates text; ask /v1/completions or /v1/chat/completions")
+            raise NotServed(f"{self.settings.service} generates text; ask /v1/completions or /v1/chat/completions")
         self.batcher.check_room()  # before the body takes memory
         body = await self._body(request)
         header_length = request.headers.get(HEADER_LENGTH)
@@ -308,7 +308,7 @@ class Service:
         own = {"model": self.settings.service, "version": self.settings.revision}
         for what, name in names.items():
             if name != own[what]:
-                raise NotFound(f"there is no {what} {_short(name)}; there is {own[what]!r}")
+                raise NotServed(f"there is no {what} {_short(name)}; there is {own[what]!r}")
 
     def _loaded(self) -> Predictor:
         if self.predictor is None or self.problem is not None:
@@ -318,7 +318,7 @@ class Service:
     def _generating(self) -> Predictor:
         predictor = self._loaded()
         if not predictor.generates:
-            raise NotFound(f"{self.settings.service} generates no text; ask /v2/models/{self.settings.service}/infer")
+            raise NotServed(f"{self.settings.service} generates no text; ask /v2/models/{self.settings.service}/infer")
         return predictor
 
     async def _body(self, request: web.BaseRequest) -> bytearray:

@@ -24,7 +24,7 @@ from fairlead.runtime.serving.connections import ConnectionServer
 from fairlead.runtime.serving.model_files import brought
 from fairlead.runtime.serving.predictor import Predictor, Unusable, find_class
 from fairlead.runtime.serving.problems import Problem
-from fairlead.runtime.serving.routes import Service
+from fairlead.runtime.serving.routes import PredictorService
 from fairlead.runtime.serving.settings import Settings
 
 QUIET_S = 0.5
@@ -50,7 +50,7 @@ async def serve(
     loop = asyncio.get_running_loop()
     # Not a with block: a call that hangs in the thread must not delay the exit.
     thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="predict")
-    service = Service(settings, thread)
+    service = PredictorService(settings, thread)
     doors = ConnectionServer(
         service.handle, read_timeout_s=settings.read_timeout_s, max_connections=settings.max_connections
     )
@@ -94,7 +94,7 @@ async def serve_until_signalled(settings: Settings, *, began: float) -> int:
     return await serve(settings, stop, began=began)
 
 
-async def _drain(service: Service, listener: asyncio.Server, doors: ConnectionServer) -> int:
+async def _drain(service: PredictorService, listener: asyncio.Server, doors: ConnectionServer) -> int:
     """Answer current and arriving requests until none has arrived for a while or the grace period ends."""
     loop = asyncio.get_running_loop()
     service.stopping = True
@@ -119,7 +119,7 @@ async def _drain(service: Service, listener: asyncio.Server, doors: ConnectionSe
     return FAILED if lost else 0
 
 
-def _load(settings: Settings, service: Service, times: dict[str, float]) -> Predictor:
+def _load(settings: Settings, service: PredictorService, times: dict[str, float]) -> Predictor:
     """Import, load and warm up the predictor, in the predict thread; record the seconds of each in ``times``."""
     mark = time.monotonic()
 

@@ -19,7 +19,7 @@ from fairlead.specs.formats.parsing import ENVELOPE, read_spec
 from fairlead.specs.formats.problems import Problems
 from fairlead.specs.formats.rendering import render_short
 from fairlead.specs.keys import OBJECTS
-from fairlead.specs.pod_fields import Branch, Leaf, Map, Tree
+from fairlead.specs.pod_fields import Branch, FieldTree, Leaf, Map
 from fairlead.specs.sections import section_of
 from fairlead.specs.training import Training
 from fairlead.specs.workload import WorkloadSpec
@@ -140,7 +140,7 @@ def _below(place: _Place, name: str) -> _Place:
         return TEXT
     if isinstance(place, Map):
         return place.values
-    return place.fields.get(name) if isinstance(place, Tree) else None
+    return place.fields.get(name) if isinstance(place, FieldTree) else None
 
 
 def _kind(key: SectionKey) -> _Place:

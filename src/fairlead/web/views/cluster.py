@@ -31,7 +31,7 @@ class Segment:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Bar:
+class ResourceBar:
     """One resource of a node and its holders."""
 
     name: str
@@ -93,7 +93,7 @@ def _held_milli(pod: Pod, gpu: Gpu) -> int:
     return min(pod.grant.gpu_milli, WHOLE_MILLI) if gpu.divisible else gpu.milli
 
 
-def _gpu(gpu: Gpu, pods: list[Pod], names: dict[str, str]) -> Bar:
+def _gpu(gpu: Gpu, pods: list[Pod], names: dict[str, str]) -> ResourceBar:
     in_all = max(
         gpu.milli, sum(_held_milli(pod, gpu) for pod in pods)
     )  # of one that several hold whole, each has a part
@@ -101,27 +101,29 @@ def _gpu(gpu: Gpu, pods: list[Pod], names: dict[str, str]) -> Bar:
     whole_held = min(gpu.milli, sum(_held_milli(pod, gpu) for pod in pods)) / WHOLE_MILLI
     size = "" if gpu.milli == WHOLE_MILLI else f" part {gpu.milli / WHOLE_MILLI:g}"
     name = f"{gpu.model}{size}, {describe_memory(gpu.memory_bytes)}"
-    return Bar(name=name, held=f"{whole_held:g} of {gpu.milli / WHOLE_MILLI:g}", segments=_segments(parts, names))
+    return ResourceBar(
+        name=name, held=f"{whole_held:g} of {gpu.milli / WHOLE_MILLI:g}", segments=_segments(parts, names)
+    )
 
 
-def _cpu(node: Node, pods: list[Pod], names: dict[str, str]) -> Bar:
+def _cpu(node: Node, pods: list[Pod], names: dict[str, str]) -> ResourceBar:
     parts = [
         (pod, pod.grant.cpu_milli / node.cpu_milli, describe_cpu(pod.grant.cpu_milli))
         for pod in pods
         if pod.grant.cpu_milli
     ]
     held = sum(pod.grant.cpu_milli for pod in pods) / 1000
-    return Bar(name="CPU", held=f"{held:g} of {node.cpu_milli / 1000:g}", segments=_segments(parts, names))
+    return ResourceBar(name="CPU", held=f"{held:g} of {node.cpu_milli / 1000:g}", segments=_segments(parts, names))
 
 
-def _memory(node: Node, pods: list[Pod], names: dict[str, str]) -> Bar:
+def _memory(node: Node, pods: list[Pod], names: dict[str, str]) -> ResourceBar:
     parts = [
         (pod, pod.grant.memory_bytes / node.memory_bytes, describe_memory(pod.grant.memory_bytes))
         for pod in pods
         if pod.grant.memory_bytes
     ]
     text = f"{describe_memory(sum(pod.grant.memory_bytes for pod in pods))} of {describe_memory(node.memory_bytes)}"
-    return Bar(name="Memory", held=text, segments=_segments(parts, names))
+    return ResourceBar(name="Memory", held=text, segments=_segments(parts, names))
 
 
 def _segments(parts: list[tuple[Pod, float, str]], names: dict[str, str]) -> tuple[Segment, ...]:

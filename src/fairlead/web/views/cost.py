@@ -3,12 +3,12 @@
 from typing import Any
 
 from fairlead.cluster.cost_rows import cost_rows
-from fairlead.cluster.ledger_tables import Grouping
+from fairlead.cluster.ledger_tables import CostGrouping
 from fairlead.cluster.output import parse_moment
 from fairlead.ledger.usage import Use
 from fairlead.text.money import describe_microusd
 from fairlead.web.bills import bill_of, is_local
-from fairlead.web.view import Answer, BadRequest, Question
+from fairlead.web.view import Answer, BadQuery, Question
 
 WINDOWS = ("24h", "7d", "30d", "90d")
 MOST = 200
@@ -16,22 +16,24 @@ MOST = 200
 
 def cost(question: Question) -> Answer:
     """Show the parts of the bill since a time, by payer and use."""
-    by = Grouping(question.one_of("by", tuple(grouping.value for grouping in Grouping), "run"))
+    by = CostGrouping(question.one_of("by", tuple(grouping.value for grouping in CostGrouping), "run"))
     since = question.query.get("since", "").strip() or "30d"
     try:
         start = parse_moment(since, question.now)
     except ValueError as error:
-        raise BadRequest(f"since: {error}.") from None
+        raise BadQuery(f"since: {error}.") from None
     if start > question.now:
-        raise BadRequest(f"since: {since!r} is still to come; give a time that is past, such as 7d.")
+        raise BadQuery(f"since: {since!r} is still to come; give a time that is past, such as 7d.")
     values: dict[str, Any] = {
-        "by": by.value, "since": since, "start": start, "groupings": [grouping.value for grouping in Grouping],
+        "by": by.value, "since": since, "start": start, "groupings": [grouping.value for grouping in CostGrouping],
         "windows": WINDOWS, "is_local": is_local(question), "rows": [], "billed": None, "num_left": 0, "uses": [],
     }  # fmt: skip
     bill = question.paced.value(("cost", by, since), lambda: bill_of(question, by, start))
     if bill is not None:
         rows = cost_rows(bill, by)
-        shown = rows if by is Grouping.DAY else [*rows[:MOST], *(row for row in rows[MOST:] if row[by.value] is None)]
+        shown = (
+            rows if by is CostGrouping.DAY else [*rows[:MOST], *(row for row in rows[MOST:] if row[by.value] is None)]
+        )
         whole = bill.billed_microusd
         values |= {
             "rows": [_row(row, by, whole) for row in shown],
@@ -42,7 +44,7 @@ def cost(question: Question) -> Answer:
     return Answer(title="Cost", template="cost.html", values=values, look_again_s=30.0)
 
 
-def _row(row: dict[str, Any], by: Grouping, whole: int) -> dict[str, Any]:
+def _row(row: dict[str, Any], by: CostGrouping, whole: int) -> dict[str, Any]:
     return {
         "name": "(no run)" if row[by.value] is None else row[by.value] or "-",
         "uid": row.get("uid"),

@@ -8,7 +8,7 @@ from fairlead.control.fleets.journal import ClusterNote, FleetJournal, names
 from fairlead.errors import FairleadError
 from fairlead.policy.fleet.placement import dollars_so_far
 from fairlead.specs.fleet import Fleet, Member
-from fairlead.state.fleets import FleetRun, Stage
+from fairlead.state.fleets import FleetRun, FleetStage
 from fairlead.web.view import Answer, Question
 
 MOST_UNFINISHED, MOST_ENDED, MOST_EVENTS = 200, 50, 50
@@ -72,7 +72,7 @@ def _prices(member: Member) -> str:
 
 def _row(run: FleetRun, fleet: Fleet, now: float) -> dict[str, Any]:
     member = fleet.clusters.get(run.cluster or "")
-    is_there = run.stage in (Stage.PLACED, Stage.ENDED)
+    is_there = run.stage in (FleetStage.PLACED, FleetStage.ENDED)
     steps = "-" if run.step is None else f"{run.step}/{run.total_steps}" if run.total_steps else str(run.step)
     return {
         "run": run,

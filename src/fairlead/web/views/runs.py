@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from urllib.parse import urlencode
 
-from fairlead.cluster.listing import Listing, Place
+from fairlead.cluster.listing import Cursor, Listing
 from fairlead.control.pipelines.command import is_pipeline
 from fairlead.frozen import dataclass
 from fairlead.policy.kinds.progress import progress_of, warning_of
@@ -13,14 +13,14 @@ from fairlead.state.run_times import active_until
 from fairlead.state.snapshot import AnyWorkload, Phase, is_leaf
 from fairlead.text.quantities import describe_nodes, describe_resources
 from fairlead.web.expected_starts import expected_starts
-from fairlead.web.view import Answer, BadRequest, Question
+from fairlead.web.view import Answer, BadQuery, Question
 
 MOST_UNFINISHED, MOST_OVER = 100, 20
 STATES = ("any", *(phase.value for phase in Phase))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class RunRow:
     """A workload in a table.
 
     Attributes:
@@ -81,11 +81,11 @@ def runs(question: Question) -> Answer:
     )
 
 
-def row_of(run: AnyWorkload, now: float, starts_at: float | None = None) -> Row:
+def row_of(run: AnyWorkload, now: float, starts_at: float | None = None) -> RunRow:
     """Return the row of a workload of any kind."""
     wrong = warning_of(run, now)
     leaf = is_leaf(run)
-    return Row(
+    return RunRow(
         run=run,
         kind=kind_of(run),
         needs=f"{describe_nodes(run.spec)}, {describe_resources(run.spec.resources)}" if is_leaf(run) else "-",
@@ -106,29 +106,29 @@ def _waits(run: AnyWorkload) -> bool:
     return is_leaf(run) and run.status.phase in (Phase.PENDING, Phase.RESTARTING)
 
 
-def _cut(runs: tuple[AnyWorkload, ...], most: int) -> tuple[tuple[AnyWorkload, ...], Place | None]:
+def _cut(runs: tuple[AnyWorkload, ...], most: int) -> tuple[tuple[AnyWorkload, ...], Cursor | None]:
     """Return one page, and the position after which more follow."""
     page = runs[:most]
-    return page, Place(page[-1].created_at, page[-1].uid) if len(runs) > most else None
+    return page, Cursor(page[-1].created_at, page[-1].uid) if len(runs) > most else None
 
 
 def _part(text: str) -> str:
     if text not in ("", "unfinished", "over"):
-        raise BadRequest(f"There is no part {text!r}. Give one of: unfinished, over.")
+        raise BadQuery(f"There is no part {text!r}. Give one of: unfinished, over.")
     return text
 
 
-def _place(text: str) -> Place | None:
+def _place(text: str) -> Cursor | None:
     if not text:
         return None
     at, _, uid = text.partition("_")
     try:
-        return Place(float(at), uid)
+        return Cursor(float(at), uid)
     except ValueError:
-        raise BadRequest(f"{text!r} is not a place in the list. Go back to the first page of runs.") from None
+        raise BadQuery(f"{text!r} is not a place in the list. Go back to the first page of runs.") from None
 
 
-def _link(query: Mapping[str, str], part: str, after: Place | None) -> str | None:
+def _link(query: Mapping[str, str], part: str, after: Cursor | None) -> str | None:
     if after is None:
         return None
     filters = {name: value for name, value in query.items() if name not in ("part", "after") and value}

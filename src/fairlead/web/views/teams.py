@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from fairlead.cluster.ledger_tables import Grouping, month_of, spending_of
+from fairlead.cluster.ledger_tables import CostGrouping, month_of, spending_of
 from fairlead.policy.queue.budgets import Account, accounts_of
 from fairlead.policy.queue.dominant_shares import Amounts, capacity
 from fairlead.policy.queue.quotas import Ledger
@@ -72,7 +72,7 @@ def _project(account: Account, spent: Spending | None) -> dict[str, Any]:
 
 def _spent(question: Question) -> Spending | None:
     """Return micro-dollars of this month, from the same rows as ``fairlead cost``; None if costs are not recorded."""
-    bill = bill_of(question, Grouping.ACCOUNT, month_of(question.now)[1])
+    bill = bill_of(question, CostGrouping.ACCOUNT, month_of(question.now)[1])
     return None if bill is None else spending_of(bill.lines)
 
 

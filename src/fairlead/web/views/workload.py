@@ -20,9 +20,9 @@ from fairlead.state.run_times import active_until
 from fairlead.state.snapshot import AnyWorkload, Phase, Pod, Workload, is_leaf
 from fairlead.text.money import describe_microusd
 from fairlead.text.quantities import describe_need
-from fairlead.web.curves import Curve, curve
+from fairlead.web.curves import MetricCurve, curve
 from fairlead.web.expected_starts import expected_starts, snapshot_of
-from fairlead.web.view import Answer, BadRequest, Missing, Question
+from fairlead.web.view import Answer, BadQuery, Missing, Question
 from fairlead.web.views.runs import kind_of, row_of
 
 MOST_LINES, MOST_LINE, MOST_EVENTS, MOST_CHILDREN, MOST_CURVES, MOST_PODS = 200, 4_000, 50, 200, 24, 64
@@ -123,7 +123,7 @@ def _ends(question: Question, run: Workload, cost: int | None) -> dict[str, Any]
     }
 
 
-def _curves(question: Question, run: Workload) -> list[Curve]:
+def _curves(question: Question, run: Workload) -> list[MetricCurve]:
     series = question.cluster.series(run.uid)
     return [
         curve(name, points) for name, points in sorted(series.items(), key=lambda item: (item[0] != "loss", item[0]))
@@ -187,7 +187,7 @@ def _log(question: Question, run: Workload) -> dict[str, Any]:
     """Return the newest output lines that contain the query's ``find``, of the rank given by ``rank``."""
     find, rank = question.query.get("find", "").strip(), question.query.get("rank", "").strip()
     if rank and not re.fullmatch(r"\d{1,6}", rank):
-        raise BadRequest(f"rank: {rank!r} is not a rank; give a number from 0, or nothing for all ranks.")
+        raise BadQuery(f"rank: {rank!r} is not a rank; give a number from 0, or nothing for all ranks.")
     query = LogQuery(
         tail=MOST_LINES + 1,
         pattern=re.compile(re.escape(find), re.IGNORECASE) if find else None,

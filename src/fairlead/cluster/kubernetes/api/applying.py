@@ -26,7 +26,7 @@ _PLURALS = {
 }
 
 
-class Outcome(StrEnum):
+class ApplyOutcome(StrEnum):
     """The outcome of applying an object."""
 
     CREATED = "created"
@@ -37,7 +37,7 @@ class Outcome(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class ObjectPath:
     """The location of an object on the API server.
 
     Attributes:
@@ -67,16 +67,16 @@ class Place:
 class Done:
     """One object and its outcome; ``why`` only if the outcome needs a reason."""
 
-    place: Place
-    outcome: Outcome
+    place: ObjectPath
+    outcome: ApplyOutcome
     why: str = ""
 
 
-def place_of(content: Object) -> Place:
+def place_of(content: Object) -> ObjectPath:
     """Return the location of one of Fairlead's objects."""
     group, slash, version = str(content["apiVersion"]).rpartition("/")
     kind, metadata = str(content["kind"]), content["metadata"]
-    return Place(
+    return ObjectPath(
         group=group if slash else "",
         version=version,
         resource=_PLURALS.get(kind, f"{kind.lower()}s"),
@@ -85,7 +85,7 @@ def place_of(content: Object) -> Place:
     )
 
 
-def put(client: Client, content: Object, *, dry: bool = False) -> Outcome:
+def put(client: Client, content: Object, *, dry: bool = False) -> ApplyOutcome:
     """Apply one object server-side; with ``dry`` the server only reports what it would do.
 
     Raises:
@@ -95,7 +95,7 @@ def put(client: Client, content: Object, *, dry: bool = False) -> Outcome:
     before = find(client, place)
     if before is None and dry and place.namespace is not None:
         # The namespace may not exist yet either, in which case the server could not answer.
-        return Outcome.CREATED
+        return ApplyOutcome.CREATED
     query = {
         "fieldManager": MANAGER,
         "force": "true",
@@ -104,11 +104,11 @@ def put(client: Client, content: Object, *, dry: bool = False) -> Outcome:
     }
     after = client.request("PATCH", place.path, content, query=query, content_type=APPLY)
     if before is None:
-        return Outcome.CREATED
-    return Outcome.UNCHANGED if _told(before) == _told(after) else Outcome.CHANGED
+        return ApplyOutcome.CREATED
+    return ApplyOutcome.UNCHANGED if _told(before) == _told(after) else ApplyOutcome.CHANGED
 
 
-def find(client: Client, place: Place) -> Object | None:
+def find(client: Client, place: ObjectPath) -> Object | None:
     """Return the object at a location; None if there is none."""
     try:
         return client.get(place.path)
@@ -118,7 +118,7 @@ def find(client: Client, place: Place) -> Object | None:
         return None
 
 
-def remove(client: Client, place: Place, *, foreground: bool = False) -> bool:
+def remove(client: Client, place: ObjectPath, *, foreground: bool = False) -> bool:
     """Delete an object and return whether it existed."""
     policy = "Foreground" if foreground else "Background"
     try:
@@ -140,7 +140,7 @@ def until(is_so: Callable[[], bool], timeout_s: float) -> bool:
     return True
 
 
-def await_established(client: Client, places: list[Place], timeout_s: float) -> None:
+def await_established(client: Client, places: list[ObjectPath], timeout_s: float) -> None:
     """Wait until the API server serves the kinds of these definitions.
 
     Raises:
@@ -149,7 +149,7 @@ def await_established(client: Client, places: list[Place], timeout_s: float) -> 
     for place in places:
         seen: list[Object] = []
 
-        def is_established(place: Place = place, seen: list[Object] = seen) -> bool:
+        def is_established(place: ObjectPath = place, seen: list[Object] = seen) -> bool:
             seen[:] = [client.get(place.path)]
             return condition(seen[0], "Established").get("status") == "True"
 

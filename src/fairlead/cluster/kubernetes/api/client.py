@@ -20,8 +20,8 @@ from urllib.parse import urlencode, urlsplit
 
 import urllib3
 
-from fairlead.cluster.kubernetes.api.config import Access
-from fairlead.cluster.kubernetes.api.pacing import Pace, jittered
+from fairlead.cluster.kubernetes.api.config import ClusterAccess
+from fairlead.cluster.kubernetes.api.pacing import RateLimiter, jittered
 from fairlead.cluster.kubernetes.api.paging import JSON, TooLong, read_pages, too_long
 from fairlead.cluster.kubernetes.api.shallow import loads, problem_of
 from fairlead.cluster.kubernetes.api.transport import identity_headers, proxy_of_environment, tls_context
@@ -115,11 +115,11 @@ _LIMITS = Limits()
 class Client:
     """A connection pool to one API server."""
 
-    def __init__(self, access: Access, limits: Limits = _LIMITS) -> None:
+    def __init__(self, access: ClusterAccess, limits: Limits = _LIMITS) -> None:
         self.access = access
         self.limits = limits
         self.num_requests = 0
-        self._pace = Pace(per_second=limits.per_second, burst=limits.burst)
+        self._pace = RateLimiter(per_second=limits.per_second, burst=limits.burst)
         self._in_flight = threading.BoundedSemaphore(limits.in_flight)
         self._lock = threading.Lock()
         self._pool: tuple[object, str, urllib3.HTTPConnectionPool] | None = None
@@ -285,7 +285,7 @@ class Client:
         idle_s: float,
         most_line_bytes: int = MOST_LINE_BYTES,
         most_bytes: float = math.inf,
-    ) -> Iterator["Stream"]:
+    ) -> Iterator["ResponseStream"]:
         """Open an endless response, read line by line; it breaks if no byte arrives for ``idle_s`` seconds.
 
         Args:
@@ -301,7 +301,7 @@ class Client:
             answer = self._open("GET", path, query, None, "", timeout, preload=False)
         except (urllib3.exceptions.HTTPError, OSError) as error:
             raise self._unreachable("GET", path, error) from error
-        stream = Stream(answer, path, most_line_bytes, most_bytes)
+        stream = ResponseStream(answer, path, most_line_bytes, most_bytes)
         try:
             if answer.status >= 300:
                 raise _refusal(f"GET {path}", answer.status, stream.rest())
@@ -383,7 +383,7 @@ class Client:
         )
 
 
-class Stream:
+class ResponseStream:
     """Lines of an endless response; ``close`` from another thread ends it.
 
     Attributes:
@@ -472,7 +472,7 @@ class _Line:
         return line
 
 
-def _pool(access: Access, certificate: tuple[bytes, bytes] | None, size: int) -> urllib3.PoolManager:
+def _pool(access: ClusterAccess, certificate: tuple[bytes, bytes] | None, size: int) -> urllib3.PoolManager:
     context = tls_context(access, certificate) if access.server.startswith("https:") else None
     more: dict[str, Any] = {"maxsize": size + 8, "block": False, "socket_options": _KEEPALIVE}
     if context is not None:

@@ -22,7 +22,7 @@ SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Access:
+class ClusterAccess:
     """Everything that a client needs to reach an API server.
 
     Attributes:
@@ -56,7 +56,7 @@ class Access:
 
 def find_access(
     *, context: str | None = None, environ: Mapping[str, str] = os.environ, service_account: Path = SERVICE_ACCOUNT
-) -> Access:
+) -> ClusterAccess:
     """Return the given context, the current one, or the cluster that this process runs in.
 
     Raises:
@@ -79,7 +79,7 @@ def contexts(environ: Mapping[str, str] = os.environ) -> tuple[tuple[str, ...], 
     return tuple(config["contexts"]), config["current-context"]
 
 
-def in_cluster(environ: Mapping[str, str], service_account: Path = SERVICE_ACCOUNT) -> Access:
+def in_cluster(environ: Mapping[str, str], service_account: Path = SERVICE_ACCOUNT) -> ClusterAccess:
     """Return the cluster that this pod runs in, with the token of its service account."""
     host, port = environ["KUBERNETES_SERVICE_HOST"], environ.get("KUBERNETES_SERVICE_PORT", "443")
     try:
@@ -90,7 +90,7 @@ def in_cluster(environ: Mapping[str, str], service_account: Path = SERVICE_ACCOU
             f"This pod has no service account token ({error}). "
             "Set `automountServiceAccountToken: true`, or give a kubeconfig in KUBECONFIG."
         ) from error
-    return Access(
+    return ClusterAccess(
         context=IN_CLUSTER,
         server=f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}",
         credentials=TokenFile(service_account / "token"),
@@ -99,7 +99,7 @@ def in_cluster(environ: Mapping[str, str], service_account: Path = SERVICE_ACCOU
     )
 
 
-def load_access(files: tuple[Path, ...], context: str | None = None) -> Access:
+def load_access(files: tuple[Path, ...], context: str | None = None) -> ClusterAccess:
     """Return a context of kubeconfig files.
 
     Raises:
@@ -121,7 +121,7 @@ def load_access(files: tuple[Path, ...], context: str | None = None) -> Access:
     server = str(cluster.get("server") or "")
     if not server.startswith(("https://", "http://")):
         raise ClusterError(f"Context {name!r}: its cluster's `server` is {server!r}; it must be an https URL.")
-    return Access(
+    return ClusterAccess(
         context=name,
         server=server.rstrip("/"),
         credentials=_credentials(user, user_base, name, cluster),

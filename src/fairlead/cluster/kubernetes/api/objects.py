@@ -53,7 +53,7 @@ NOBODY = ("", "")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Amounts:
+class ResourceAmounts:
     """Amounts offered or requested; ``devices`` are extended resources that are GPUs or parts of one."""
 
     cpu_milli: int = 0
@@ -79,7 +79,7 @@ class NodeObject:
 
     key: str
     version: int
-    allocatable: Amounts
+    allocatable: ResourceAmounts
     slots: int
     gpu_model: str
     gpu_memory_bytes: int
@@ -140,7 +140,7 @@ class PodObject:
     uid: str
     phase: str
     node: str
-    requests: Amounts
+    requests: ResourceAmounts
     created_at: float
     daemon: str = ""
     run_uid: str = ""
@@ -331,17 +331,17 @@ def _is_busy(spec: Object, states: Mapping[str, Any]) -> bool:
     return any("running" in state for name, state in states.items() if name not in sidecars)
 
 
-def amounts(resources: Mapping[str, Any]) -> Amounts:
+def amounts(resources: Mapping[str, Any]) -> ResourceAmounts:
     """Parse a list of resources, such as ``requests``."""
     devices = ((name, int(quantity(amount))) for name, amount in sorted(resources.items()) if is_device(name))
-    return Amounts(
+    return ResourceAmounts(
         cpu_milli=int(quantity(resources.get("cpu", 0)) * 1000),
         memory_bytes=int(quantity(resources.get("memory", 0))),
         devices=tuple((name, min(MOST_DEVICES, number)) for name, number in islice(devices, MOST_KINDS)),
     )
 
 
-def pod_requests(spec: Object) -> Amounts:
+def pod_requests(spec: Object) -> ResourceAmounts:
     """Return a pod's requests as kube-scheduler counts them: the larger of all containers and of any init container.
 
     From kube-scheduler's ``PodRequests``: sidecars (init containers that restart) count in both.

@@ -5,7 +5,7 @@ import threading
 import time
 
 
-class Pace:
+class RateLimiter:
     """Allows ``burst`` requests at once and ``per_second`` in the long run. Thread-safe."""
 
     def __init__(self, *, per_second: float, burst: int) -> None:

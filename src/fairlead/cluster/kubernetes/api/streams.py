@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
 from fairlead.cluster.kubernetes.api.client import check_path
-from fairlead.cluster.kubernetes.api.config import Access
+from fairlead.cluster.kubernetes.api.config import ClusterAccess
 from fairlead.cluster.kubernetes.api.serial_tls import serial
 from fairlead.cluster.kubernetes.api.transport import identity_headers, proxy_of_environment, tls_context
 from fairlead.errors import ClusterError, NotAllowed
@@ -104,7 +104,7 @@ class ExecStream:
 
 @contextmanager
 def exec_stream(
-    access: Access,
+    access: ClusterAccess,
     path: str,
     command: Iterable[str],
     *,
@@ -144,7 +144,7 @@ def exit_code(status: Mapping[str, Any], where: str) -> int:
     raise ClusterError(f"The command did not run in {where}: {status.get('message') or status}")
 
 
-def forward(access: Access, path: str, port: int, local: socket.socket, *, linger_s: float = LINGER_S) -> None:
+def forward(access: ClusterAccess, path: str, port: int, local: socket.socket, *, linger_s: float = LINGER_S) -> None:
     """Connect a local connection to a port of a pod until either side closes it; closes the local one.
 
     The protocol cannot signal the end of the local input without also ending the response, so the response may continue
@@ -216,7 +216,9 @@ def _hang_up(local: socket.socket) -> None:
 
 
 @contextmanager
-def _connected(access: Access, path: str, query: str, protocols: tuple[str, ...]) -> Iterator["ClientConnection"]:
+def _connected(
+    access: ClusterAccess, path: str, query: str, protocols: tuple[str, ...]
+) -> Iterator["ClientConnection"]:
     from websockets.exceptions import InvalidStatus, WebSocketException
     from websockets.sync.client import ClientConnection, connect
     from websockets.typing import Subprotocol

@@ -4,11 +4,11 @@ import ssl
 import tempfile
 from urllib.request import getproxies, proxy_bypass
 
-from fairlead.cluster.kubernetes.api.config import Access
+from fairlead.cluster.kubernetes.api.config import ClusterAccess
 from fairlead.errors import ClusterError
 
 
-def identity_headers(access: Access) -> list[tuple[str, str]]:
+def identity_headers(access: ClusterAccess) -> list[tuple[str, str]]:
     """Return the headers for authentication and impersonation.
 
     Raises:
@@ -18,7 +18,7 @@ def identity_headers(access: Access) -> list[tuple[str, str]]:
     return [*access.impersonate, *([] if authorization is None else [("Authorization", authorization)])]
 
 
-def tls_context(access: Access, certificate: tuple[bytes, bytes] | None) -> ssl.SSLContext:
+def tls_context(access: ClusterAccess, certificate: tuple[bytes, bytes] | None) -> ssl.SSLContext:
     """Return a TLS context that verifies the server and has the client's certificate.
 
     Args:

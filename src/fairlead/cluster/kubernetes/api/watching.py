@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import Any, Generic, Protocol, TypeVar
 
 from fairlead.cluster.isolation import describe
-from fairlead.cluster.kubernetes.api.client import ApiError, Client, Object, Stream
+from fairlead.cluster.kubernetes.api.client import ApiError, Client, Object, ResponseStream
 from fairlead.cluster.kubernetes.api.pacing import between, jittered
 from fairlead.cluster.kubernetes.api.paging import MOST_OBJECT_BYTES, cut_event
 from fairlead.cluster.kubernetes.api.shallow import loads, problem_of
@@ -77,7 +77,7 @@ class Unreadable:
     is_leaving: bool = False
 
 
-class Cache(Generic[T]):
+class ObjectCache(Generic[T]):
     """The objects of one path.
 
     Args:
@@ -114,7 +114,7 @@ class Cache(Generic[T]):
         self._version = ""
         self._stopping = threading.Event()
         self._synced = threading.Event()
-        self._stream: Stream | None = None
+        self._stream: ResponseStream | None = None
         self._thread = threading.Thread(target=self._run, name=f"watch {path}", daemon=True)
         self.trouble: ClusterError | None = None
         self._lost_at: float | None = time.monotonic()

@@ -7,8 +7,8 @@ from fairlead.cluster.findings import Finding
 from fairlead.cluster.kubernetes.api.applying import condition
 from fairlead.cluster.kubernetes.api.client import ApiError, Client, Object
 from fairlead.cluster.kubernetes.api.resource_slices import are_offered, list_slices
-from fairlead.cluster.kubernetes.client.cluster_inventory import Found, by_name, look_around
-from fairlead.cluster.kubernetes.client.discovery import Operator, operator_of
+from fairlead.cluster.kubernetes.client.cluster_inventory import Inventory, by_name, look_around
+from fairlead.cluster.kubernetes.client.discovery import InstalledOperator, operator_of
 from fairlead.cluster.kubernetes.client.operator_lease import in_conflict, leaders, operator_namespaces
 from fairlead.cluster.kubernetes.client.permissions import Right, missing, say, who_am_i
 from fairlead.cluster.kubernetes.manifests.crds import GROUP, definitions, with_fewer_rules
@@ -155,7 +155,7 @@ def _is_same(installed: Object, wanted: Object) -> bool:
     return any(candidate["spec"]["versions"][0]["schema"] == schema for candidate in (wanted, with_fewer_rules(wanted)))
 
 
-def _operator(operator: Operator, context: str, version: str) -> Finding:
+def _operator(operator: InstalledOperator, context: str, version: str) -> Finding:
     if operator.unknown:
         return Finding(what="operator", ok=True, says=f"not known: {operator.unknown}")
     leads = "" if operator.leader is None else f"{operator.leader.name} leads, heard {operator.leader.age_s:.0f} s ago"
@@ -203,12 +203,12 @@ def _leaders(client: Client) -> list[Finding]:
     return [Finding(what="leaders", ok=False, says=says, remedy=remedy)]
 
 
-def _read(client: Client) -> Found:
+def _read(client: Client) -> Inventory:
     apis = client.get("/apis").get("groups") or ()
     deployments = _list(client, "/apis/apps/v1/deployments")
     daemons = _list(client, "/apis/apps/v1/daemonsets")
     controllers = None if deployments is None and daemons is None else [*(deployments or ()), *(daemons or ())]
-    return Found(
+    return Inventory(
         apis=frozenset(str(version["groupVersion"]) for group in apis for version in group["versions"]),
         nodes=_list(client, "/api/v1/nodes"),
         controllers=controllers,

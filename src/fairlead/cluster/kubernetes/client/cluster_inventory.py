@@ -35,7 +35,7 @@ SHOWN = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
+class Component:
     """A component that a cluster may have.
 
     Attributes:
@@ -52,35 +52,35 @@ class Part:
 
 KUBEFLOW = (Engine.PYTORCHJOB, Engine.TFJOB, Engine.XGBOOSTJOB, Engine.MPIJOB)
 ENGINES = (
-    Part(name="Kueue", api="kueue.x-k8s.io", image="kueue", engines=(Engine.KUEUE,)),
-    Part(name="JobSet", api="jobset.x-k8s.io", image="jobset", engines=(Engine.JOBSET,)),
-    Part(
+    Component(name="Kueue", api="kueue.x-k8s.io", image="kueue", engines=(Engine.KUEUE,)),
+    Component(name="JobSet", api="jobset.x-k8s.io", image="jobset", engines=(Engine.JOBSET,)),
+    Component(
         name="Kubeflow Trainer",
         api="trainer.kubeflow.org",
         image="trainer-controller-manager",
         engines=(Engine.KUBEFLOW_TRAINER,),
     ),
-    Part(name="Kubeflow training-operator", api="kubeflow.org/v1", image="training-operator", engines=KUBEFLOW),
-    Part(name="Katib", api="kubeflow.org/v1beta1", image="katib-controller", engines=(SweepEngine.KATIB,)),
-    Part(name="KubeRay", api="ray.io", image="kuberay", engines=(Engine.RAYJOB,)),
-    Part(name="KServe", api="serving.kserve.io", image="kserve-controller", engines=(EndpointEngine.KSERVE,)),
-    Part(
+    Component(name="Kubeflow training-operator", api="kubeflow.org/v1", image="training-operator", engines=KUBEFLOW),
+    Component(name="Katib", api="kubeflow.org/v1beta1", image="katib-controller", engines=(SweepEngine.KATIB,)),
+    Component(name="KubeRay", api="ray.io", image="kuberay", engines=(Engine.RAYJOB,)),
+    Component(name="KServe", api="serving.kserve.io", image="kserve-controller", engines=(EndpointEngine.KSERVE,)),
+    Component(
         name="Knative Serving",
         api="serving.knative.dev",
         image="knative.dev/serving/cmd/controller",
         engines=(EndpointEngine.KNATIVE,),
     ),
-    Part(
+    Component(
         name="Seldon Core",
         api="machinelearning.seldon.io",
         image="seldon-core-operator",
         engines=(EndpointEngine.SELDON,),
     ),
-    Part(name="KEDA", api="keda.sh", image="keda"),
-    Part(name="Volcano", api="scheduling.volcano.sh", image="vc-scheduler", engines=(Engine.VOLCANO,)),
-    Part(name="Prometheus operator", api="monitoring.coreos.com", image="prometheus-operator"),
+    Component(name="KEDA", api="keda.sh", image="keda"),
+    Component(name="Volcano", api="scheduling.volcano.sh", image="vc-scheduler", engines=(Engine.VOLCANO,)),
+    Component(name="Prometheus operator", api="monitoring.coreos.com", image="prometheus-operator"),
 )
-KARPENTER = Part(name="Karpenter", api="karpenter.sh", image="karpenter")
+KARPENTER = Component(name="Karpenter", api="karpenter.sh", image="karpenter")
 CLUSTER_AUTOSCALER = "cluster-autoscaler"
 DEVICE_PLUGINS = (
     "k8s-device-plugin",
@@ -92,7 +92,7 @@ DEVICE_PLUGINS = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
+class Inventory:
     """The lists that were read; None for a list that the user may not read.
 
     Attributes:
@@ -110,7 +110,7 @@ class Found:
     are_slices_offered: bool = False
 
 
-def look_around(inventory: Found) -> list[Finding]:
+def look_around(inventory: Inventory) -> list[Finding]:
     """Return findings on devices, drivers, autoscalers, storage, metrics and engines."""
     return [
         *_devices(inventory),
@@ -122,12 +122,12 @@ def look_around(inventory: Found) -> list[Finding]:
     ]
 
 
-def is_served(part: Part, apis: frozenset[str]) -> bool:
+def is_served(part: Component, apis: frozenset[str]) -> bool:
     """Return whether the API server serves its kinds."""
     return part.api in apis or any(api.startswith(f"{part.api}/") for api in apis)
 
 
-def version_of(part: Part, controllers: Iterable[Object] | None) -> str | None:
+def version_of(part: Component, controllers: Iterable[Object] | None) -> str | None:
     """Return the running version: the conventional label, or the image's tag; None if none is seen to run."""
     for controller in controllers or ():
         images = [image for image in images_of(controller) if part.image in image]
@@ -145,7 +145,7 @@ def images_of(controller: Object) -> list[str]:
     ]
 
 
-def _devices(inventory: Found) -> list[Finding]:
+def _devices(inventory: Inventory) -> list[Finding]:
     if inventory.nodes is None:
         return [Finding(what="GPUs", ok=True, says="not known: you may not list nodes")]
     offered: dict[str, list[str]] = {}
@@ -184,7 +184,7 @@ def _devices(inventory: Found) -> list[Finding]:
     return findings
 
 
-def _drivers(inventory: Found) -> list[Finding]:
+def _drivers(inventory: Inventory) -> list[Finding]:
     """Return which driver each pool with NVIDIA's GPUs has, and the CUDA that it runs; nothing without such a pool."""
     pools: dict[tuple[str, Version], list[str]] = {}
     for node in map(read_node, inventory.nodes or ()):
@@ -205,7 +205,7 @@ def _runs(driver: Version) -> str:
     return f"{format_driver(driver)} ({runs})"
 
 
-def _autoscaler(inventory: Found) -> Finding:
+def _autoscaler(inventory: Inventory) -> Finding:
     seen = []
     if is_served(KARPENTER, inventory.apis):
         seen.append(_with_version(KARPENTER, inventory.controllers))
@@ -215,7 +215,7 @@ def _autoscaler(inventory: Found) -> Finding:
     return Finding(what="autoscaler", ok=True, says=says)
 
 
-def _storage(inventory: Found) -> Finding:
+def _storage(inventory: Inventory) -> Finding:
     if inventory.storage_classes is None:
         return Finding(what="storage", ok=True, says="not known: you may not list storageclasses")
     names = [
@@ -235,14 +235,14 @@ def _storage(inventory: Found) -> Finding:
     return Finding(what="storage", ok=True, says=says, remedy=remedy)
 
 
-def _metrics(inventory: Found) -> Finding:
+def _metrics(inventory: Inventory) -> Finding:
     if any(api.startswith("metrics.k8s.io/") for api in inventory.apis):
         return Finding(what="metrics", ok=True, says="served: `fairlead top` shows what pods use")
     says = "no metrics server: `fairlead top` cannot tell what pods use"
     return Finding(what="metrics", ok=True, says=says, remedy=METRICS_SERVER)
 
 
-def _engines(inventory: Found) -> Finding:
+def _engines(inventory: Inventory) -> Finding:
     seen = [
         f"{_with_version(part, inventory.controllers)}{_usable(part)}"
         for part in ENGINES
@@ -251,14 +251,14 @@ def _engines(inventory: Found) -> Finding:
     return Finding(what="engines", ok=True, says=", ".join(seen) or "none, and none is needed")
 
 
-def _usable(part: Part) -> str:
+def _usable(part: Component) -> str:
     """Return the values of `engine` that it supports, as text."""
     if not part.engines:
         return ""
     return f" for `engine: {' | '.join(part.engines)}`"
 
 
-def _with_version(part: Part, controllers: Sequence[Object] | None) -> str:
+def _with_version(part: Component, controllers: Sequence[Object] | None) -> str:
     version = version_of(part, controllers)
     if version is not None:
         return f"{part.name} {version}"

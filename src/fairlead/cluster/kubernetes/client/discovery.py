@@ -24,7 +24,7 @@ MOST_S = 10.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Operator:
+class InstalledOperator:
     """The operator of a cluster.
 
     Attributes:
@@ -64,7 +64,7 @@ class Overview:
     num_nodes: int | None = None
     num_ready: int | None = None
     gpus: Mapping[str, int] = field(default_factory=dict)
-    operator: Operator | None = None
+    operator: InstalledOperator | None = None
 
 
 def look_at_all(names: Iterable[str], current: str | None, *, timeout_s: float = MOST_S) -> list[Overview]:
@@ -110,7 +110,7 @@ def look_at(name: str, *, is_current: bool = False) -> Overview:
     )
 
 
-def operator_of(client: Client) -> Operator:
+def operator_of(client: Client) -> InstalledOperator:
     """Return the operator, as far as the user may see it.
 
     Raises:
@@ -123,10 +123,10 @@ def operator_of(client: Client) -> Operator:
     except ApiError as error:
         if error.status != 403:
             raise
-        return Operator(namespace=namespace, unknown=error.said)
+        return InstalledOperator(namespace=namespace, unknown=error.said)
     if deployment is None:
-        return Operator(namespace=namespace, leader=leader)
-    return Operator(
+        return InstalledOperator(namespace=namespace, leader=leader)
+    return InstalledOperator(
         namespace=namespace,
         version=str((deployment["metadata"].get("labels") or {}).get(VERSION) or "") or None,
         replicas=int(deployment["spec"].get("replicas", 1)),

@@ -4,9 +4,9 @@ from collections.abc import Callable
 from typing import Any
 
 from fairlead.cluster.kubernetes.api.applying import (
+    ApplyOutcome,
     Done,
-    Outcome,
-    Place,
+    ObjectPath,
     await_established,
     condition,
     find,
@@ -25,7 +25,7 @@ from fairlead.errors import ClusterError, Conflict, NotAllowed
 
 ESTABLISHED_S = 30.0
 Tell = Callable[[Done], None]
-BINDING = Place(group="rbac.authorization.k8s.io", version="v1", resource="clusterrolebindings", name=OPERATOR)
+BINDING = ObjectPath(group="rbac.authorization.k8s.io", version="v1", resource="clusterrolebindings", name=OPERATOR)
 
 
 _UPGRADE = (
@@ -36,7 +36,7 @@ _UPGRADE = (
 
 def installed_image(client: Client, namespace: str, version: str) -> str | None:
     """Return the image of the operator that is installed; None without one of this version, or if it is not visible."""
-    place = Place(group="apps", version="v1", resource="deployments", name=OPERATOR, namespace=namespace)
+    place = ObjectPath(group="apps", version="v1", resource="deployments", name=OPERATOR, namespace=namespace)
     try:
         deployment = find(client, place)
     except ApiError as error:
@@ -143,7 +143,7 @@ def await_operator(client: Client, namespace: str, timeout_s: float) -> None:
     Raises:
         ClusterError: It is not ready in time; the message has the reason from its pods.
     """
-    place = Place(group="apps", version="v1", resource="deployments", name=OPERATOR, namespace=namespace)
+    place = ObjectPath(group="apps", version="v1", resource="deployments", name=OPERATOR, namespace=namespace)
 
     def is_ready() -> bool:
         return _is_rolled_out(client.get(place.path))
@@ -193,7 +193,7 @@ def _check_place(client: Client, settings: InstallSettings) -> None:
 
 def client_namespace(client: Client, name: str) -> Object | None:
     """Return the Namespace object; None if there is none."""
-    return find(client, Place(group="", version="v1", resource="namespaces", name=name))
+    return find(client, ObjectPath(group="", version="v1", resource="namespaces", name=name))
 
 
 def _check_grants(client: Client, objects: list[Object]) -> None:
@@ -217,7 +217,7 @@ def _apply(client: Client, content: Object, *, dry: bool) -> Done:
     if content["kind"] == "Namespace":
         existing = find(client, place)
         if existing is not None and not is_ours(existing):
-            return Done(place=place, outcome=Outcome.LEFT, why="it existed before Fairlead")
+            return Done(place=place, outcome=ApplyOutcome.LEFT, why="it existed before Fairlead")
     try:
         return Done(place=place, outcome=put(client, content, dry=dry))
     except ApiError as error:
@@ -239,7 +239,7 @@ def _is_rolled_out(deployment: Object) -> bool:
     return is_current and counts == [wanted] * 3
 
 
-def _why_not_ready(client: Client, place: Place, namespace: str) -> str:
+def _why_not_ready(client: Client, place: ObjectPath, namespace: str) -> str:
     """Return the reason given by the pods or the Deployment."""
     query = {"labelSelector": f"app.kubernetes.io/name={OPERATOR}"}
     for pod in client.items(f"/api/v1/namespaces/{segment(namespace)}/pods", query):

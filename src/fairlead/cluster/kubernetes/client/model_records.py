@@ -14,7 +14,7 @@ from fairlead.cluster.kubernetes.names import MANAGED_BY, MANAGER, MODELS, segme
 from fairlead.cluster.model_versions import is_same, updated
 from fairlead.errors import ClusterError, Conflict, NotFound
 from fairlead.specs.goal import Goal
-from fairlead.state.models import Content, ModelVersion
+from fairlead.state.models import ModelContent, ModelVersion
 from fairlead.untrusted_json import parse_object
 
 MOST_RECORD_BYTES = 1 << 20
@@ -155,7 +155,7 @@ def _of(text: str) -> ModelVersion:
         record = parse_object(text, max_bytes=MOST_RECORD_BYTES)
         goal = record.pop("goal")
         return ModelVersion(
-            **{**record, "content": Content(record["content"])}, goal=None if goal is None else Goal(goal)
+            **{**record, "content": ModelContent(record["content"])}, goal=None if goal is None else Goal(goal)
         )
     except (ValueError, TypeError, KeyError) as error:
         raise ClusterError(f"A record of a model version was not written by Fairlead: {error}") from error

@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from fairlead.cluster.kubernetes.api.client import ApiError, Client
-from fairlead.cluster.kubernetes.api.watching import Cache
+from fairlead.cluster.kubernetes.api.watching import ObjectCache
 from fairlead.cluster.kubernetes.client.operator_lease import leader_there, rules_of
 from fairlead.cluster.kubernetes.informers.autoscalers import Autoscalers
 from fairlead.cluster.kubernetes.informers.informers import Informers
@@ -53,7 +53,7 @@ class OneShotSnapshot:
         snapshot = replace(snapshot, nodes=nodes, node_health=histories, node_faults=faults)
         return snapshot if leader is None else replace(snapshot, debts=leader.debts.counted())
 
-    def _fill(self, cache: Cache[Any], *, may_be_hidden: bool) -> None:
+    def _fill(self, cache: ObjectCache[Any], *, may_be_hidden: bool) -> None:
         try:
             for content in self._client.items(cache.path):
                 cache.put(content)

@@ -11,7 +11,7 @@ from fairlead.cluster.kubernetes.dcgm import (
     AT_ONCE,
     EXPORTER_PORT,
     EXPORTERS,
-    Sample,
+    MetricSample,
     device_name,
     model_of,
     samples,
@@ -53,7 +53,7 @@ def _is_of_its_run(metadata: Object) -> bool:
     return owner is not None and owner.is_borne_out and owner.key[1].partition("/")[2] == name
 
 
-def gpus_of_pods(readings: Iterable[Sample], namespace: str) -> dict[str, tuple[GpuUsage, ...]]:
+def gpus_of_pods(readings: Iterable[MetricSample], namespace: str) -> dict[str, tuple[GpuUsage, ...]]:
     """Return the GPUs of each pod of a namespace, as an exporter reports them.
 
     For a GPU that pods share by time slicing, the exporter names only one pod.

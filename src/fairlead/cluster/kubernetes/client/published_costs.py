@@ -12,10 +12,10 @@ from itertools import zip_longest
 from fairlead.cluster.kubernetes.api.client import ApiError, Client
 from fairlead.cluster.kubernetes.manifests.cost_objects import TEAM, WHOLE, DayCosts, date_of, name_of, read_costs
 from fairlead.cluster.kubernetes.names import COSTS, MANAGED_BY, MANAGER, segment
-from fairlead.cluster.ledger_tables import Grouping, Payer
+from fairlead.cluster.ledger_tables import CostGrouping, Payer
 from fairlead.errors import ClusterError, NotAllowed, NotFound
 from fairlead.frozen import dataclass
-from fairlead.ledger.bills import Line, Statement
+from fairlead.ledger.bills import BillLine, Statement
 from fairlead.ledger.usage import DAY_MS, Holder
 
 NUM_THREADS = 8
@@ -61,9 +61,9 @@ class PublishedCosts:
         """Time up to which the newest day is counted."""
         return max(costs.at for costs in self.days)
 
-    def statement(self, by: Grouping, *, daily: bool = False) -> Statement[Payer]:
+    def statement(self, by: CostGrouping, *, daily: bool = False) -> Statement[Payer]:
         """Return all lines by payer, separately for each day if ``daily``."""
-        lines = tuple(self._lines(by, daily=daily or by is Grouping.DAY))
+        lines = tuple(self._lines(by, daily=daily or by is CostGrouping.DAY))
         billed: defaultdict[str, int] = defaultdict(int)
         for line in lines:
             billed[line.node] += line.microusd
@@ -92,24 +92,24 @@ class PublishedCosts:
         """The runs that pay, by uid."""
         return {line.key.uid: line.key for costs in self.days for line in costs.lines if line.key is not None}
 
-    def _lines(self, by: Grouping, *, daily: bool) -> Iterator[Line[Payer]]:
+    def _lines(self, by: CostGrouping, *, daily: bool) -> Iterator[BillLine[Payer]]:
         for costs in self.days:
             date = (date_of(costs.day),) if daily else ()
             for line in costs.lines:
                 pool = costs.pools.get(line.node) or line.node
                 payer = _payer(by, line.key, pool)
                 key = None if payer is None and not date else (*date, *(payer or ()))
-                yield Line(node=line.node, key=key, use=line.use, microusd=line.microusd, unit_ms=line.unit_ms)
+                yield BillLine(node=line.node, key=key, use=line.use, microusd=line.microusd, unit_ms=line.unit_ms)
 
 
-def _payer(by: Grouping, holder: Holder | None, pool: str) -> tuple[str, ...] | None:
-    if by is Grouping.POOL:
+def _payer(by: CostGrouping, holder: Holder | None, pool: str) -> tuple[str, ...] | None:
+    if by is CostGrouping.POOL:
         return (pool,)
     if holder is None:
         return None
-    if by is Grouping.DAY:
+    if by is CostGrouping.DAY:
         return ()
-    return (holder.run, holder.uid) if by is Grouping.RUN else (str(getattr(holder, by.value)),)
+    return (holder.run, holder.uid) if by is CostGrouping.RUN else (str(getattr(holder, by.value)),)
 
 
 def read_published(

@@ -14,7 +14,7 @@ from fairlead.state.snapshot import Workload
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Member:
+class RankPod:
     """A running pod of a gang.
 
     Attributes:
@@ -42,7 +42,7 @@ def index_of(run: Workload, rank: int) -> int:
     return rank // run.spec.ranks_on_each_node
 
 
-def member_of(client: Client, run: Workload, rank: int) -> Member:
+def member_of(client: Client, run: Workload, rank: int) -> RankPod:
     """Return the running pod of a rank.
 
     Raises:
@@ -60,7 +60,7 @@ def member_of(client: Client, run: Workload, rank: int) -> Member:
     ranks: Object = next((candidate for candidate in spec["containers"] if candidate["name"] == container), {})
     python = next(iter(ranks.get("command") or ()), "python3")
     path = f"/api/v1/namespaces/{segment(run.spec.team)}/pods/{segment(name)}"
-    return Member(name=name, path=path, node=spec.get("nodeName") or "", python=python, container=container)
+    return RankPod(name=name, path=path, node=spec.get("nodeName") or "", python=python, container=container)
 
 
 def _pod_of(client: Client, run: Workload, index: int) -> Object | None:
@@ -80,6 +80,6 @@ def _pod_of(client: Client, run: Workload, index: int) -> Object | None:
     return next((pod for pod in own if names.index_in_gang(pod["metadata"]["labels"]) == index), None)
 
 
-def as_rank(member: Member, rank: int, command: Sequence[str]) -> tuple[str, ...]:
+def as_rank(member: RankPod, rank: int, command: Sequence[str]) -> tuple[str, ...]:
     """Return the command to execute in the member's container so that it has the rank's environment."""
     return (member.python, RUNTIME, "enter", POD_DIR, str(rank), *command)

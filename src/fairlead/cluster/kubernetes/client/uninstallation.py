@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-from fairlead.cluster.kubernetes.api.applying import Done, Outcome, Place, find, place_of, remove, until
+from fairlead.cluster.kubernetes.api.applying import ApplyOutcome, Done, ObjectPath, find, place_of, remove, until
 from fairlead.cluster.kubernetes.api.client import ApiError, Client, Object
 from fairlead.cluster.kubernetes.client.installation import check_not_by_helm, client_namespace, is_ours
 from fairlead.cluster.kubernetes.client.operator_lease import holder_of
@@ -44,7 +44,7 @@ _OF_RUNS = (
 
 
 @dataclass(slots=True, kw_only=True)
-class Report:
+class UninstallReport:
     """A report of what was deleted, and what remains and why."""
 
     done: list[Done] = field(default_factory=list)
@@ -53,7 +53,7 @@ class Report:
 
 def uninstall(
     client: Client, namespace: str, *, with_runs: bool, tell: Tell, timeout_s: float, extras: Sequence[Object] = ()
-) -> Report:
+) -> UninstallReport:
     """Remove the objects that ``install`` created, and those that runs left behind.
 
     A kind remains while there are objects of it, and a role for users while a binding refers to it.
@@ -78,9 +78,9 @@ def uninstall(
     objects = render_install(InstallSettings(image="", namespace=namespace, extras=extras))
     require(client, _needed(objects), to="uninstall Fairlead")
     check_not_by_helm(client, instead=_BY_HELM)
-    report = Report()
+    report = UninstallReport()
 
-    def did(place: Place, outcome: Outcome = Outcome.DELETED, why: str = "") -> None:
+    def did(place: ObjectPath, outcome: ApplyOutcome = ApplyOutcome.DELETED, why: str = "") -> None:
         report.done.append(Done(place=place, outcome=outcome, why=why))
         tell(report.done[-1])
 
@@ -99,10 +99,10 @@ def uninstall(
     ):
         place = place_of(content)
         if content["kind"] == "ClusterRole" and bound.get(place.name):
-            did(place, Outcome.LEFT, f"people are bound to it in {_some(bound[place.name])}")
+            did(place, ApplyOutcome.LEFT, f"people are bound to it in {_some(bound[place.name])}")
         elif _removed(client, place, timeout_s):
             did(place)
-    lease = Place(group="coordination.k8s.io", version="v1", resource="leases", name=OPERATOR, namespace=namespace)
+    lease = ObjectPath(group="coordination.k8s.io", version="v1", resource="leases", name=OPERATOR, namespace=namespace)
     if remove(client, lease):
         did(lease)
     _leave_namespace(client, namespace, did, timeout_s)
@@ -111,14 +111,14 @@ def uninstall(
     for content in definitions():
         place, num = place_of(content), in_use.get(content["spec"]["names"]["plural"], 0)
         if num:
-            did(place, Outcome.LEFT, f"{counted(num, 'object')} of it would be deleted with it")
+            did(place, ApplyOutcome.LEFT, f"{counted(num, 'object')} of it would be deleted with it")
         elif _removed(client, place, timeout_s):
             did(place)
     report.left = [*elsewhere, *_remarks(client, in_use)]
     return report
 
 
-def _is_there(client: Client, place: Place) -> bool:
+def _is_there(client: Client, place: ObjectPath) -> bool:
     try:
         return find(client, place) is not None
     except ApiError as error:
@@ -149,7 +149,7 @@ def _operator_elsewhere(client: Client, namespace: str) -> list[str]:
     return [f"The operator {holder.name} runs outside of this cluster; stop it there."]
 
 
-def _delete_runs(client: Client, namespace: str, timeout_s: float) -> Iterator[Place]:
+def _delete_runs(client: Client, namespace: str, timeout_s: float) -> Iterator[ObjectPath]:
     """Delete every run and every parent; without an operator to stop them, their pods are deleted with them."""
     runs = [_place_of_run(run) for run in _runs(client)]
     for place in runs:
@@ -171,7 +171,7 @@ def _delete_runs(client: Client, namespace: str, timeout_s: float) -> Iterator[P
     yield from runs
 
 
-def _let_go(client: Client, place: Place) -> None:
+def _let_go(client: Client, place: ObjectPath) -> None:
     """Remove the finalizer that makes a deleted run wait for the operator."""
     content = find(client, place)
     if content is None:
@@ -189,13 +189,13 @@ def _in_use(client: Client) -> dict[str, int]:
     return {plural(kind): len(_listed(client, objects_path(kind))) for kind in kept_kinds()}
 
 
-def _leftovers(client: Client) -> Iterator[Place]:
+def _leftovers(client: Client) -> Iterator[ObjectPath]:
     """Yield the objects that runs owned or shared.
 
     The garbage collector removes objects of a deleted run, but not at once, and never if the run's kind is gone too.
     """
     for group, resource in _OF_RUNS:
-        every = Place(group=group, version="v1", resource=resource, name="")
+        every = ObjectPath(group=group, version="v1", resource=resource, name="")
         for content in _listed(client, every.path.rstrip("/"), _LABELLED):
             metadata = content["metadata"]
             if not {CONTENT, RUN, ROOM_FOR}.isdisjoint(metadata["labels"]):
@@ -216,7 +216,7 @@ def _leave_namespace(client: Client, namespace: str, did: Callable[..., None], t
     space = client_namespace(client, namespace)
     if space is None:
         return
-    place = Place(group="", version="v1", resource="namespaces", name=namespace)
+    place = ObjectPath(group="", version="v1", resource="namespaces", name=namespace)
     others = [
         f"{path.rpartition('/')[2]}/{content['metadata']['name']}"
         for path in (
@@ -229,14 +229,14 @@ def _leave_namespace(client: Client, namespace: str, did: Callable[..., None], t
         if content["metadata"].get("deletionTimestamp") is None
     ]
     if not is_ours(space):
-        did(place, Outcome.LEFT, "it existed before Fairlead")
+        did(place, ApplyOutcome.LEFT, "it existed before Fairlead")
     elif others:
-        did(place, Outcome.LEFT, f"others are in it: {_some(others)}")
+        did(place, ApplyOutcome.LEFT, f"others are in it: {_some(others)}")
     elif _removed(client, place, timeout_s):
         did(place)
 
 
-def _removed(client: Client, place: Place, timeout_s: float) -> bool:
+def _removed(client: Client, place: ObjectPath, timeout_s: float) -> bool:
     """Delete an object, wait until it is gone, and return whether it existed."""
     if not remove(client, place, foreground=place.resource == "deployments"):
         return False
@@ -276,9 +276,9 @@ def _runs(client: Client) -> list[Object]:
     return [{"kind": kind, **run} for kind in workload_kinds() for run in _listed(client, objects_path(kind))]
 
 
-def _place_of_run(run: Object) -> Place:
+def _place_of_run(run: Object) -> ObjectPath:
     metadata, resource = run["metadata"], plural(run["kind"])
-    return Place(
+    return ObjectPath(
         group=GROUP, version="v1alpha1", resource=resource, name=metadata["name"], namespace=metadata["namespace"]
     )
 

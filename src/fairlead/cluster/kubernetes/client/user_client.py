@@ -15,12 +15,12 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
-from fairlead.cluster.client import OwnCheckpoints, Prepared, Probing
+from fairlead.cluster.client import CheckPrograms, OwnCheckpoints, Prepared
 from fairlead.cluster.kept_code import KeptCode
 from fairlead.cluster.kubernetes.api.client import ApiError, Client, Limits
 from fairlead.cluster.kubernetes.api.objects import read_node
 from fairlead.cluster.kubernetes.api.resource_slices import all_with_slices, list_offered
-from fairlead.cluster.kubernetes.api.watching import Cache
+from fairlead.cluster.kubernetes.api.watching import ObjectCache
 from fairlead.cluster.kubernetes.client import access_keys, model_records
 from fairlead.cluster.kubernetes.client import workdir_upload as luggage
 from fairlead.cluster.kubernetes.client.environment_locks import with_image
@@ -49,7 +49,7 @@ from fairlead.cluster.names import unknown
 from fairlead.cluster.origins import is_run_name, refuse_unsaved
 from fairlead.cluster.output import EVERYTHING, Dropped, LogQuery, Watermark
 from fairlead.cluster.port import EventRecord, LogLine, Spec
-from fairlead.cluster.selection import Selection
+from fairlead.cluster.selection import RunSelection
 from fairlead.errors import ClusterError, Conflict, InvalidSpec, NotAllowed, NotFound
 from fairlead.policy.kinds.defaults import INTERVAL_LATER, describe_rendezvous
 from fairlead.policy.kinds.retention import KEEP_ALL, Retention, managed_elsewhere
@@ -73,7 +73,7 @@ from fairlead.text.quantities import describe_cpu, describe_memory, describe_of_
 
 if TYPE_CHECKING:
     from fairlead.cluster.kubernetes.client.published_costs import PublishedCosts, PublishedLoad
-    from fairlead.cluster.ledger_tables import Grouping, Payer
+    from fairlead.cluster.ledger_tables import CostGrouping, Payer
     from fairlead.ledger.bills import Statement
     from fairlead.ledger.goodput import Goodput
     from fairlead.ledger.run_cost import RunCost
@@ -106,7 +106,7 @@ class UserClient:
         self._is_told = is_told
         self._options = options
         self._keys: dict[str, tuple[str, str, str]] = {}
-        self._watches: dict[tuple[str, str], Cache[AnyObject]] = {}
+        self._watches: dict[tuple[str, str], ObjectCache[AnyObject]] = {}
         self._changed = threading.Condition()
         self._epoch = self._seen = 0
         self._costs: tuple[tuple[int, int], PublishedCosts] | None = None
@@ -131,7 +131,9 @@ class UserClient:
             watch.stop()
         self.client.close()
 
-    def prepare(self, spec: Training, directory: Path | None, *, probing: Probing = Probing.ANY) -> Prepared:
+    def prepare(
+        self, spec: Training, directory: Path | None, *, probing: CheckPrograms = CheckPrograms.ANY
+    ) -> Prepared:
         """Complete a spec with its namespace and the amounts that its pods will request."""
         if directory is None:
             complete = filled(spec)
@@ -502,7 +504,7 @@ class UserClient:
         runs = sorted(self._runs(team or self.namespace), key=lambda run: (run.created_at, run.uid))
         return tuple(run for run in runs if not run.status.phase.is_final)
 
-    def select(self, selection: Selection, *, limit: int | None = None) -> tuple[AnyWorkload, ...]:
+    def select(self, selection: RunSelection, *, limit: int | None = None) -> tuple[AnyWorkload, ...]:
         """Return selected runs of the namespace; the API server filters by labels."""
         runs = self._runs(self.namespace, selection.label_selector)
         matching = sorted(filter(selection.matches, runs), key=lambda run: (-run.created_at, run.uid))
@@ -624,7 +626,7 @@ class UserClient:
     def account(self) -> str:
         return self.client.access.context
 
-    def costs(self, by: Grouping, *, since: float, until: float, daily: bool = False) -> Statement[Payer]:
+    def costs(self, by: CostGrouping, *, since: float, until: float, daily: bool = False) -> Statement[Payer]:
         """Return the costs of whole UTC days, from that of ``since`` to that of ``until``, the last as far as known.
 
         Raises:
@@ -764,7 +766,7 @@ class UserClient:
         for namespace in {self.namespace, *(namespace for namespace, _, _ in self._keys.values())}:
             for kind in workload_kinds():
                 if (namespace, kind) not in self._watches:
-                    watch = Cache(self.client, objects_path(kind, namespace), read_workload, self._wake)
+                    watch = ObjectCache(self.client, objects_path(kind, namespace), read_workload, self._wake)
                     self._watches[namespace, kind] = watch
                     watch.start()
         with self._changed:
@@ -796,7 +798,7 @@ class UserClient:
             raise NotFound(f"There is no run with the id {uid!r} in the namespace {self.namespace!r}.")
         return self._keys[uid]
 
-    def _watch(self, namespace: str, kind: str) -> Cache[AnyObject] | None:
+    def _watch(self, namespace: str, kind: str) -> ObjectCache[AnyObject] | None:
         """Return the watch of a kind, if it is synced; otherwise None."""
         watch = self._watches.get((namespace, kind))
         return watch if watch is not None and watch.is_synced else None

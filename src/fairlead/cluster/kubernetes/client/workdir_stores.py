@@ -19,7 +19,7 @@ from typing import Any, Protocol
 from fairlead.cluster.kubernetes.api.client import Client
 from fairlead.cluster.kubernetes.api.streams import PIECE_BYTES, ExecStream, exec_stream
 from fairlead.cluster.kubernetes.client.operator_lease import unattended
-from fairlead.cluster.kubernetes.client.rank_pods import Member, member_of
+from fairlead.cluster.kubernetes.client.rank_pods import RankPod, member_of
 from fairlead.cluster.kubernetes.informers.informers import trainings_path
 from fairlead.cluster.kubernetes.manifests.pod_environment import RUNTIME
 from fairlead.cluster.kubernetes.manifests.volumes import volume_at
@@ -49,7 +49,7 @@ Submit = Callable[[Any, Mapping[str, str]], Workload[Any]]
 """Submits a workload of any kind, with annotations."""
 
 
-class Store(Protocol):
+class ArchiveStore(Protocol):
     """Storage for archives that the pods of a run can reach."""
 
     @property
@@ -72,7 +72,7 @@ class Store(Protocol):
         ...
 
 
-def store_of(spec: Training) -> Store | None:
+def store_of(spec: Training) -> ArchiveStore | None:
     """Return the store of a run's checkpoints; None if it does not outlive pods."""
     to = spec.checkpoint.to
     if to is None:
@@ -176,7 +176,7 @@ class _Sending(threading.Thread):
     It is a thread, because the API server may keep such a stream open after its command has died.
     """
 
-    def __init__(self, client: Client, member: Member, attempt: int, source: Path, path: str, keep: list[str]) -> None:
+    def __init__(self, client: Client, member: RankPod, attempt: int, source: Path, path: str, keep: list[str]) -> None:
         super().__init__(name="files", daemon=True)
         self.attempt = attempt
         self.problem = ""

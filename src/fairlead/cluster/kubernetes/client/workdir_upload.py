@@ -13,14 +13,14 @@ from pathlib import Path
 from fairlead.cluster.kubernetes.api.client import ApiError, Client
 from fairlead.cluster.kubernetes.client.pending_uploads import STORED, Uploads, nobody
 from fairlead.cluster.kubernetes.client.run_code import revision_of
-from fairlead.cluster.kubernetes.client.workdir_stores import Store, Submit, store_of
+from fairlead.cluster.kubernetes.client.workdir_stores import ArchiveStore, Submit, store_of
 from fairlead.cluster.kubernetes.kinds import objects_path
 from fairlead.cluster.kubernetes.manifests import workdir
 from fairlead.cluster.kubernetes.manifests.revision_files import CODE, RevisionFiles
 from fairlead.cluster.kubernetes.manifests.workdir import (
     WORKDIR,
     Archive,
-    Tree,
+    WorkdirTree,
     measure,
     pack,
     packed_large,
@@ -187,7 +187,7 @@ def _send_large(client: Client, spec: Spec, directory: Path, submit: Submit, upl
     return workload
 
 
-def _store_for(spec: Training, directory: Path, what: Tree) -> Store:
+def _store_for(spec: Training, directory: Path, what: WorkdirTree) -> ArchiveStore:
     """Choose the store for files that are too large for the API.
 
     Raises:

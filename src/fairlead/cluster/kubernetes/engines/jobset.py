@@ -4,7 +4,15 @@ from collections.abc import Mapping
 from typing import Any
 
 from fairlead.cluster.kubernetes.engines.pod_template import metadata, pod_template, queued
-from fairlead.cluster.kubernetes.engines.port import Driver, Object, Observation, Stage, Submission, condition, words
+from fairlead.cluster.kubernetes.engines.port import (
+    Driver,
+    EngineStage,
+    EngineStatus,
+    Object,
+    Submission,
+    condition,
+    words,
+)
 from fairlead.cluster.kubernetes.names import JOB_INDEX
 from fairlead.specs.engines import Engine
 
@@ -37,7 +45,7 @@ class JobSet(Driver):
         }
         return (queued(content, queue),)
 
-    def observe(self, content: Mapping[str, Any]) -> Observation:
+    def observe(self, content: Mapping[str, Any]) -> EngineStatus:
         """Read its conditions and the number of its active Jobs."""
         return observe_jobs(content, "its JobSet")
 
@@ -65,21 +73,23 @@ def indexed(template: Object, count: int) -> Object:
     }
 
 
-def observe_jobs(content: Mapping[str, Any], what: str) -> Observation:
+def observe_jobs(content: Mapping[str, Any], what: str) -> EngineStatus:
     """Read the status of a JobSet, or of an object that has a JobSet's conditions."""
     status = content.get("status") or {}
     if condition(content, "Completed") or condition(content, "Complete"):
-        return Observation(stage=Stage.SUCCEEDED)
+        return EngineStatus(stage=EngineStage.SUCCEEDED)
     if (failed := condition(content, "Failed")) is not None:
-        return Observation(
-            stage=Stage.FAILED, message=f"{what} failed: {words(failed, fallback='it does not say why')}"
+        return EngineStatus(
+            stage=EngineStage.FAILED, message=f"{what} failed: {words(failed, fallback='it does not say why')}"
         )
     if (content.get("spec") or {}).get("suspend"):
-        return Observation(stage=Stage.WAITING, message=f"{what} is suspended and not admitted yet")
+        return EngineStatus(stage=EngineStage.WAITING, message=f"{what} is suspended and not admitted yet")
     jobs = status.get("replicatedJobsStatus") or status.get("jobsStatus") or ()
     if any(job.get("active") for job in jobs):
-        return Observation(stage=Stage.RUNNING)
-    return Observation(stage=Stage.WAITING, message=f"{what} has no pods yet; waits for its controller to create them")
+        return EngineStatus(stage=EngineStage.RUNNING)
+    return EngineStatus(
+        stage=EngineStage.WAITING, message=f"{what} has no pods yet; waits for its controller to create them"
+    )
 
 
 DRIVER = JobSet()

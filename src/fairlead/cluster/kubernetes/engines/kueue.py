@@ -10,7 +10,15 @@ from typing import Any
 from fairlead.cluster.kubernetes.api.objects import seconds
 from fairlead.cluster.kubernetes.engines.jobset import indexed
 from fairlead.cluster.kubernetes.engines.pod_template import metadata, pod_template, queued
-from fairlead.cluster.kubernetes.engines.port import Driver, Object, Observation, Stage, Submission, condition, words
+from fairlead.cluster.kubernetes.engines.port import (
+    Driver,
+    EngineStage,
+    EngineStatus,
+    Object,
+    Submission,
+    condition,
+    words,
+)
 from fairlead.cluster.kubernetes.names import JOB_INDEX
 from fairlead.specs.engines import Engine
 
@@ -49,25 +57,25 @@ class Kueue(Driver):
         }
         return (queued(content, start.workload.spec.queue),)
 
-    def observe(self, content: Mapping[str, Any]) -> Observation:
+    def observe(self, content: Mapping[str, Any]) -> EngineStatus:
         """Read the Job's conditions and active pods; ready ones where those are in another cluster."""
         status = content.get("status") or {}
         started_at = _moment(status.get("startTime"))
         if condition(content, "Complete"):
-            return Observation(stage=Stage.SUCCEEDED, started_at=started_at)
+            return EngineStatus(stage=EngineStage.SUCCEEDED, started_at=started_at)
         if (failed := condition(content, "Failed")) is not None:
             return _failed(failed, started_at)
         if (content.get("spec") or {}).get("suspend"):
-            return Observation(stage=Stage.WAITING, message="Kueue has not admitted it yet")
+            return EngineStatus(stage=EngineStage.WAITING, message="Kueue has not admitted it yet")
         if is_dispatched(content):
             ready, count = status.get("ready") or 0, (content.get("spec") or {}).get("completions") or 1
             if ready + (status.get("succeeded") or 0) >= count:
-                return Observation(stage=Stage.RUNNING, started_at=started_at)
+                return EngineStatus(stage=EngineStage.RUNNING, started_at=started_at)
             message = f"its pods are starting in another cluster: {ready} of {count} are ready"
-            return Observation(stage=Stage.WAITING, message=message)
+            return EngineStatus(stage=EngineStage.WAITING, message=message)
         if status.get("active"):
-            return Observation(stage=Stage.RUNNING)
-        return Observation(stage=Stage.WAITING, message="Kueue has admitted it; its Job has no pods yet")
+            return EngineStatus(stage=EngineStage.RUNNING)
+        return EngineStatus(stage=EngineStage.WAITING, message="Kueue has admitted it; its Job has no pods yet")
 
 
 def is_dispatched(content: Mapping[str, Any]) -> bool:
@@ -87,15 +95,15 @@ def cluster_of(content: Mapping[str, Any]) -> str:
     return str((content.get("status") or {}).get("clusterName") or "")
 
 
-def _failed(condition_: Mapping[str, Any], started_at: float | None) -> Observation:
+def _failed(condition_: Mapping[str, Any], started_at: float | None) -> EngineStatus:
     """Read which pod failed, and how, from the Job's own words."""
     message = f"its Job failed: {words(condition_, fallback='it does not say')}"
     match = _EXIT.search(str(condition_.get("message") or ""))
     number = None if match is None else match["pod"].split("-")[-2:][0]
     if match is None or number is None or not number.isdigit():
-        return Observation(stage=Stage.FAILED, message=message, started_at=started_at)
-    return Observation(
-        stage=Stage.FAILED,
+        return EngineStatus(stage=EngineStage.FAILED, message=message, started_at=started_at)
+    return EngineStatus(
+        stage=EngineStage.FAILED,
         message=message,
         started_at=started_at,
         index=int(number),

@@ -22,7 +22,7 @@ from fairlead.state.snapshot import Workload
 Object = dict[str, Any]
 
 
-class Stage(StrEnum):
+class EngineStage(StrEnum):
     """The stage of an engine's object."""
 
     WAITING = "Waiting"
@@ -32,7 +32,7 @@ class Stage(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Observation:
+class EngineStatus:
     """The state of an object, read from its status.
 
     Attributes:
@@ -42,7 +42,7 @@ class Observation:
         ended_at: When that was.
     """
 
-    stage: Stage
+    stage: EngineStage
     message: str = ""
     started_at: float | None = None
     index: int | None = None
@@ -116,7 +116,7 @@ class Driver(EngineKind, Protocol):
         """
         ...
 
-    def observe(self, content: Mapping[str, Any]) -> Observation:
+    def observe(self, content: Mapping[str, Any]) -> EngineStatus:
         """Read an object's status; any part may be missing."""
         ...
 

@@ -8,7 +8,7 @@ from typing import Any
 from fairlead.cluster.kubernetes import names
 from fairlead.cluster.kubernetes.api.objects import seconds
 from fairlead.cluster.kubernetes.engines.pod_template import bare_template, metadata, queued
-from fairlead.cluster.kubernetes.engines.port import Driver, Object, Observation, Stage, Submission, words
+from fairlead.cluster.kubernetes.engines.port import Driver, EngineStage, EngineStatus, Object, Submission, words
 from fairlead.cluster.kubernetes.manifests.pod_environment import RUNTIME
 from fairlead.cluster.kubernetes.manifests.pods import PYTHON
 from fairlead.specs.engines import Engine
@@ -18,7 +18,7 @@ CODE, OUTPUT_FOLLOWS = re.compile(r"failed with exit code (\d{1,9})(?!\d)"), ", 
 # KubeRay deletes the cluster this long after the job, until when its head reports how the program ended.
 KEPT_S = 15
 SUBMITTER_CPU, SUBMITTER_MEMORY = "500m", "512Mi"
-ENDED = {"SUCCEEDED": Stage.SUCCEEDED, "FAILED": Stage.FAILED, "STOPPED": Stage.FAILED}
+ENDED = {"SUCCEEDED": EngineStage.SUCCEEDED, "FAILED": EngineStage.FAILED, "STOPPED": EngineStage.FAILED}
 
 
 class RayJob(Driver):
@@ -64,27 +64,27 @@ class RayJob(Driver):
         }
         return (queued(content, queue),)
 
-    def observe(self, content: Mapping[str, Any]) -> Observation:
+    def observe(self, content: Mapping[str, Any]) -> EngineStatus:
         """Read Ray's status of the job, and KubeRay's if that failed earlier."""
         status = content.get("status") or {}
         job, deployed = str(status.get("jobStatus") or ""), str(status.get("jobDeploymentStatus") or "")
-        if deployed in ("Failed", "ValidationFailed") or ENDED.get(job) is Stage.FAILED:
+        if deployed in ("Failed", "ValidationFailed") or ENDED.get(job) is EngineStage.FAILED:
             message = words(status, fallback="it does not say why").partition(OUTPUT_FOLLOWS)[0]
             code = CODE.search(message)
             index, exit_code = (None, 0) if code is None else (0, int(code[1]))
             message = f"its RayJob failed: {message}"
-            return Observation(
-                stage=Stage.FAILED, message=message, index=index, exit_code=exit_code, ended_at=_end(status)
+            return EngineStatus(
+                stage=EngineStage.FAILED, message=message, index=index, exit_code=exit_code, ended_at=_end(status)
             )
-        if ENDED.get(job) is Stage.SUCCEEDED or deployed == "Complete":
-            return Observation(stage=Stage.SUCCEEDED)
+        if ENDED.get(job) is EngineStage.SUCCEEDED or deployed == "Complete":
+            return EngineStatus(stage=EngineStage.SUCCEEDED)
         if (content.get("spec") or {}).get("suspend"):
-            return Observation(stage=Stage.WAITING, message="its RayJob is suspended and not admitted yet")
+            return EngineStatus(stage=EngineStage.WAITING, message="its RayJob is suspended and not admitted yet")
         if job == "RUNNING":
-            return Observation(stage=Stage.RUNNING)
+            return EngineStatus(stage=EngineStage.RUNNING)
         if deployed == "Running":
-            return Observation(stage=Stage.WAITING, message="its Ray cluster is up and is given the program")
-        return Observation(stage=Stage.WAITING, message=f"its Ray cluster is {deployed or 'not there yet'}")
+            return EngineStatus(stage=EngineStage.WAITING, message="its Ray cluster is up and is given the program")
+        return EngineStatus(stage=EngineStage.WAITING, message=f"its Ray cluster is {deployed or 'not there yet'}")
 
 
 def _end(status: Mapping[str, Any]) -> float:

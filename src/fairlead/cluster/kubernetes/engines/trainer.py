@@ -5,7 +5,7 @@ from typing import Any
 
 from fairlead.cluster.kubernetes.engines.jobset import OF_A_START, indexed, observe_jobs
 from fairlead.cluster.kubernetes.engines.pod_template import metadata, pod_template, queued
-from fairlead.cluster.kubernetes.engines.port import Driver, Object, Observation, Submission
+from fairlead.cluster.kubernetes.engines.port import Driver, EngineStatus, Object, Submission
 from fairlead.cluster.kubernetes.names import JOB_INDEX
 from fairlead.specs.engines import Engine
 
@@ -54,7 +54,7 @@ class Trainer(Driver):
         }
         return (runtime, queued(job, queue))
 
-    def observe(self, content: Mapping[str, Any]) -> Observation:
+    def observe(self, content: Mapping[str, Any]) -> EngineStatus:
         """Read its conditions, which are those of its JobSet."""
         return observe_jobs(content, "its TrainJob")
 

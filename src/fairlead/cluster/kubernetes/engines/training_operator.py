@@ -7,7 +7,7 @@ from typing import Any
 
 from fairlead.cluster.kubernetes import names
 from fairlead.cluster.kubernetes.engines.pod_template import metadata, pod_template, queued
-from fairlead.cluster.kubernetes.engines.port import Object, Observation, Stage, Submission, condition, words
+from fairlead.cluster.kubernetes.engines.port import EngineStage, EngineStatus, Object, Submission, condition, words
 from fairlead.frozen import dataclass
 from fairlead.specs.engines import Engine
 
@@ -64,19 +64,19 @@ class KubeflowJob:
         }
         return queued(content, queue)
 
-    def observe(self, content: Mapping[str, Any]) -> Observation:
+    def observe(self, content: Mapping[str, Any]) -> EngineStatus:
         """Read its conditions, of which an older one may still be true."""
         if condition(content, "Succeeded"):
-            return Observation(stage=Stage.SUCCEEDED)
+            return EngineStatus(stage=EngineStage.SUCCEEDED)
         if (failed := condition(content, "Failed")) is not None:
             why = words(failed, fallback="it does not say why")
-            return Observation(stage=Stage.FAILED, message=f"its {self.kind} failed: {why}")
+            return EngineStatus(stage=EngineStage.FAILED, message=f"its {self.kind} failed: {why}")
         if ((content.get("spec") or {}).get("runPolicy") or {}).get("suspend"):
-            return Observation(stage=Stage.WAITING, message=f"its {self.kind} is suspended and not admitted yet")
+            return EngineStatus(stage=EngineStage.WAITING, message=f"its {self.kind} is suspended and not admitted yet")
         if condition(content, "Running"):
-            return Observation(stage=Stage.RUNNING)
-        return Observation(
-            stage=Stage.WAITING,
+            return EngineStatus(stage=EngineStage.RUNNING)
+        return EngineStatus(
+            stage=EngineStage.WAITING,
             message=f"its {self.kind} does not run yet; waits for its controller to create its pods",
         )
 

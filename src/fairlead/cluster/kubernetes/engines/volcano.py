@@ -4,12 +4,17 @@ from collections.abc import Mapping
 from typing import Any
 
 from fairlead.cluster.kubernetes.engines.pod_template import metadata, pod_template
-from fairlead.cluster.kubernetes.engines.port import Driver, Object, Observation, Stage, Submission
+from fairlead.cluster.kubernetes.engines.port import Driver, EngineStage, EngineStatus, Object, Submission
 from fairlead.cluster.kubernetes.names import TASK_INDEX
 from fairlead.specs.engines import Engine
 
 SCHEDULER = "volcano"
-OVER = {"Completed": Stage.SUCCEEDED, "Failed": Stage.FAILED, "Aborted": Stage.FAILED, "Terminated": Stage.FAILED}
+OVER = {
+    "Completed": EngineStage.SUCCEEDED,
+    "Failed": EngineStage.FAILED,
+    "Aborted": EngineStage.FAILED,
+    "Terminated": EngineStage.FAILED,
+}
 
 
 class Volcano(Driver):
@@ -43,19 +48,19 @@ class Volcano(Driver):
         }
         return (content,)
 
-    def observe(self, content: Mapping[str, Any]) -> Observation:
+    def observe(self, content: Mapping[str, Any]) -> EngineStatus:
         """Read the phase of its state."""
         state = (content.get("status") or {}).get("state") or {}
         phase = str(state.get("phase") or "Pending")
         message = " ".join(str(state.get("message") or state.get("reason") or "").split()).rstrip(".")
         after = f": {message[:400]}" if message else ""
         if phase in OVER:
-            failed = OVER[phase] is Stage.FAILED
-            return Observation(stage=OVER[phase], message=f"its Volcano Job is {phase}{after}" if failed else "")
+            failed = OVER[phase] is EngineStage.FAILED
+            return EngineStatus(stage=OVER[phase], message=f"its Volcano Job is {phase}{after}" if failed else "")
         if phase in ("Running", "Completing"):
-            return Observation(stage=Stage.RUNNING)
+            return EngineStatus(stage=EngineStage.RUNNING)
         queue = (content.get("spec") or {}).get("queue") or "default"
-        return Observation(stage=Stage.WAITING, message=f"its Volcano Job in queue {queue} is {phase}{after}")
+        return EngineStatus(stage=EngineStage.WAITING, message=f"its Volcano Job in queue {queue} is {phase}{after}")
 
 
 def _task(name: str, count: int, template: Object) -> Object:

@@ -9,7 +9,7 @@ See decision 247.
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from fairlead.cluster.kubernetes.api.objects import Amounts, NodeObject, PodObject, pod_requests
+from fairlead.cluster.kubernetes.api.objects import NodeObject, PodObject, ResourceAmounts, pod_requests
 from fairlead.cluster.kubernetes.system_namespaces import SystemNamespaces
 from fairlead.frozen import dataclass
 from fairlead.policy.placement.node_eligibility import selects, tolerates
@@ -27,7 +27,7 @@ class DaemonObject:
     key: str
     version: int
     uid: str
-    requests: Amounts
+    requests: ResourceAmounts
     selector: Object
     affinity: Object
     tolerations: tuple[Object, ...]
@@ -49,7 +49,7 @@ def read_daemon(content: Object, system: SystemNamespaces = _SYSTEM) -> DaemonOb
     )
 
 
-def due(daemons: Iterable[DaemonObject], node: NodeObject, bound: Iterable[PodObject]) -> list[Amounts]:
+def due(daemons: Iterable[DaemonObject], node: NodeObject, bound: Iterable[PodObject]) -> list[ResourceAmounts]:
     """List the requests of pods that a node will still get, one entry for each pod; ``bound`` are its present pods."""
     known = {(daemon.key.partition("/")[0], daemon.uid): daemon for daemon in daemons}
     missing = known.keys() - {(pod.key.partition("/")[0], pod.daemon) for pod in bound} if known else ()

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from fairlead.cluster.kubernetes.api.objects import PodObject
-from fairlead.cluster.kubernetes.engines.port import Driver, Observation, Stage
+from fairlead.cluster.kubernetes.engines.port import Driver, EngineStage, EngineStatus
 from fairlead.cluster.kubernetes.informers.engine_objects import EngineObject
 from fairlead.state.plan import CreatePod
 from fairlead.state.snapshot import Pod, PodPhase, RankExit
@@ -40,9 +40,9 @@ def absent(
     if engine_object is not None and engine_object.is_dispatched:
         return _elsewhere(run_uid, member, at, driver, engine_object, told_at=told_at, ranks=ranks, has_run=has_run)
     phase, message = PodPhase.CREATED, None
-    if engine_object is not None and engine_object.observed.stage is Stage.SUCCEEDED:
+    if engine_object is not None and engine_object.observed.stage is EngineStage.SUCCEEDED:
         phase = PodPhase.SUCCEEDED
-    elif engine_object is not None and engine_object.observed.stage is Stage.FAILED:
+    elif engine_object is not None and engine_object.observed.stage is EngineStage.FAILED:
         phase, message = PodPhase.LOST, engine_object.observed.message
     elif engine_object is not None:
         message = engine_object.observed.message or f"its {driver.kind} has not created its pod yet"
@@ -67,12 +67,12 @@ def _elsewhere(
     """A member whose pod is in another cluster, as far as the engine's object tells of it."""
     seen, cluster = engine_object.observed, engine_object.cluster or None
     pod = _pod(run_uid, member, at, PodPhase.CREATED, told_at, None)
-    if seen.stage in (Stage.RUNNING, Stage.SUCCEEDED):
-        phase = PodPhase.RUNNING if seen.stage is Stage.RUNNING else PodPhase.SUCCEEDED
+    if seen.stage in (EngineStage.RUNNING, EngineStage.SUCCEEDED):
+        phase = PodPhase.RUNNING if seen.stage is EngineStage.RUNNING else PodPhase.SUCCEEDED
         return replace(pod, phase=phase, started_at=seen.started_at or at, cluster=cluster)
-    if seen.stage is Stage.FAILED and seen.index is None:
+    if seen.stage is EngineStage.FAILED and seen.index is None:
         return replace(pod, phase=PodPhase.LOST, message=_located(seen.message, engine_object), cluster=cluster)
-    if seen.stage is Stage.FAILED:
+    if seen.stage is EngineStage.FAILED:
         if seen.index != member.index:
             return replace(pod, phase=PodPhase.FAILED, message=f"its {driver.kind} ended it", cluster=cluster)
         exits = (_exit(seen, member.index * ranks),)
@@ -85,7 +85,7 @@ def _elsewhere(
     return replace(pod, message=_located(seen.message, engine_object))
 
 
-def _exit(seen: Observation, rank: int) -> RankExit:
+def _exit(seen: EngineStatus, rank: int) -> RankExit:
     """Return how a rank ended whose container's exit code is all that is known."""
     number = seen.exit_code - 128 if seen.exit_code > 128 else None
     code = seen.exit_code if number is None else None
@@ -127,11 +127,11 @@ def explained(
     itself reports how it ended; and kube-scheduler's message on a pod without a node is its reason to wait.
     """
     if driver.launches and engine_object is not None and not awaits_ending(driver, engine_object, objects.get(0)):
-        if engine_object.observed.stage is Stage.SUCCEEDED:
+        if engine_object.observed.stage is EngineStage.SUCCEEDED:
             return tuple(replace(pod, phase=PodPhase.SUCCEEDED, message=None, exits=()) for pod in members)
-        if engine_object.observed.stage is Stage.FAILED and not any(_failed(pod) for pod in members):
+        if engine_object.observed.stage is EngineStage.FAILED and not any(_failed(pod) for pod in members):
             return _failed_together(members, driver, engine_object)
-    if driver.reports_end and engine_object is not None and engine_object.observed.stage is Stage.WAITING:
+    if driver.reports_end and engine_object is not None and engine_object.observed.stage is EngineStage.WAITING:
         members = tuple(_not_begun(pod, engine_object) for pod in members)
     has_failed = any(_failed(pod) for pod in members)
     return tuple(_explained(pod, objects.get(pod.index), driver, engine_object, has_failed) for pod in members)
@@ -146,7 +146,7 @@ def _not_begun(pod: Pod, engine_object: EngineObject) -> Pod:
 
 def awaits_ending(driver: Driver, engine_object: EngineObject, first: PodObject | None) -> bool:
     """Return whether an engine's job is over, and the first pod still runs and has not yet reported how."""
-    is_over = engine_object.observed.stage in (Stage.SUCCEEDED, Stage.FAILED)
+    is_over = engine_object.observed.stage in (EngineStage.SUCCEEDED, EngineStage.FAILED)
     is_there = first is not None and first.started_at is not None and not first.is_over and first.told_at is None
     return driver.reports_end and is_over and is_there and engine_object.ending is None
 
@@ -191,7 +191,7 @@ def _explained(
     if (
         engine_object is not None
         and engine_object.observed.message
-        and engine_object.observed.stage in (Stage.WAITING, Stage.FAILED)
+        and engine_object.observed.stage in (EngineStage.WAITING, EngineStage.FAILED)
     ):
         return replace(pod, message=engine_object.observed.message)
     return pod

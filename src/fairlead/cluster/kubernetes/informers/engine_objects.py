@@ -12,9 +12,9 @@ from typing import Any
 from fairlead.cluster.kubernetes import names
 from fairlead.cluster.kubernetes.api.client import ApiError, Client
 from fairlead.cluster.kubernetes.api.objects import PodObject
-from fairlead.cluster.kubernetes.api.watching import IDLE_S, Cache
+from fairlead.cluster.kubernetes.api.watching import IDLE_S, ObjectCache
 from fairlead.cluster.kubernetes.engines import kueue
-from fairlead.cluster.kubernetes.engines.port import Driver, Observation, Stage
+from fairlead.cluster.kubernetes.engines.port import Driver, EngineStage, EngineStatus
 from fairlead.cluster.kubernetes.engines.table import driver_of, is_queued_by_kueue, missing, needs_of, path_of
 from fairlead.cluster.kubernetes.informers.pod_index import RunKey
 from fairlead.cluster.kubernetes.workloads.pod_reports import Ending
@@ -44,7 +44,7 @@ class EngineObject:
     run_uid: str
     run_key: RunKey
     attempt: int
-    observed: Observation
+    observed: EngineStatus
     is_leaving: bool
     is_dispatched: bool = False
     is_suspended: bool = False
@@ -84,8 +84,8 @@ class EngineObjects:
         self._key_of = key_of
         self._idle_s = idle_s
         self._lock = threading.Lock()
-        self._caches: dict[Engine, Cache[EngineObject]] = {}
-        self._queue: Cache[_Queued] | None = None
+        self._caches: dict[Engine, ObjectCache[EngineObject]] = {}
+        self._queue: ObjectCache[_Queued] | None = None
         self._of_run: dict[tuple[str, RunKey], dict[str, EngineObject]] = {}
         self._by_uid: dict[str, EngineObject] = {}
         self._words: dict[tuple[str, str], _Queued] = {}
@@ -101,17 +101,19 @@ class EngineObjects:
         with self._lock:
             if not self.is_synced(engine):
                 self._awaiting.setdefault(engine, set()).add(uid)
-            new: list[Cache[Any]] = []
+            new: list[ObjectCache[Any]] = []
             if engine not in self._caches:
                 driver = driver_of(engine)
-                self._caches[engine] = Cache(
+                self._caches[engine] = ObjectCache(
                     self._client, path_of(driver), partial(_read, driver), self._note, idle_s=self._idle_s,
                     synced=partial(self._tell_synced, engine),
                     query={"labelSelector": f"{names.ENGINE}={engine.value}"},
                 )  # fmt: skip
                 new.append(self._caches[engine])
             if self._queue is None and is_queued_by_kueue(spec):
-                self._queue = Cache(self._client, kueue.WORKLOADS, _read_queued, self._note_words, idle_s=self._idle_s)
+                self._queue = ObjectCache(
+                    self._client, kueue.WORKLOADS, _read_queued, self._note_words, idle_s=self._idle_s
+                )
                 new.append(self._queue)
         for cache in new:
             cache.start()
@@ -124,7 +126,7 @@ class EngineObjects:
             self._changed(uid)
 
     @property
-    def caches(self) -> list[Cache[Any]]:
+    def caches(self) -> list[ObjectCache[Any]]:
         """The caches of the engines that are used."""
         with self._lock:
             return [*self._caches.values(), *([] if self._queue is None else [self._queue])]
@@ -151,7 +153,7 @@ class EngineObjects:
         engine = spec.engine
         if engine is None:
             return None
-        caches: tuple[Cache[Any] | None, ...] = (self._caches.get(engine), self._queue)
+        caches: tuple[ObjectCache[Any] | None, ...] = (self._caches.get(engine), self._queue)
         for (kind, api), cache in zip(needs_of(spec), caches, strict=False):
             trouble = None if cache is None or cache.is_synced else cache.trouble
             if isinstance(trouble, ApiError) and trouble.status == 404:
@@ -254,7 +256,7 @@ def _with_words(item: EngineObject, queued: _Queued | None, warning: str, ending
     if queued is not None and queued.cluster:
         item = replace(item, cluster=queued.cluster)
     message = warning if queued is None else queued.message or warning
-    if not message or item.observed.stage is not Stage.WAITING:
+    if not message or item.observed.stage is not EngineStage.WAITING:
         return item
     return replace(item, observed=replace(item.observed, message=message))
 

@@ -14,9 +14,9 @@ from typing import Any
 
 from fairlead.cluster.isolation import Isolation
 from fairlead.cluster.kubernetes.api.client import ApiError, Client, Object
-from fairlead.cluster.kubernetes.api.objects import NOBODY, Amounts, NodeObject, PodObject, read_pod
+from fairlead.cluster.kubernetes.api.objects import NOBODY, NodeObject, PodObject, ResourceAmounts, read_pod
 from fairlead.cluster.kubernetes.api.resource_slices import Device, are_offered
-from fairlead.cluster.kubernetes.api.watching import IDLE_S, Cache
+from fairlead.cluster.kubernetes.api.watching import IDLE_S, ObjectCache
 from fairlead.cluster.kubernetes.devices import DRA
 from fairlead.cluster.kubernetes.engines.table import driver_of
 from fairlead.cluster.kubernetes.informers.daemonsets import DaemonObject, read_daemon
@@ -92,20 +92,20 @@ class Informers:
         sliced = SlicedNodes(client, self._slices_changed, idle_s=idle_s)
         self._has_slices = False
         self.nodes = NodeCache(client, sliced, self._node_changed, idle_s=idle_s)
-        self.daemons: Cache[DaemonObject] = Cache(
+        self.daemons: ObjectCache[DaemonObject] = ObjectCache(
             client, DAEMONS, partial(read_daemon, system=system), self._daemon_changed, idle_s=idle_s
         )
-        self.pods: Cache[PodObject] = Cache(client, PODS, self._read_pod, self._pod_changed, idle_s=idle_s)
-        self.leaves: Mapping[str, Cache[TrainingObject]] = {
-            kind: Cache(client, objects_path(kind), read, self._training_changed, idle_s=idle_s)
+        self.pods: ObjectCache[PodObject] = ObjectCache(client, PODS, self._read_pod, self._pod_changed, idle_s=idle_s)
+        self.leaves: Mapping[str, ObjectCache[TrainingObject]] = {
+            kind: ObjectCache(client, objects_path(kind), read, self._training_changed, idle_s=idle_s)
             for kind in leaf_kinds()
         }
         self.trainings = self.leaves["Training"]
-        self.teams: Cache[TeamObject] = Cache(
+        self.teams: ObjectCache[TeamObject] = ObjectCache(
             client, TEAMS, partial(read_kind, Team), self._team_changed, idle_s=idle_s
         )
-        self.parents: Mapping[str, Cache[AnyObject]] = {
-            kind: Cache(client, objects_path(kind), read, self._parent_changed, idle_s=idle_s)
+        self.parents: Mapping[str, ObjectCache[AnyObject]] = {
+            kind: ObjectCache(client, objects_path(kind), read, self._parent_changed, idle_s=idle_s)
             for kind in parent_kinds()
         }
         self.engines = EngineObjects(client, self.look_again, self.key_of, idle_s=idle_s)
@@ -130,7 +130,7 @@ class Informers:
         self._last_heard: dict[str, LastWord] = {}
 
     @property
-    def caches(self) -> tuple[Cache[Any], ...]:
+    def caches(self) -> tuple[ObjectCache[Any], ...]:
         """All caches."""
         return (
             *self.slice_caches,
@@ -143,11 +143,11 @@ class Informers:
         )
 
     @property
-    def slice_caches(self) -> tuple[Cache[Any], ...]:
+    def slice_caches(self) -> tuple[ObjectCache[Any], ...]:
         """The caches of GPUs in ResourceSlices; none if pods cannot request these."""
         return self.nodes.sliced.caches if self._has_slices else ()
 
-    def cache_of(self, kind: str) -> Cache[AnyObject]:
+    def cache_of(self, kind: str) -> ObjectCache[AnyObject]:
         """Return the cache of a kind of workload."""
         parents = self.parents.get(kind)
         return self.leaves[kind] if parents is None else parents
@@ -394,7 +394,7 @@ class Informers:
             return pod.key.startswith(f"{self.namespace}/")
         return self._key_of.get(pod.room_for) == pod.run_key
 
-    def claimed_on(self, node: str) -> tuple[Amounts, ...]:
+    def claimed_on(self, node: str) -> tuple[ResourceAmounts, ...]:
         """Return what ResourceClaims hold of the GPUs in a node's slices, beyond the requests of its pods."""
         held: dict[Device, None] = {}
         for claim, devices in self.nodes.sliced.claims_on(node):
@@ -402,7 +402,7 @@ class Informers:
             is_counted = pod is not None and pod.uid == claim.pod_uid and not pod.is_over
             if pod is None or not is_counted or not dict(pod.requests.devices).get(DRA):
                 held |= dict.fromkeys(devices)
-        return (Amounts(devices=((DRA, len(held)),)),) if held else ()
+        return (ResourceAmounts(devices=((DRA, len(held)),)),) if held else ()
 
     def nodes_of(self, pods: Iterable[PodObject]) -> Mapping[str, NodeObject | None]:
         """Return the nodes of pods, each looked up once; None for a node that is gone."""

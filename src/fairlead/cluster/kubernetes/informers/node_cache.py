@@ -16,7 +16,7 @@ from fairlead.cluster.kubernetes.api.resource_slices import (
     read_slice,
     with_slices,
 )
-from fairlead.cluster.kubernetes.api.watching import IDLE_S, Cache
+from fairlead.cluster.kubernetes.api.watching import IDLE_S, ObjectCache
 
 NODES = "/api/v1/nodes"
 
@@ -32,9 +32,9 @@ class SlicedNodes:
 
     def __init__(self, client: Client, changed: Callable[[Iterable[str]], None], *, idle_s: float = IDLE_S) -> None:
         self._changed = changed
-        self.caches: tuple[Cache[SliceObject], Cache[ClaimObject]] = (
-            Cache(client, SLICES, read_slice, self._slice_changed, idle_s=idle_s),
-            Cache(client, CLAIMS, read_claim, self._claim_changed, idle_s=idle_s),
+        self.caches: tuple[ObjectCache[SliceObject], ObjectCache[ClaimObject]] = (
+            ObjectCache(client, SLICES, read_slice, self._slice_changed, idle_s=idle_s),
+            ObjectCache(client, CLAIMS, read_claim, self._claim_changed, idle_s=idle_s),
         )
         self._slices: dict[str, dict[str, SliceObject]] = {}
         self._pools: dict[str, dict[str, SliceObject]] = {}
@@ -86,7 +86,7 @@ class SlicedNodes:
                 by_place.pop(place, None)
 
 
-class NodeCache(Cache[NodeObject]):
+class NodeCache(ObjectCache[NodeObject]):
     """Nodes, each with the GPUs that slices offer there.
 
     A node stays the same object while it and its slices are unchanged.

@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
-from fairlead.cluster.kubernetes.api.objects import Amounts, NodeObject, PodObject
+from fairlead.cluster.kubernetes.api.objects import NodeObject, PodObject, ResourceAmounts
 from fairlead.cluster.kubernetes.devices import gpus_of
 from fairlead.cluster.kubernetes.manifests.pods import REPORTER_CPU_MILLI, REPORTER_MEMORY_BYTES
 from fairlead.policy.placement.node_eligibility import price_label
@@ -48,7 +48,9 @@ def node_of(node: NodeObject, num_pods: int) -> Node:
     )
 
 
-def rest(node: NodeObject, bound: Iterable[PodObject], ours: Iterable[Pod], coming: Iterable[Amounts] = ()) -> Pod:
+def rest(
+    node: NodeObject, bound: Iterable[PodObject], ours: Iterable[Pod], coming: Iterable[ResourceAmounts] = ()
+) -> Pod:
     """Return what is bound on a node beyond the grants of our own live pods, as one pod of no workload.
 
     ``coming`` are requests of pods that will be bound to the node in any case, and devices that are claimed there. What
@@ -79,7 +81,9 @@ def rest(node: NodeObject, bound: Iterable[PodObject], ours: Iterable[Pod], comi
     )
 
 
-def _foreign(node: NodeObject, requests: list[Amounts], ours: Iterable[Pod], counted: list[Pod]) -> tuple[str, ...]:
+def _foreign(
+    node: NodeObject, requests: list[ResourceAmounts], ours: Iterable[Pod], counted: list[Pod]
+) -> tuple[str, ...]:
     """Return the devices that others hold: of each resource as many as are bound beyond our grants, the last first."""
     taken = {uuid for pod in ours for uuid in pod.grant.gpu_uuids}
     granted = Counter(uuid.partition("#")[0] for pod in counted for uuid in pod.grant.gpu_uuids)

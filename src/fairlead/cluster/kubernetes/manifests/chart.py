@@ -18,7 +18,7 @@ from fairlead.cluster.kubernetes.manifests.roles import OPERATOR
 from fairlead.cluster.kubernetes.manifests.spec_objects import to_yaml
 from fairlead.cluster.kubernetes.names import DOMAIN, GATEWAY_NAMESPACE
 from fairlead.specs.formats.schema import branch_schema
-from fairlead.specs.pod_fields import POD, Branch, Items, Tree
+from fairlead.specs.pod_fields import POD, Branch, FieldTree, Items
 
 OBJECTS, KINDS = "templates/fairlead.yaml", "crds/fairlead.yaml"
 _MARK = re.compile(r"['\"]?@@(\w+)@@['\"]?")
@@ -135,7 +135,7 @@ def _field(*path: str) -> Branch:
     branch: Branch = POD
     for name in path:
         branch = branch.item if isinstance(branch, Items) else branch
-        assert isinstance(branch, Tree)
+        assert isinstance(branch, FieldTree)
         branch = branch.fields[name]
     return branch
 

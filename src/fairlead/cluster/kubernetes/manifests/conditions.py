@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from fairlead.policy.kinds.readiness import Progress, readiness
+from fairlead.policy.kinds.readiness import SpecProgress, readiness
 from fairlead.state.snapshot import AnyWorkload, Phase
 
 MESSAGE_MOST = 32_768  # the limit of a condition's message
@@ -81,12 +81,12 @@ def conditions_of(
 
 
 def ready_conditions(
-    progress: Progress, *, reason: str, message: str, at: float, generation: int,
+    progress: SpecProgress, *, reason: str, message: str, at: float, generation: int,
     before: Iterable[Mapping[str, Any]] = (),
 ) -> list[dict[str, Any]]:  # fmt: skip
     """Return ``Ready``, and beside it ``Reconciling`` or ``Stalled`` while they are true."""
-    types = {Progress.RECONCILING: RECONCILING, Progress.STALLED: STALLED}
-    values = [(READY, progress is Progress.READY), *([(types[progress], True)] if progress in types else [])]
+    types = {SpecProgress.RECONCILING: RECONCILING, SpecProgress.STALLED: STALLED}
+    values = [(READY, progress is SpecProgress.READY), *([(types[progress], True)] if progress in types else [])]
     known = tuple(before)
     return [
         condition(type_, is_true, reason=reason, message=message, at=at, generation=generation, before=known)
@@ -99,7 +99,7 @@ def invalid_conditions(problem: str, *, at: float, generation: int) -> list[dict
     failed = condition("Failed", True, reason=INVALID, message=problem, at=at, generation=generation)
     return [
         failed,
-        *ready_conditions(Progress.STALLED, reason=INVALID, message=problem, at=at, generation=generation),
+        *ready_conditions(SpecProgress.STALLED, reason=INVALID, message=problem, at=at, generation=generation),
     ]
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from fairlead.cluster.kubernetes.names import COSTS, MANAGED_BY, MANAGER
 from fairlead.frozen import dataclass
-from fairlead.ledger.bills import Line
+from fairlead.ledger.bills import BillLine
 from fairlead.ledger.usage import DAY_MS, Holder, Use
 from fairlead.untrusted_json import parse_object
 
@@ -43,7 +43,7 @@ class DayCosts:
 
     day: int
     at: float
-    lines: tuple[Line[Holder | None], ...]
+    lines: tuple[BillLine[Holder | None], ...]
     pools: Mapping[str, str]
     loads: Mapping[str, tuple[int, ...]] | None = None
 
@@ -96,7 +96,7 @@ def read_costs(content: Mapping[str, Any], day: int) -> DayCosts:
         plain = parse_object(_unpacked(content["binaryData"][LINES]), max_bytes=MOST_UNPACKED_BYTES)
         holders = [None if holder is None else Holder(**holder) for holder in plain["holders"]]
         lines = tuple(
-            Line(node=plain["nodes"][node], key=holders[holder], use=Use(use), microusd=microusd, unit_ms=unit_ms)
+            BillLine(node=plain["nodes"][node], key=holders[holder], use=Use(use), microusd=microusd, unit_ms=unit_ms)
             for node, holder, use, microusd, unit_ms in plain["lines"]
         )
         loads = plain.get("loads")
@@ -141,7 +141,7 @@ def _by_pool(costs: DayCosts) -> DayCosts:
         amounts[0] += line.microusd
         amounts[1] += line.unit_ms
     lines = tuple(
-        Line(node=pool, key=key, use=use, microusd=microusd, unit_ms=unit_ms)
+        BillLine(node=pool, key=key, use=use, microusd=microusd, unit_ms=unit_ms)
         for (pool, key, use), (microusd, unit_ms) in sums.items()
     )
     return replace(costs, lines=lines, pools={line.node: line.node for line in lines})
@@ -176,11 +176,11 @@ def _with_sums(costs: DayCosts, most: int) -> DayCosts:
         amounts[0] += line.microusd
         amounts[1] += line.unit_ms
     lines = tuple(
-        Line(node=node, key=key, use=use, microusd=microusd, unit_ms=unit_ms)
+        BillLine(node=node, key=key, use=use, microusd=microusd, unit_ms=unit_ms)
         for (node, key, use), (microusd, unit_ms) in sums.items()
     )
     return replace(costs, lines=lines)
 
 
-def _pools_of(lines: Iterable[Line[Holder | None]], pools: Mapping[str, str]) -> dict[str, str]:
+def _pools_of(lines: Iterable[BillLine[Holder | None]], pools: Mapping[str, str]) -> dict[str, str]:
     return {line.node: pools.get(line.node, "") for line in lines}

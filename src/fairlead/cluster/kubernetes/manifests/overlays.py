@@ -3,7 +3,7 @@
 from typing import Any
 
 from fairlead.specs.overlay import Overlay
-from fairlead.specs.pod_fields import POD, Branch, Items, Tree
+from fairlead.specs.pod_fields import POD, Branch, FieldTree, Items
 
 
 def lay_over(pod: dict[str, Any], overlay: Overlay) -> dict[str, Any]:
@@ -14,7 +14,7 @@ def lay_over(pod: dict[str, Any], overlay: Overlay) -> dict[str, Any]:
 
 def _merged(below: Any, above: Any, branch: Branch | None) -> Any:
     if isinstance(below, dict) and isinstance(above, dict):
-        fields = branch.fields if isinstance(branch, Tree) else {}
+        fields = branch.fields if isinstance(branch, FieldTree) else {}
         merged = dict(below)
         for name, value in above.items():
             merged[name] = _merged(below[name], value, fields.get(name)) if name in below else value

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from fairlead.cluster.kubernetes import names
-from fairlead.cluster.project_files import Found, walk
+from fairlead.cluster.project_files import ProjectFile, walk
 from fairlead.frozen import dataclass
 from fairlead.runtime.archives import DIGEST_CHARACTERS
 from fairlead.state.snapshot import AnyWorkload
@@ -34,7 +34,7 @@ PART_PREFIX = "fairlead-workdir-"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Tree:
+class WorkdirTree:
     """The files of a directory without those that git ignores.
 
     Attributes:
@@ -86,12 +86,12 @@ class _Enough(Exception):
     """Raised when more is written than the API accepts."""
 
 
-def measure(directory: Path) -> Tree:
+def measure(directory: Path) -> WorkdirTree:
     """Measure the files of a directory."""
     sizes = {path: path.stat().st_size for path in files(directory)}
     largest = max(sizes, key=lambda path: sizes[path], default=directory)
     name = largest.relative_to(directory).as_posix()
-    return Tree(num_files=len(sizes), num_bytes=sum(sizes.values()), largest=(name, sizes.get(largest, 0)))
+    return WorkdirTree(num_files=len(sizes), num_bytes=sum(sizes.values()), largest=(name, sizes.get(largest, 0)))
 
 
 def pack(directory: Path) -> Archive | None:
@@ -119,7 +119,7 @@ def packed_large(directory: Path) -> Iterator[LargeArchive]:
 
 def files(directory: Path) -> Iterator[Path]:
     """Yield the included files below a directory, sorted by name within each directory."""
-    return (directory / entry.path for entry in walk(directory) if isinstance(entry, Found))
+    return (directory / entry.path for entry in walk(directory) if isinstance(entry, ProjectFile))
 
 
 def render_parts(archive: Archive, namespace: str, workload: AnyWorkload | None) -> list[dict[str, Any]]:

@@ -78,7 +78,7 @@ MOST_REFUSALS = 20
 _NUMBERS = re.compile(r"\d+")
 
 
-class Refusal(StrEnum):
+class RefusedWrite(StrEnum):
     """The kinds of write that the API server may refuse; each is the reason of the Event that reports it."""
 
     CHILD = "ChildRefused"
@@ -131,9 +131,9 @@ class KubernetesCluster(WorkloadApi):
         self.shown: Snapshot | None = None
         """The latest snapshot, with all that was added to it; None before the first."""
         self._told: dict[str, tuple[PodPhase, ...]] = {}
-        self._refused: dict[str, set[tuple[Refusal, str]]] = {}
+        self._refused: dict[str, set[tuple[RefusedWrite, str]]] = {}
         self._unaddressed: dict[str, str] = {}
-        self._untold: list[tuple[str, Refusal, str]] = []
+        self._untold: list[tuple[str, RefusedWrite, str]] = []
         self._delays = RetryDelays[str]()
         self._writes: WritePool[Change] | None = None
         self._ledger = ledger
@@ -378,7 +378,7 @@ class KubernetesCluster(WorkloadApi):
         except (_ChildRefusedError, ApiError) as error:
             if error.concerns_all:
                 raise
-            self._defer(uid, Refusal.STATUS if isinstance(error, ApiError) else Refusal.CHILD, error)
+            self._defer(uid, RefusedWrite.STATUS if isinstance(error, ApiError) else RefusedWrite.CHILD, error)
             return False
         except ClusterError:
             raise
@@ -394,7 +394,7 @@ class KubernetesCluster(WorkloadApi):
                 self._refused.pop(uid, None)
         return done
 
-    def _defer(self, uid: str, what: Refusal, error: ClusterError) -> None:
+    def _defer(self, uid: str, what: RefusedWrite, error: ClusterError) -> None:
         """Try the changes of a workload later, and tell of a refusal that is no matter of a moment."""
         with self._lock:
             num_failures = self._delays.fail(uid)
@@ -406,7 +406,7 @@ class KubernetesCluster(WorkloadApi):
         item = self.view.find_any(uid)
         return f"run {uid}" if item is None else f"{item.kind} {item.key}"
 
-    def note_refusal(self, uid: str, what: Refusal, problem: str) -> None:
+    def note_refusal(self, uid: str, what: RefusedWrite, problem: str) -> None:
         """Record what a workload is refused, so that it is told once."""
         message = what, _NUMBERS.sub("0", problem)  # of ports, seconds and attempts
         with self._lock:
@@ -429,7 +429,7 @@ class KubernetesCluster(WorkloadApi):
         with self._lock:
             self._unaddressed = {uid: reason for uid, reason in self._unaddressed.items() if uid in uids}
 
-    def take_refusals(self) -> list[tuple[AnyObject, Refusal, str]]:
+    def take_refusals(self) -> list[tuple[AnyObject, RefusedWrite, str]]:
         """Return the workloads that the API server refuses something, with its message, once for each message."""
         with self._lock:
             untold, self._untold = self._untold, []

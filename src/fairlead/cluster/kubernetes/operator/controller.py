@@ -13,14 +13,14 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from fairlead.cluster.isolation import Isolation
-from fairlead.cluster.kubernetes.api.watching import Cache
+from fairlead.cluster.kubernetes.api.watching import ObjectCache
 from fairlead.cluster.kubernetes.operator.cluster import KubernetesCluster
 from fairlead.frozen import dataclass
 from fairlead.state.plan import Plan
 from fairlead.state.snapshot import Snapshot
 
 if TYPE_CHECKING:
-    from fairlead.cluster.kubernetes.operator.pods.pod_agent import Agent
+    from fairlead.cluster.kubernetes.operator.pods.pod_agent import PodAgent
 
 
 class PassStage(Enum):
@@ -43,7 +43,7 @@ class Turn:
         debts: What teams have had beyond their shares, in seconds of the cluster.
     """
 
-    agent: "Agent"
+    agent: "PodAgent"
     now: float
     snapshot: Snapshot
     is_news: bool = True
@@ -100,7 +100,7 @@ class Controller:
         return self.is_behind
 
     @property
-    def caches(self) -> Sequence[Cache[Any]]:
+    def caches(self) -> Sequence[ObjectCache[Any]]:
         """The watch caches that it uses now, beside those of the informers."""
         return ()
 

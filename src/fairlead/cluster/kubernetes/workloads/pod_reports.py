@@ -38,7 +38,7 @@ class SeenEvent:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Report:
+class PodReport:
     """The newest report of a pod's ranks.
 
     Attributes:
@@ -81,13 +81,13 @@ def read_last_words(pod: Mapping[str, Any]) -> Progress | None:
     return None if content is None else _progress(content.get("progress"))
 
 
-def read_report(line: str) -> Report | None:
+def read_report(line: str) -> PodReport | None:
     """Return the report in a line of the reporter's log; None if it holds none."""
     content = _object(line)
     if content is None:
         return None
     end = fields(content.get("ending"))
-    return Report(
+    return PodReport(
         started_at=moment(content.get("started_at")),
         active_at=moment(content.get("active_at")),
         progress=_progress(content.get("progress")),

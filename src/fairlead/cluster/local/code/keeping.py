@@ -18,9 +18,9 @@ from typing import Any
 from fairlead.cluster.kept_code import KeptCode, KeptFile
 from fairlead.cluster.local.code.objects import Objects
 from fairlead.cluster.local.code.snapshots import (
-    File,
+    CodeSnapshot,
     Index,
-    Snapshot,
+    StoredFile,
     Unfit,
     differing,
     is_named,
@@ -56,7 +56,7 @@ NOT_WANTED = "the spec says `snapshot: false`"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class AttemptDirectory:
     """The directory in which an attempt runs.
 
     Attributes:
@@ -107,7 +107,7 @@ class Place:
         return re.sub(rf"(?<![\w./-]){re.escape(workdir)}((?:/[^\s'\":=,;|&<>()]*)?)(?![\w.-])", instead, text)
 
 
-IN_WORKDIR = Place()
+IN_WORKDIR = AttemptDirectory()
 
 
 class CodeStore:
@@ -120,7 +120,7 @@ class CodeStore:
         self._trees: dict[str, Tree] = {}
         self._written: dict[str, Written] = {}
         # By the digest that names each: they are read once.
-        self._snapshots: dict[str, Snapshot] = {}
+        self._snapshots: dict[str, CodeSnapshot] = {}
 
     def keep(self, uid: str, spec: ProgramSpec, now: float) -> None:
         """Store the code of a run that is submitted or resumed."""
@@ -196,7 +196,7 @@ class CodeStore:
             return True
         return sources is not None and code == _name([file for file in sources if not file[0].endswith(YAML)])
 
-    def _sources(self, snapshot: Snapshot | None, workdir: str | None = None) -> list[Source] | None:
+    def _sources(self, snapshot: CodeSnapshot | None, workdir: str | None = None) -> list[Source] | None:
         """Return the files that determine the name of a snapshot's code; None without a snapshot.
 
         Specs of Fairlead are not code: the edit of a spec changes the workload's own spec.
@@ -209,7 +209,7 @@ class CodeStore:
         sources = (file for file in snapshot.files if file.is_source and not self._is_spec(file, workdir))
         return sorted((file.path, file.digest, file.executable) for file in sources)
 
-    def _is_spec(self, file: File, workdir: str | None) -> bool:
+    def _is_spec(self, file: StoredFile, workdir: str | None) -> bool:
         if not file.path.endswith(YAML):
             return False
         content = self.objects.get(file.digest)
@@ -220,7 +220,7 @@ class CodeStore:
                 content = None
         return content is not None and SPEC.search(content) is not None
 
-    def _look(self, spec: ProgramSpec) -> Snapshot | None:
+    def _look(self, spec: ProgramSpec) -> CodeSnapshot | None:
         """Return the snapshot that ``keep`` would store now; None for none."""
         if spec.workdir is None or not spec.snapshot:
             return None
@@ -285,7 +285,7 @@ class CodeStore:
         """Return the stored states of a run's code, oldest first."""
         return list((read_json(self._home.code(uid)) or {}).get("kept") or ())
 
-    def snapshot(self, state: dict[str, Any]) -> Snapshot | None:
+    def snapshot(self, state: dict[str, Any]) -> CodeSnapshot | None:
         """Return the stored files; None when none were stored, or they cannot be read any more."""
         digest = state["snapshot"]
         if digest is None or digest in self._snapshots:
@@ -337,7 +337,7 @@ class CodeStore:
             read=lambda path: self.objects.get(digests[path]) if path in digests else None,
         )
 
-    def place(self, uid: str, owner: str, pod: Pod, spec: ProgramSpec) -> Place:
+    def place(self, uid: str, owner: str, pod: Pod, spec: ProgramSpec) -> AttemptDirectory:
         """Return the directory in which an attempt runs, the same for all of its pods; build it if it is not there.
 
         Args:
@@ -348,7 +348,7 @@ class CodeStore:
             return IN_WORKDIR
         snapshot = self.snapshot(newest)
         if snapshot is None:
-            return Place(
+            return AttemptDirectory(
                 said=f"the code as submitted cannot be read any more; attempt {pod.attempt} runs what is there"
             )
         workdir = Path(newest["workdir"])
@@ -368,7 +368,7 @@ class CodeStore:
             try:
                 tree = self._build(key, workdir, snapshot, command)
             except Damaged as error:
-                return Place(
+                return AttemptDirectory(
                     said=f"{error} as submitted cannot be read any more; attempt {pod.attempt} runs what is there"
                 )
         else:
@@ -376,7 +376,7 @@ class CodeStore:
         message = self._said(tree, workdir, snapshot, f"attempt {pod.attempt}", spec.run) if pod.index == 0 else None
         return self._place_in(tree, message)
 
-    def place_at(self, directory: Path) -> tuple[Place, Tree] | None:
+    def place_at(self, directory: Path) -> tuple[AttemptDirectory, Tree] | None:
         """Return the place that a process with this current directory works in; None for no tree."""
         for record in (self._home.path / "trees").glob("*.json"):
             if record.stem in directory.parts:
@@ -466,7 +466,7 @@ class CodeStore:
             return None
         return stored[-1]
 
-    def _build(self, key: str, workdir: Path, snapshot: Snapshot, command: str) -> Tree:
+    def _build(self, key: str, workdir: Path, snapshot: CodeSnapshot, command: str) -> Tree:
         """Build a tree of the files whose content counts as submitted."""
         written = self._written_at(os.path.realpath(workdir))
         with_sources = {os.path.dirname(file.path) for file in snapshot.files if file.is_source}
@@ -482,12 +482,12 @@ class CodeStore:
         tree.build(files, self.objects)
         return tree
 
-    def _is_settings(self, file: File) -> bool:
+    def _is_settings(self, file: StoredFile) -> bool:
         """Return whether a file beside sources is a text that people may have written, such as one of settings."""
         content = self.objects.get(file.digest) if file.size <= SETTINGS_BYTES else None
         return content is not None and b"\0" not in content
 
-    def _said(self, tree: Tree, workdir: Path, snapshot: Snapshot, who: str, command: str) -> str | None:
+    def _said(self, tree: Tree, workdir: Path, snapshot: CodeSnapshot, who: str, command: str) -> str | None:
         """Return a message about files that were edited since submission; None if none was."""
         sentences = []
         changed = self._edited((file for file in snapshot.files if file.path in tree.copies), workdir)
@@ -502,16 +502,16 @@ class CodeStore:
             sentences.append(f"what the command calls by its full path is read from {workdir}")
         return "; but ".join(sentences) or None
 
-    def _edited(self, files: Iterable[File], workdir: Path) -> tuple[str, ...]:
+    def _edited(self, files: Iterable[StoredFile], workdir: Path) -> tuple[str, ...]:
         """Return the stored files that people have changed or removed: not those whose content a run has written."""
         index, written = self._index(workdir), self._written_at(os.path.realpath(workdir))
         return tuple(path for path in differing(files, workdir, index) if not written.is_last(path, workdir / path))
 
-    def _place_in(self, tree: Tree, message: str | None) -> Place:
+    def _place_in(self, tree: Tree, message: str | None) -> AttemptDirectory:
         paths = frozenset(_with_parents(tree.copies))
-        return Place(tree=tree.cwd, root=Path(tree.root), paths=paths, said=message)
+        return AttemptDirectory(tree=tree.cwd, root=Path(tree.root), paths=paths, said=message)
 
-    def _key(self, owner: str, state: dict[str, Any], snapshot: Snapshot, command: str) -> str:
+    def _key(self, owner: str, state: dict[str, Any], snapshot: CodeSnapshot, command: str) -> str:
         """Return the name of a tree: one for an owner, its stored code, and the data files that a command names."""
         named = [file.path for file in snapshot.files if not file.is_source and is_named(file.path, command)]
         text = repr((state["at"], state["snapshot"], state["workdir"], named))

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from fairlead.cluster.local.code.objects import Objects, digest_of
-from fairlead.cluster.project_files import Found, Ignored, TooMany, Withheld, is_source, no_project, walk
+from fairlead.cluster.project_files import Ignored, ProjectFile, TooMany, Withheld, is_source, no_project, walk
 from fairlead.frozen import dataclass
 
 MOST_BYTES = 200 * 1024**2
@@ -26,7 +26,7 @@ RACY_NS = 2_000_000_000  # a file may change twice within one tick of the file s
 
 
 @dataclass(frozen=True, slots=True)
-class File:
+class StoredFile:
     """A stored file, by its path below the working directory."""
 
     path: str
@@ -41,10 +41,10 @@ class File:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Snapshot:
+class CodeSnapshot:
     """The stored files, and the paths left out because of their size or number."""
 
-    files: tuple[File, ...]
+    files: tuple[StoredFile, ...]
     left_out: tuple[str, ...] = ()
 
     @property
@@ -57,11 +57,13 @@ class Snapshot:
         return json.dumps({"files": rows, "left_out": self.left_out}, separators=(",", ":")).encode()
 
 
-def read_snapshot(content: bytes) -> Snapshot:
+def read_snapshot(content: bytes) -> CodeSnapshot:
     """Deserialize a snapshot."""
     document = json.loads(content)
-    files = tuple(File(path, digest, size, bool(executable)) for path, digest, size, executable in document["files"])
-    return Snapshot(files=files, left_out=tuple(document["left_out"]))
+    files = tuple(
+        StoredFile(path, digest, size, bool(executable)) for path, digest, size, executable in document["files"]
+    )
+    return CodeSnapshot(files=files, left_out=tuple(document["left_out"]))
 
 
 class Unfit(Exception):
@@ -113,7 +115,7 @@ class Index:
             raise
 
 
-def take(directory: Path, objects: Objects | None, index: Index, *, without: Path) -> Snapshot:
+def take(directory: Path, objects: Objects | None, index: Index, *, without: Path) -> CodeSnapshot:
     """Store the files of a directory.
 
     Args:
@@ -133,13 +135,13 @@ def take(directory: Path, objects: Objects | None, index: Index, *, without: Pat
         except (FileNotFoundError, PermissionError):
             left_out.append(path)
             continue
-        files.append(File(path, digest, status.st_size, bool(status.st_mode & 0o100)))
+        files.append(StoredFile(path, digest, status.st_size, bool(status.st_mode & 0o100)))
     if objects is not None:
         index.keep([path for path, _ in entries])
-    return Snapshot(files=tuple(files), left_out=tuple(sorted(left_out)))
+    return CodeSnapshot(files=tuple(files), left_out=tuple(sorted(left_out)))
 
 
-def scan(directory: Path, index: Index, *, without: Path) -> tuple[list[Found], list[str]]:
+def scan(directory: Path, index: Index, *, without: Path) -> tuple[list[ProjectFile], list[str]]:
     """Return the files of a directory that would be stored, and the paths that are left out.
 
     Raises:
@@ -150,7 +152,7 @@ def scan(directory: Path, index: Index, *, without: Path) -> tuple[list[Found], 
     if os.path.abspath(directory) == os.path.abspath(without):
         # Opening and closing the database's files would also release the supervisor's locks on them.
         raise Unfit(f"{directory} is the state directory of Fairlead")
-    files: list[Found] = []
+    files: list[ProjectFile] = []
     left_out: list[str] = []
     num_bytes = 0
     try:
@@ -174,7 +176,7 @@ def scan(directory: Path, index: Index, *, without: Path) -> tuple[list[Found], 
     return files, left_out
 
 
-def differing(files: Iterable[File], directory: Path, index: Index) -> tuple[str, ...]:
+def differing(files: Iterable[StoredFile], directory: Path, index: Index) -> tuple[str, ...]:
     """Return the stored files that have changed or are gone, whatever changed them."""
     changed = []
     for file in files:

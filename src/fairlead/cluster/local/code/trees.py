@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fairlead.cluster.local.code.objects import Objects, digest_of
-from fairlead.cluster.local.code.snapshots import File
+from fairlead.cluster.local.code.snapshots import StoredFile
 from fairlead.cluster.project_files import MARKS, NEVER, repository
 from fairlead.runtime.podfiles import read_json, write_json
 
@@ -117,7 +117,7 @@ class Tree:
         self._own = set(_texts(content["own"]))
         # Status change time of the last copy: what changed before it is as it was built.
         self._built_ns = int(str(content["built"]))
-        self._watched = tuple(path for path in self.copies if not File(path, "", 0, False).is_source)
+        self._watched = tuple(path for path in self.copies if not StoredFile(path, "", 0, False).is_source)
         self._recorded: dict[str, object] = {}
         self._looked: dict[str, tuple[int, int]] = {}
         self._signs: dict[str, tuple[int, int]] = {}
@@ -138,7 +138,7 @@ class Tree:
         """Return whether the tree can be worked in: it is neither closed nor removed."""
         return os.path.isdir(self.cwd) and not os.path.islink(self.root)
 
-    def build(self, files: Iterable[File], objects: Objects) -> None:
+    def build(self, files: Iterable[StoredFile], objects: Objects) -> None:
         """Build the tree atomically, and write its record.
 
         Args:
@@ -266,7 +266,7 @@ class Tree:
         for number in range(MOST_SPARES):
             yield f"{os.path.dirname(self.root)}/{SPARE}{name}-{number}"
 
-    def _reuse(self, part: str, copies: Mapping[str, File]) -> dict[str, str]:
+    def _reuse(self, part: str, copies: Mapping[str, StoredFile]) -> dict[str, str]:
         """Begin with a tree of an earlier run of the directory; return the kinds of its entries by path."""
         os.makedirs(os.path.dirname(part), mode=0o700, exist_ok=True)
         for spare in self._spares():
@@ -280,7 +280,7 @@ class Tree:
         os.mkdir(part, 0o700)
         return {"": "directory"}
 
-    def _kinds(self, wanted: Mapping[str, File]) -> dict[str, str]:
+    def _kinds(self, wanted: Mapping[str, StoredFile]) -> dict[str, str]:
         """Return the kinds of the entries that another tree can keep, and remove all else."""
         reusable = set()
         for path, digest in self.copies.items():
@@ -602,7 +602,7 @@ class Tree:
         return _target(f"{self.base}/{path}") == f"{self.root}/{path}"
 
 
-def new_tree(record: Path, root: Path, workdir: Path, files: Iterable[File], *, without: Path) -> Tree:
+def new_tree(record: Path, root: Path, workdir: Path, files: Iterable[StoredFile], *, without: Path) -> Tree:
     """Return a tree of a working directory that is still to be built.
 
     Args:

@@ -22,7 +22,7 @@ from fairlead.cluster.kubernetes.manifests.runtime_bundle import bundle_name, re
 from fairlead.cluster.kubernetes.manifests.services import render_service, render_slice
 from fairlead.cluster.kubernetes.names import RUN, host_name, segment
 from fairlead.cluster.kubernetes.operator.controller import Controller, PassStage, Turn
-from fairlead.cluster.kubernetes.operator.pods.pod_agent import Agent
+from fairlead.cluster.kubernetes.operator.pods.pod_agent import PodAgent
 from fairlead.frozen import dataclass
 from fairlead.runtime.run_key import new_key
 from fairlead.specs.constraints import BrokenRules
@@ -82,7 +82,7 @@ class DispatchedRuns(Controller):
             with self._view.isolation.of(f"dispatched run {uid}"):
                 self._look_after(uid, agent)
 
-    def _look_after(self, uid: str, agent: Agent) -> None:
+    def _look_after(self, uid: str, agent: PodAgent) -> None:
         # Pods of several namespaces may name one run; each namespace has what its own pods need.
         guests = {} if self._view.find_any(uid) is not None else self._view.guests_of(uid)
         by_claim = {

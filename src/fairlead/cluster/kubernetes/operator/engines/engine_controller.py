@@ -13,7 +13,7 @@ from functools import partial
 from fairlead.cluster.kubernetes.api.client import ApiError
 from fairlead.cluster.kubernetes.api.objects import MODEL_LABELS, NodeObject
 from fairlead.cluster.kubernetes.devices import DeviceResource, whole_resource
-from fairlead.cluster.kubernetes.engines.port import Object, Stage, Submission, words
+from fairlead.cluster.kubernetes.engines.port import EngineStage, Object, Submission, words
 from fairlead.cluster.kubernetes.engines.table import driver_of, path_of
 from fairlead.cluster.kubernetes.informers.engine_objects import EngineObject
 from fairlead.cluster.kubernetes.manifests.pods import PodSettings
@@ -22,7 +22,7 @@ from fairlead.cluster.kubernetes.names import controller_of, segment
 from fairlead.cluster.kubernetes.operator.cluster import KubernetesCluster
 from fairlead.cluster.kubernetes.operator.controller import Controller, PassStage, Turn
 from fairlead.cluster.kubernetes.operator.pods import pod_rejections as refusals
-from fairlead.cluster.kubernetes.operator.pods.pod_agent import Agent
+from fairlead.cluster.kubernetes.operator.pods.pod_agent import PodAgent
 from fairlead.cluster.kubernetes.workloads.run_record import Gang, TrainingObject
 from fairlead.policy.placement.device_matching import matches
 from fairlead.specs.engines import Engine
@@ -52,7 +52,7 @@ class EngineController(Controller):
     def __init__(
         self,
         cluster: KubernetesCluster,
-        agent: Agent,
+        agent: PodAgent,
         settings: PodSettings,
         *,
         may_act: Callable[[], bool],
@@ -122,7 +122,7 @@ class EngineController(Controller):
 
     def _is_explained(self, item: TrainingObject, gang: Gang, engine_object: EngineObject, now: float) -> bool:
         """Read why an engine does not create all pods if no reason is known; return whether nothing is left to read."""
-        is_late = item.state.status.phase is Phase.STARTING and engine_object.observed.stage is Stage.WAITING
+        is_late = item.state.status.phase is Phase.STARTING and engine_object.observed.stage is EngineStage.WAITING
         num_pods = sum(pod.attempt == gang.attempt for pod in self._view.pods_of(item.uid).values())
         if not is_late or num_pods >= len(gang.nodes) or self._view.engines.is_explained(engine_object):
             self._asked.pop(item.uid, None)

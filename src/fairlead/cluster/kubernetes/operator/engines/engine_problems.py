@@ -13,7 +13,7 @@ ASK_EVERY_S = 10.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Refusal:
+class RefusedRequest:
     """A request that was refused.
 
     Attributes:
@@ -39,7 +39,7 @@ class EngineProblems:
     def __init__(self, *, now: Callable[[], float] = time.monotonic) -> None:
         self._now = now
         self._lock = threading.Lock()
-        self._refusals: dict[str, Refusal] = {}
+        self._refusals: dict[str, RefusedRequest] = {}
         self._findings: dict[str, tuple[str, str]] = {}
         self._asked: dict[str, float] = {}
 
@@ -50,7 +50,7 @@ class EngineProblems:
             self._findings = {uid: finding for uid, finding in self._findings.items() if uid in uids}
             self._asked = {uid: asked_at for uid, asked_at in self._asked.items() if uid in uids}
 
-    def refusal(self, uid: str) -> Refusal | None:
+    def refusal(self, uid: str) -> RefusedRequest | None:
         """Return the refusal of the last request; None if it was accepted."""
         with self._lock:
             return self._refusals.get(uid)
@@ -60,7 +60,7 @@ class EngineProblems:
         with self._lock:
             self._refusals.pop(uid, None)
             if problem is not None:
-                self._refusals[uid] = Refusal(content=content, problem=problem, until=self._now() + PAUSE_S)
+                self._refusals[uid] = RefusedRequest(content=content, problem=problem, until=self._now() + PAUSE_S)
 
     def is_paused(self, uid: str, content: str = "") -> bool:
         """Return whether a request with this content was refused and is not to be retried yet."""

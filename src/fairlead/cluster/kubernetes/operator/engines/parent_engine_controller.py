@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 from fairlead.cluster.kubernetes import names
 from fairlead.cluster.kubernetes.api.client import ApiError, Client
-from fairlead.cluster.kubernetes.api.watching import IDLE_S, Cache
+from fairlead.cluster.kubernetes.api.watching import IDLE_S, ObjectCache
 from fairlead.cluster.kubernetes.engines.port import EngineKind
 from fairlead.cluster.kubernetes.engines.table import AnyEngine, missing
 from fairlead.cluster.kubernetes.informers.informers import Informers
@@ -37,8 +37,8 @@ class EngineWatch(Generic[Driver]):
 
     engine: AnyEngine
     driver: Driver
-    objects: Cache[Any]
-    parts: Cache[Any]
+    objects: ObjectCache[Any]
+    parts: ObjectCache[Any]
     made: tuple[str, str]
 
     @property
@@ -87,7 +87,7 @@ class ParentEngineController(Controller, ABC, Generic[Spec, Driver, Report]):
         return self._is_behind
 
     @property
-    def caches(self) -> list[Cache[Any]]:
+    def caches(self) -> list[ObjectCache[Any]]:
         """The caches of the engines that are used."""
         return [cache for watch in list(self._watches.values()) for cache in (watch.objects, watch.parts)]
 
@@ -150,9 +150,11 @@ class ParentEngineController(Controller, ABC, Generic[Spec, Driver, Report]):
             watch.parts.start()
         return watch
 
-    def cache_of(self, engine: AnyEngine, api: str, plural: str, read: Callable[[dict[str, Any]], Any]) -> Cache[Any]:
+    def cache_of(
+        self, engine: AnyEngine, api: str, plural: str, read: Callable[[dict[str, Any]], Any]
+    ) -> ObjectCache[Any]:
         """Return a watch of objects of one kind that have an engine's label and name a parent."""
-        return Cache(
+        return ObjectCache(
             self._client, f"/apis/{api}/{plural}", read, lambda *_: self._view.wake(), synced=self._view.wake,
             query={"labelSelector": f"{names.ENGINE}={engine.value},{self.uid_label}"}, idle_s=self._idle_s,
         )  # fmt: skip

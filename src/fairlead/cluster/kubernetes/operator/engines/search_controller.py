@@ -12,14 +12,14 @@ from typing import Any, cast
 
 from fairlead.cluster.kubernetes import names
 from fairlead.cluster.kubernetes.api.client import ApiError
-from fairlead.cluster.kubernetes.api.watching import Cache
+from fairlead.cluster.kubernetes.api.watching import ObjectCache
 from fairlead.cluster.kubernetes.engines.search_port import ProposedTrial, SearchDriver
 from fairlead.cluster.kubernetes.engines.table import AnyEngine, driver_of, path_of
 from fairlead.cluster.kubernetes.names import segment
 from fairlead.cluster.kubernetes.operator.controller import Turn
 from fairlead.cluster.kubernetes.operator.engines.parent_engine_controller import EngineWatch, ParentEngineController
 from fairlead.cluster.kubernetes.operator.pods import pod_rejections as refusals
-from fairlead.cluster.kubernetes.operator.pods.pod_agent import Agent
+from fairlead.cluster.kubernetes.operator.pods.pod_agent import PodAgent
 from fairlead.frozen import dataclass
 from fairlead.policy.kinds.record import Family
 from fairlead.policy.kinds.sweep import detail_of, num_wanted, trials_of
@@ -165,7 +165,7 @@ class SearchController(ParentEngineController[Sweep, SearchDriver, EngineSearch]
             if child.workload is not None
         }
 
-    def _give(self, agent: Agent, sweep: Workload[Sweep]) -> None:
+    def _give(self, agent: PodAgent, sweep: Workload[Sweep]) -> None:
         if not self._problems.is_paused(sweep.uid):
             what = f"create experiment {sweep.spec.team}/{self.watch_of(sweep).driver.name_of(sweep)}"
             agent.submit(sweep.uid, what, partial(self._create, sweep))
@@ -196,7 +196,7 @@ class SearchController(ParentEngineController[Sweep, SearchDriver, EngineSearch]
 
     def _tell_ends(
         self,
-        agent: Agent,
+        agent: PodAgent,
         sweep: Workload[Sweep],
         children: Mapping[str, AnyWorkload],
         watch: EngineWatch[SearchDriver],
@@ -245,7 +245,7 @@ class SearchController(ParentEngineController[Sweep, SearchDriver, EngineSearch]
 
     def _write(
         self,
-        cache: Cache[Any],
+        cache: ObjectCache[Any],
         driver: SearchDriver,
         plural: str,
         item: _Experiment | _Trial,
@@ -264,7 +264,7 @@ class SearchController(ParentEngineController[Sweep, SearchDriver, EngineSearch]
         cache.put(content)
 
     def _ask_why(
-        self, agent: Agent, sweep: Workload[Sweep], experiment: _Experiment, watch: EngineWatch[SearchDriver]
+        self, agent: PodAgent, sweep: Workload[Sweep], experiment: _Experiment, watch: EngineWatch[SearchDriver]
     ) -> bool:
         """Ask why nothing is proposed while no trial runs; return whether to come again."""
         trials = trials_made(watch, sweep)
@@ -290,7 +290,7 @@ class SearchController(ParentEngineController[Sweep, SearchDriver, EngineSearch]
         if self._problems.find(sweep.uid, problem):
             self._view.wake()
 
-    def _explain(self, agent: Agent, sweep: Workload[Sweep], experiment: _Experiment) -> bool:
+    def _explain(self, agent: PodAgent, sweep: Workload[Sweep], experiment: _Experiment) -> bool:
         """Ask why an Experiment failed whose sweep does not know yet; return whether to come again."""
         is_known = self._problems.finding(sweep.uid, _FAILED.format(experiment.name))
         if sweep.status.phase is not Phase.RUNNING or is_known or not experiment.has_failed:

@@ -15,9 +15,9 @@ from fairlead.cluster.kubernetes.api.client import ApiError, Client
 from fairlead.cluster.kubernetes.informers.informers import Informers
 from fairlead.cluster.kubernetes.manifests.conditions import moment
 from fairlead.cluster.kubernetes.names import segment
-from fairlead.cluster.kubernetes.operator.cluster import Refusal
+from fairlead.cluster.kubernetes.operator.cluster import RefusedWrite
 from fairlead.cluster.kubernetes.operator.controller import Controller, PassStage, Turn
-from fairlead.cluster.kubernetes.operator.pods.pod_agent import Agent
+from fairlead.cluster.kubernetes.operator.pods.pod_agent import PodAgent
 from fairlead.cluster.kubernetes.workloads.run_record import AnyObject, KeptEvent
 from fairlead.frozen import dataclass
 from fairlead.specs.keys import API_VERSION
@@ -51,7 +51,7 @@ Regarding = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EventRecord:
+class PendingEvent:
     """An Event to be recorded.
 
     Attributes:
@@ -68,11 +68,11 @@ class EventRecord:
     is_warning: bool = False
 
 
-def telling_of(workload_object: AnyObject, event: KeptEvent) -> EventRecord:
+def telling_of(workload_object: AnyObject, event: KeptEvent) -> PendingEvent:
     """Return the Event for an event of a workload."""
     reason = event.reason
     note = f"{reason.message}. {reason.remedy}" if reason.remedy else reason.message
-    return EventRecord(
+    return PendingEvent(
         regarding=regarding(workload_object),
         name=f"{workload_object.name}.{event.id:x}",
         reason=reason.code.value,
@@ -82,18 +82,18 @@ def telling_of(workload_object: AnyObject, event: KeptEvent) -> EventRecord:
     )
 
 
-def refusal_of(workload_object: AnyObject, now: float) -> EventRecord:
+def refusal_of(workload_object: AnyObject, now: float) -> PendingEvent:
     """Return the Event for a spec that cannot be read."""
     name, note = f"{workload_object.name}.{workload_object.uid[:8]}.invalid", workload_object.problem
-    return EventRecord(
+    return PendingEvent(
         regarding=regarding(workload_object), name=name, reason="InvalidSpec", note=note, at=now, is_warning=True
     )
 
 
-def api_refusal_of(workload_object: AnyObject, what: Refusal, message: str, now: float) -> EventRecord:
+def api_refusal_of(workload_object: AnyObject, what: RefusedWrite, message: str, now: float) -> PendingEvent:
     """Return the Event for the API server's refusal of a workload's child, or of its own status."""
     name = f"{workload_object.name}.{workload_object.uid[:8]}.{what.lower()}"
-    return EventRecord(
+    return PendingEvent(
         regarding=regarding(workload_object), name=name, reason=what, note=message, at=now, is_warning=True
     )
 
@@ -109,7 +109,7 @@ def regarding(workload_object: AnyObject) -> dict[str, str]:
     }
 
 
-def render_event(telling: EventRecord) -> dict[str, Any]:
+def render_event(telling: PendingEvent) -> dict[str, Any]:
     """Render the Event. For an object without a namespace it is in ``default``, as the API server requires."""
     at = moment(telling.at)
     return {
@@ -171,7 +171,7 @@ class EventRecorder(Controller):
                     self.tell(agent, telling_of(workload_object, event), now)
                     self._told[uid] = max(event.id, self._told.get(uid, 0))
 
-    def tell(self, agent: Agent, telling: EventRecord, now: float) -> None:
+    def tell(self, agent: PodAgent, telling: PendingEvent, now: float) -> None:
         """Queue an Event, unless the object has used up its allowance. Safe from any thread."""
         uid = str(telling.regarding["uid"])
         key = (uid, telling.reason, telling.note)
@@ -191,7 +191,7 @@ class EventRecorder(Controller):
         else:
             agent.submit(QUEUE, f"tell {name}", partial(self._create, telling))
 
-    def tell_once(self, agent: Agent, telling: EventRecord) -> None:
+    def tell_once(self, agent: PodAgent, telling: PendingEvent) -> None:
         """Queue an Event that its object gets once, so that nothing is remembered of it."""
         agent.submit(QUEUE, f"tell {telling.name}", partial(self._create, telling))
 
@@ -211,7 +211,7 @@ class EventRecorder(Controller):
             with self._lock:
                 self._changed.add(workload_object.uid)
 
-    def _create(self, telling: EventRecord) -> None:
+    def _create(self, telling: PendingEvent) -> None:
         if not self._may_act():
             return
         event = render_event(telling)
@@ -222,7 +222,7 @@ class EventRecorder(Controller):
             if error.reason != "AlreadyExists" and error.status not in (403, 404):
                 raise
 
-    def _count(self, telling: EventRecord, name: str, count: int) -> None:
+    def _count(self, telling: PendingEvent, name: str, count: int) -> None:
         if not self._may_act():
             return
         namespace = telling.regarding.get("namespace") or "default"

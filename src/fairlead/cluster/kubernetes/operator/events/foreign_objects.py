@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from fairlead.cluster.kubernetes.api.objects import PodObject
 from fairlead.cluster.kubernetes.informers.informers import Informers
 from fairlead.cluster.kubernetes.operator.controller import Controller, Turn
-from fairlead.cluster.kubernetes.operator.events.event_recorder import EventRecord, EventRecorder, regarding
+from fairlead.cluster.kubernetes.operator.events.event_recorder import EventRecorder, PendingEvent, regarding
 
 log = logging.getLogger(__name__)
 
@@ -76,7 +76,7 @@ class ForeignObjects(Controller):
             if len(self._new) < MOST_AT_ONCE:
                 self._new.append(after)
 
-    def _find(self, now: float) -> Iterator[EventRecord]:
+    def _find(self, now: float) -> Iterator[PendingEvent]:
         for pod in self._view.foreign_pods():
             yield _of_pod(pod, now)
         for child in self._view.foreign_children():
@@ -84,12 +84,12 @@ class ForeignObjects(Controller):
             yield _record(regarding(child), f"its owner (uid {parent}) has no child of this namespace and name", now)
 
 
-def _of_pod(pod: PodObject, now: float) -> EventRecord:
+def _of_pod(pod: PodObject, now: float) -> PendingEvent:
     namespace, _, name = pod.key.partition("/")
     about = {"apiVersion": "v1", "kind": "Pod", "name": name, "namespace": namespace, "uid": pod.uid}
     return _record(about, f"labels or owner name a run (uid {pod.claim}) for which Fairlead did not create it", now)
 
 
-def _record(about: dict[str, str], why: str, now: float) -> EventRecord:
+def _record(about: dict[str, str], why: str, now: float) -> PendingEvent:
     name = f"{about['name']}.{about['uid'][:8]}.foreign"
-    return EventRecord(regarding=about, name=name, reason="NotOfItsOwner", note=why, at=now, is_warning=True)
+    return PendingEvent(regarding=about, name=name, reason="NotOfItsOwner", note=why, at=now, is_warning=True)

@@ -4,9 +4,9 @@ from hashlib import blake2s
 
 from fairlead.cluster.kubernetes.informers.informers import Informers, TeamObject
 from fairlead.cluster.kubernetes.operator.controller import Controller, Turn
-from fairlead.cluster.kubernetes.operator.events.event_recorder import EventRecord, EventRecorder
+from fairlead.cluster.kubernetes.operator.events.event_recorder import EventRecorder, PendingEvent
 from fairlead.cluster.kubernetes.operator.ledger.ledger_keeper import LedgerKeeper
-from fairlead.cluster.kubernetes.operator.pods.pod_agent import Agent
+from fairlead.cluster.kubernetes.operator.pods.pod_agent import PodAgent
 from fairlead.policy.queue.budgets import NOTICES, accounts_of, reached_notice
 from fairlead.specs.keys import API_VERSION
 from fairlead.state.reasons import Reason
@@ -50,10 +50,10 @@ class BudgetNotices(Controller):
                 if notice is not None and self._ledger.is_first_notice(account.key, notice[0], now):
                     self._tell(agent, team, notice, now)
 
-    def _tell(self, agent: Agent, team: TeamObject, notice: tuple[int, Reason], now: float) -> None:
+    def _tell(self, agent: PodAgent, team: TeamObject, notice: tuple[int, Reason], now: float) -> None:
         percent, reason = notice
         regarding = {"apiVersion": API_VERSION, "kind": "Team", "name": team.name, "uid": team.uid}
-        telling = EventRecord(
+        telling = PendingEvent(
             regarding=regarding,
             # Two budgets may be reported at one time.
             name=f"{team.name}.{int(now * 1e6):x}-{blake2s(reason.message.encode(), digest_size=4).hexdigest()}",

@@ -22,7 +22,7 @@ from fairlead.cluster.kubernetes.manifests.cost_objects import (
 from fairlead.cluster.kubernetes.names import segment
 from fairlead.cluster.kubernetes.operator.controller import Controller, Turn
 from fairlead.cluster.kubernetes.operator.ledger.ledger_keeper import DayBills, LedgerKeeper
-from fairlead.cluster.kubernetes.operator.pods.pod_agent import Agent
+from fairlead.cluster.kubernetes.operator.pods.pod_agent import PodAgent
 from fairlead.errors import ClusterError
 from fairlead.ledger.comparison import pool_loads
 from fairlead.ledger.usage import DAY_MS
@@ -82,7 +82,7 @@ class CostPublisher(Controller):
         except ClusterError as error:
             log.warning("costs are not renewed: %s", error)
 
-    def _publish(self, agent: Agent, bills: DayBills, day: int, at: float) -> bool:
+    def _publish(self, agent: PodAgent, bills: DayBills, day: int, at: float) -> bool:
         """Queue what is not written yet; return whether nothing was left."""
         lines, pools = bills.statement.lines, bills.pools
         if not lines:
@@ -95,7 +95,7 @@ class CostPublisher(Controller):
         done = [self._give(agent, content) for content in objects]
         return all(done)
 
-    def _give(self, agent: Agent, content: dict[str, Any]) -> bool:
+    def _give(self, agent: PodAgent, content: dict[str, Any]) -> bool:
         metadata = content["metadata"]
         key = metadata["namespace"], metadata["name"]
         if self._written.get(key) == _digest(content):

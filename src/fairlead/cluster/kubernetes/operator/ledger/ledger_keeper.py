@@ -29,7 +29,7 @@ from fairlead.ledger.bills import Statement, cost_of, statement, stretches_of
 from fairlead.ledger.goodput import Goodput, goodput
 from fairlead.ledger.outage import carried_on
 from fairlead.ledger.run_cost import RunCost
-from fairlead.ledger.usage import DAY_MS, WHOLE, Holder, Interval, Use, milliseconds, share_of
+from fairlead.ledger.usage import DAY_MS, WHOLE, Holder, UsageInterval, Use, milliseconds, share_of
 from fairlead.policy.placement.node_eligibility import price_label
 from fairlead.specs.pool import Pool
 from fairlead.state.plan import CreatePod
@@ -84,7 +84,7 @@ class DayBills:
 
     statement: Statement[Holder | None]
     pools: Mapping[str, str]
-    held: tuple[Interval, ...]
+    held: tuple[UsageInterval, ...]
 
 
 class LedgerKeeper(Controller):
@@ -139,7 +139,7 @@ class LedgerKeeper(Controller):
         self._marked_at = 0.0
         self._retry_at = 0.0
         self._touched_days: set[int] = set()
-        self._summaries: dict[str, list[Interval]] = {}
+        self._summaries: dict[str, list[UsageInterval]] = {}
         self._spent: tuple[str, dict[tuple[str, str], int]] | None = None
         self._known: _Known | None = None
         self.trouble: str | None = None
@@ -589,7 +589,7 @@ class LedgerKeeper(Controller):
                 at_ms = next((at for at in sorted(times) if at >= at_ms), at_ms)
         return Ended(held=held, progress=progress, end_ms=max(at_ms, milliseconds(held.pod.created_at)))
 
-    def _live(self, until_ms: int, uid: str | None = None) -> list[Interval]:
+    def _live(self, until_ms: int, uid: str | None = None) -> list[UsageInterval]:
         """Return what live pods hold, of one run or of all."""
         runs = self._open if uid is None else {uid: self._open.get(uid, {})}
         return [
@@ -608,7 +608,7 @@ class LedgerKeeper(Controller):
             self._spent = month, self._ledger.spent_by_account(month)
         by_project = defaultdict(int, self._spent[1])
         changes, since_ms = self._ledger.price_changes(), milliseconds(since)
-        live: defaultdict[tuple[str, str], list[Interval]] = defaultdict(list)
+        live: defaultdict[tuple[str, str], list[UsageInterval]] = defaultdict(list)
         held = (interval for uid in self._open if uid != NO_RUN for interval in self._live(milliseconds(now), uid))
         for interval in held:
             if interval.holder is not None and interval.end_ms > since_ms:

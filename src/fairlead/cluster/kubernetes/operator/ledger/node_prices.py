@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 
 from fairlead.frozen import dataclass
-from fairlead.ledger.catalogue import Instance, bundled, read_catalogue
+from fairlead.ledger.catalogue import CatalogueEntry, bundled, read_catalogue
 from fairlead.policy.placement.node_eligibility import price_label
 from fairlead.specs.pool import CapacityType, Pool
 from fairlead.text.money import MICROUSD
@@ -42,7 +42,7 @@ class NodePrice:
     source: str
 
 
-def price_of(labels: Mapping[str, str], pools: Iterable[Pool], catalogue: Sequence[Instance]) -> NodePrice:
+def price_of(labels: Mapping[str, str], pools: Iterable[Pool], catalogue: Sequence[CatalogueEntry]) -> NodePrice:
     """Return the price of a node: from its own label, its Pool, or its instance type in the catalogue."""
     pool = _pool_of(labels, pools)
     name = pool.name if pool is not None else _group(labels)
@@ -63,7 +63,7 @@ def is_spot(labels: Mapping[str, str]) -> bool:
 
 
 @lru_cache(maxsize=1)
-def catalogue() -> tuple[Instance, ...]:
+def catalogue() -> tuple[CatalogueEntry, ...]:
     """Return the table that is part of Fairlead."""
     return read_catalogue(bundled())
 
@@ -86,7 +86,7 @@ def _group(labels: Mapping[str, str]) -> str:
     return next((labels[name] for name in (POOL_LABEL, *GROUP_LABELS) if name in labels), "")
 
 
-def _listed(labels: Mapping[str, str], rows: Sequence[Instance]) -> tuple[int, str] | None:
+def _listed(labels: Mapping[str, str], rows: Sequence[CatalogueEntry]) -> tuple[int, str] | None:
     """Return the price of an instance type in its region; the cheapest if the region is not listed or has several."""
     type_, region, spot = labels.get(INSTANCE_TYPE), labels.get(REGION), is_spot(labels)
     if type_ is None:

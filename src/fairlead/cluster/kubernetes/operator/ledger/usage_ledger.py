@@ -18,7 +18,7 @@ from fairlead.cluster.records import dump, load
 from fairlead.errors import ClusterError
 from fairlead.frozen import dataclass
 from fairlead.ledger.bills import PriceChange, cost_of
-from fairlead.ledger.usage import DAY_MS, Holder, Interval, Use, milliseconds
+from fairlead.ledger.usage import DAY_MS, Holder, UsageInterval, Use, milliseconds
 from fairlead.state.snapshot import Pod, Progress
 
 SCHEMA = (
@@ -51,14 +51,14 @@ class HeldPod:
 
     def intervals(
         self, progress: Progress | None, end_ms: int, idle_ms: Mapping[int, int] | None = None
-    ) -> list[Interval]:
+    ) -> list[UsageInterval]:
         """Return what the pod held up to an end, by use; ``idle_ms`` as in ``fairlead.ledger.activity``."""
         if self.holder is not None:
             return intervals_of(self.pod, self.holder, progress, end_ms, self.share, idle_ms)
         assert self.use is not None
         start_ms = milliseconds(self.pod.created_at)
         return [
-            Interval(
+            UsageInterval(
                 node=self.pod.node,
                 holder=None,
                 use=self.use,
@@ -248,12 +248,12 @@ class UsageLedger:
             row = self._db.execute("SELECT at_ms FROM ledger_marks WHERE name = ?", (SEEN,)).fetchone()
         return None if row is None else int(row[0])
 
-    def of_run(self, uid: str) -> list[Interval]:
+    def of_run(self, uid: str) -> list[UsageInterval]:
         """Return what the ended pods of a run held."""
         with self._reading():
             return self._tables.of_run(uid)
 
-    def of_day(self, day: int) -> list[Interval]:
+    def of_day(self, day: int) -> list[UsageInterval]:
         """Return what ended pods held on a day; days are counted from 1970, UTC."""
         with self._reading():
             return self._tables.of_day(day)
@@ -330,16 +330,16 @@ def _held(pod: str, payer: str, share: int) -> HeldPod:
     return HeldPod(pod=load(Pod, pod), holder=load(Holder, payer), share=share)
 
 
-def _by_month(intervals: Iterable[Interval]) -> dict[str, list[Interval]]:
+def _by_month(intervals: Iterable[UsageInterval]) -> dict[str, list[UsageInterval]]:
     """Return the intervals cut at the beginning of each month, UTC."""
-    by_month: defaultdict[str, list[Interval]] = defaultdict(list)
+    by_month: defaultdict[str, list[UsageInterval]] = defaultdict(list)
     for interval in intervals:
         start = interval.start_ms
         while start < interval.end_ms:
             at = datetime.fromtimestamp(start / 1000, UTC)
             following = datetime(at.year + at.month // 12, at.month % 12 + 1, 1, tzinfo=UTC)
             end = min(interval.end_ms, round(following.timestamp() * 1000))
-            part = Interval(
+            part = UsageInterval(
                 node=interval.node,
                 holder=interval.holder,
                 use=interval.use,

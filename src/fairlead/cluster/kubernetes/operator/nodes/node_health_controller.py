@@ -25,7 +25,7 @@ from fairlead.cluster.kubernetes.informers.informers import Informers
 from fairlead.cluster.kubernetes.informers.node_history import config_maps, read_history
 from fairlead.cluster.kubernetes.names import HISTORY, MANAGED_BY, MANAGER, NODE_HISTORY
 from fairlead.cluster.kubernetes.operator.controller import Controller, Turn
-from fairlead.cluster.kubernetes.operator.events.event_recorder import EventRecord, EventRecorder
+from fairlead.cluster.kubernetes.operator.events.event_recorder import EventRecorder, PendingEvent
 from fairlead.cluster.kubernetes.workloads.run_record import AnyObject
 from fairlead.cluster.node_records import MOST_COUNTED, NOTHING, NodeRecord, dump_record
 from fairlead.policy.health.node_faults import Faults, describe, leaving_by_fault, with_faults, with_outages
@@ -79,7 +79,7 @@ class NodeHealthController(Controller):
         self._shown: tuple[Snapshot, NodeRecord, Faults, Snapshot] | None = None
         self._going: frozenset[str] = frozenset()
         self._staying: frozenset[str] = frozenset()
-        self._untold: list[EventRecord] = []
+        self._untold: list[PendingEvent] = []
         for cache in view.leaves.values():
             cache.listen(self._run_changed)
         view.nodes.listen(self._node_changed)
@@ -258,7 +258,7 @@ class NodeHealthController(Controller):
         mark = hashlib.sha256(f"{reason} {note}".encode()).hexdigest()[:10]
         regarding = {"apiVersion": "v1", "kind": "Node", "name": node, "uid": node}
         self._untold.append(
-            EventRecord(
+            PendingEvent(
                 regarding=regarding, name=f"{node}.{mark}", reason=reason, note=note, at=at, is_warning=is_warning
             )
         )

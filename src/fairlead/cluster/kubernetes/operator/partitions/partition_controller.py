@@ -17,7 +17,7 @@ from fairlead.cluster.kubernetes.informers.informers import Informers
 from fairlead.cluster.kubernetes.informers.node_cache import NODES
 from fairlead.cluster.kubernetes.names import segment
 from fairlead.cluster.kubernetes.operator.controller import Controller, Turn
-from fairlead.cluster.kubernetes.operator.events.event_recorder import EventRecord, render_event
+from fairlead.cluster.kubernetes.operator.events.event_recorder import PendingEvent, render_event
 from fairlead.cluster.kubernetes.operator.partitions.node_layouts import partitioned_node, render_step
 from fairlead.cluster.kubernetes.workloads.plain_objects import KindObject
 from fairlead.errors import InvalidSpec
@@ -136,7 +136,7 @@ class PartitionController(Controller):
 
     def _tell(self, step: PartitionStep, seen: NodeObject, at: float) -> None:
         mark = hashlib.sha256(f"{step.action} {step.to} {seen.version}".encode()).hexdigest()[:10]
-        telling = EventRecord(
+        telling = PendingEvent(
             regarding={"apiVersion": "v1", "kind": "Node", "name": step.node, "uid": step.node},
             name=f"{step.node}.{mark}",
             reason=_REASONS[step.action],

@@ -17,7 +17,7 @@ from fairlead.cluster.kubernetes.api.objects import seconds
 from fairlead.cluster.kubernetes.informers.autoscalers import serves
 from fairlead.cluster.kubernetes.manifests.capacity_objects import GROUP
 from fairlead.cluster.kubernetes.names import MANAGED_BY, MANAGER, segment
-from fairlead.cluster.kubernetes.operator.pods.pod_agent import Agent
+from fairlead.cluster.kubernetes.operator.pods.pod_agent import PodAgent
 from fairlead.frozen import dataclass
 
 log = logging.getLogger(__name__)
@@ -118,7 +118,7 @@ class CapacityObjects:
             self._served, self._served_at = serves(self._client, self._base, self._resource), now
         return self._served
 
-    def follow(self, agent: Agent, wanted: Mapping[str, object], now: float) -> bool:
+    def follow(self, agent: PodAgent, wanted: Mapping[str, object], now: float) -> bool:
         """Read the objects periodically while there may be any, and delete those that nobody wants.
 
         Returns:
@@ -145,7 +145,7 @@ class CapacityObjects:
         return self._is_listed
 
     def put(
-        self, agent: Agent, key: str, template: Object, body: Object, may_ask: Callable[[], bool] = lambda: True
+        self, agent: PodAgent, key: str, template: Object, body: Object, may_ask: Callable[[], bool] = lambda: True
     ) -> None:
         """Queue the creation of an object and its PodTemplate, or their change to this content.
 

@@ -42,7 +42,7 @@ from fairlead.cluster.kubernetes.operator.placeholders.capacity_objects import (
 )
 from fairlead.cluster.kubernetes.operator.placeholders.placeholder_pods import delete_placeholder
 from fairlead.cluster.kubernetes.operator.pods import pod_rejections as refusals
-from fairlead.cluster.kubernetes.operator.pods.pod_agent import Agent
+from fairlead.cluster.kubernetes.operator.pods.pod_agent import PodAgent
 from fairlead.cluster.kubernetes.operator.pods.pod_events import newest
 from fairlead.errors import ClusterError
 from fairlead.policy.placement.device_matching import matches
@@ -177,7 +177,7 @@ class PlaceholderController(Controller):
             self._listen(agent, uid, held.get(uid, {}), now)
 
     def _request(
-        self, agent: Agent, wanted: Mapping[str, Workload], held: Mapping[str, Mapping[str, PodObject]], now: float
+        self, agent: PodAgent, wanted: Mapping[str, Workload], held: Mapping[str, Mapping[str, PodObject]], now: float
     ) -> None:
         """Keep a ProvisioningRequest for each run that requests nodes and has no placeholder, where they are used."""
         if not wanted and self._requests.is_clear:
@@ -307,7 +307,7 @@ class PlaceholderController(Controller):
             return DeviceResource(name=SHARED if SHARED in offered else WHOLE[0], count=1)
         return DeviceResource(name=whole_resource(offered), count=gpu.num_devices)
 
-    def _listen(self, agent: Agent, uid: str, pods: Mapping[str, PodObject], now: float) -> None:
+    def _listen(self, agent: PodAgent, uid: str, pods: Mapping[str, PodObject], now: float) -> None:
         """Periodically read what the autoscaler reports of a placeholder without a node."""
         growth = self._autoscalers.growth
         every_s = LISTEN_EVERY_S if growth is None else min(LISTEN_EVERY_S, growth.patience_s / 3)

@@ -33,7 +33,7 @@ from fairlead.cluster.kubernetes.names import POOL, controller_of, segment
 from fairlead.cluster.kubernetes.operator.controller import Controller, Turn
 from fairlead.cluster.kubernetes.operator.placeholders.capacity_objects import SILENT_S, CapacityObjects
 from fairlead.cluster.kubernetes.operator.placeholders.placeholder_pods import delete_placeholder
-from fairlead.cluster.kubernetes.operator.pods.pod_agent import Agent
+from fairlead.cluster.kubernetes.operator.pods.pod_agent import PodAgent
 from fairlead.cluster.kubernetes.workloads.plain_objects import KindObject
 from fairlead.errors import ClusterError
 from fairlead.policy.capacity.demand_history import DemandHistory
@@ -169,7 +169,7 @@ class StandbyController(Controller):
                 order = partial(self._create, pool, pool.spec, index)
                 agent.submit(f"pool {name}", f"hold a node {name} {index}", order)
 
-    def _keep_buffers(self, agent: Agent, free: Mapping[str, int], busy: set[str]) -> bool:
+    def _keep_buffers(self, agent: PodAgent, free: Mapping[str, int], busy: set[str]) -> bool:
         """Keep a CapacityBuffer for each pool that needs so many free nodes; return whether they are used here."""
         now = time.time()
         try:

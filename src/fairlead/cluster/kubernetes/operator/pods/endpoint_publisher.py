@@ -22,7 +22,7 @@ from fairlead.cluster.kubernetes.names import segment
 from fairlead.cluster.kubernetes.operator.cluster import KubernetesCluster
 from fairlead.cluster.kubernetes.operator.controller import Controller, PassStage, Turn
 from fairlead.cluster.kubernetes.operator.pods.gateways import Gateways
-from fairlead.cluster.kubernetes.operator.pods.pod_agent import Agent
+from fairlead.cluster.kubernetes.operator.pods.pod_agent import PodAgent
 from fairlead.cluster.preflight import gateway_problem
 from fairlead.frozen import dataclass
 from fairlead.policy.kinds.parents import families_of
@@ -144,7 +144,7 @@ class EndpointPublisher(Controller):
             name = f"publish {endpoint.spec.team}/{endpoint.spec.name}"
             agent.submit(uid, name, partial(self._write, uid))
 
-    def _tell_gateways(self, agent: Agent, snapshot: Snapshot, pods: Mapping[str, Pod], num_gateways: int) -> None:
+    def _tell_gateways(self, agent: PodAgent, snapshot: Snapshot, pods: Mapping[str, Pod], num_gateways: int) -> None:
         """Write the routes if there are gateways that need them."""
         if not self._gateways.is_known:
             return

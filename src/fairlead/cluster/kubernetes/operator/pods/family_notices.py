@@ -15,7 +15,7 @@ from fairlead.cluster.kubernetes.manifests.pod_environment import checkpoint_pla
 from fairlead.cluster.kubernetes.names import FAMILY, segment
 from fairlead.cluster.kubernetes.operator.cluster import KubernetesCluster
 from fairlead.cluster.kubernetes.operator.controller import Controller, PassStage, Turn
-from fairlead.cluster.kubernetes.operator.pods.pod_agent import Agent
+from fairlead.cluster.kubernetes.operator.pods.pod_agent import PodAgent
 from fairlead.policy.kinds.parents import child_name
 from fairlead.policy.kinds.pipeline import detail_of as pipeline_detail_of
 from fairlead.policy.kinds.standing_pipeline import WATCH, DriftCycle
@@ -62,7 +62,7 @@ class FamilyNotices(Controller):
             with self._view.isolation.of(f"family of {parent.spec.team}/{parent.spec.name}"):
                 self._tell_family(parent, parent.spec, agent)
 
-    def _tell_family(self, parent: AnyWorkload, spec: Pipeline, agent: Agent) -> None:
+    def _tell_family(self, parent: AnyWorkload, spec: Pipeline, agent: PodAgent) -> None:
         family = {child.spec.name: child for child in self._children(parent)}
         driver = family.pop(child_name(parent, DRIVER), None)
         if driver is not None:
@@ -74,7 +74,7 @@ class FamilyNotices(Controller):
         if watch is not None and standing is not None and spec.on is not None and spec.on.drift:
             self._tell(agent, watch, partial(self._told_of_training, standing.drift))
 
-    def _tell(self, agent: Agent, child: AnyWorkload, notice: Callable[[], dict[str, Any]]) -> None:
+    def _tell(self, agent: PodAgent, child: AnyWorkload, notice: Callable[[], dict[str, Any]]) -> None:
         """Write the annotation of a child's pod, unless it is up to date."""
         pod = self._pod_of(child)
         if pod is None:

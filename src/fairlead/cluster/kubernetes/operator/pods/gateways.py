@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from fairlead.cluster.kubernetes import names
 from fairlead.cluster.kubernetes.api.client import ApiError, Client, Object
 from fairlead.cluster.kubernetes.api.objects import PodObject
-from fairlead.cluster.kubernetes.api.watching import IDLE_S, Cache
+from fairlead.cluster.kubernetes.api.watching import IDLE_S, ObjectCache
 from fairlead.cluster.kubernetes.informers.informers import Informers
 from fairlead.cluster.kubernetes.names import segment
 from fairlead.cluster.kubernetes.operator.controller import Controller, Turn
@@ -39,7 +39,7 @@ USES_S = 600.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Report:
+class DemandReport:
     """A gateway's latest report of demand; ``pod`` is the uid of its pod."""
 
     key: str
@@ -66,10 +66,10 @@ class Gateways(Controller):
         chosen = {"fieldSelector": f"metadata.name={names.ACCESS_KEYS}"}
         labelled = {"labelSelector": f"{names.CONTENT}={names.DEMAND}"}
         # An empty list of reports or keys changes nothing, but routes wait until they are known.
-        self._reports: Cache[Report] = Cache(
+        self._reports: ObjectCache[DemandReport] = ObjectCache(
             client, REPORTS, read_report, self._changed, synced=view.wake, query=labelled, idle_s=idle_s
         )
-        self._keys: Cache[TeamKeys] = Cache(
+        self._keys: ObjectCache[TeamKeys] = ObjectCache(
             client, KEYS, read_keys, self._changed, synced=view.wake, query=chosen, idle_s=idle_s
         )
         view.pods.listen(self._pod_changed)
@@ -82,7 +82,7 @@ class Gateways(Controller):
             self._keys.start()
 
     @property
-    def caches(self) -> tuple[Cache[Any], ...]:
+    def caches(self) -> tuple[ObjectCache[Any], ...]:
         """The caches, once a gateway exists."""
         return (self._reports, self._keys) if self._is_watched else ()
 
@@ -186,7 +186,7 @@ class Gateways(Controller):
         self._view.wake()
 
 
-def read_report(content: Object) -> Report | None:
+def read_report(content: Object) -> DemandReport | None:
     """Read a gateway's report; None for any other content."""
     metadata = content["metadata"]
     owners = metadata.get("ownerReferences") or ()
@@ -198,7 +198,7 @@ def read_report(content: Object) -> Report | None:
         return None
     if pod is None:
         return None
-    return Report(
+    return DemandReport(
         key=f"{metadata['namespace']}/{metadata['name']}",
         version=int(metadata["resourceVersion"]),
         pod=pod,

@@ -24,7 +24,7 @@ from fairlead.cluster.kubernetes.manifests.runtime_bundle import render_bundle
 from fairlead.cluster.kubernetes.manifests.services import render_service
 from fairlead.cluster.kubernetes.manifests.workdir import archive_place, part_names
 from fairlead.cluster.kubernetes.names import is_alone, pod_name, segment
-from fairlead.cluster.kubernetes.operator.cluster import KubernetesCluster, Refusal
+from fairlead.cluster.kubernetes.operator.cluster import KubernetesCluster, RefusedWrite
 from fairlead.cluster.kubernetes.operator.leader_election import DEADLINE_S
 from fairlead.cluster.kubernetes.operator.pods import pod_rejections as refusals
 from fairlead.cluster.kubernetes.operator.pods.network_leftovers import NetworkLeftovers, has_no_network
@@ -70,7 +70,7 @@ class _NotEquippedError(ClusterError):
         return self.refusal.concerns_all
 
 
-class Agent:
+class PodAgent:
     """Carries out the actions that follow from the runs' objects.
 
     Args:
@@ -163,7 +163,7 @@ class Agent:
 
     def _note_refusal(self, run: str, message: str) -> None:
         if self._view.find_any(run) is not None:
-            self._cluster.note_refusal(run, Refusal.REQUEST, message)
+            self._cluster.note_refusal(run, RefusedWrite.REQUEST, message)
 
     @property
     def refused(self) -> set[str]:

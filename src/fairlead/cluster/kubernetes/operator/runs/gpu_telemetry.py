@@ -95,7 +95,7 @@ class GpuTelemetry(Controller):
         self._used_at: float | None = None
         self._exporters: Mapping[str, str] = {}
         self._looked_for: frozenset[str] = frozenset()
-        self._samples: dict[Start, list[idleness.Sample]] = {}
+        self._samples: dict[Start, list[idleness.UsageSample]] = {}
         self._idle: dict[Start, Idleness] = {}
         self.held: tuple[HeldGpu, ...] = ()
 
@@ -184,7 +184,7 @@ class GpuTelemetry(Controller):
                 pods.setdefault(pod.workload_uid, []).append(pod)
         held: list[HeldGpu] = []
         measured: list[tuple[str, int, int, float]] = []
-        samples_now: dict[Start, list[idleness.Sample]] = {}
+        samples_now: dict[Start, list[idleness.UsageSample]] = {}
         for uid, own in pods.items():
             run, busy = runs[uid], dict[str, float]()
             for pod in own:

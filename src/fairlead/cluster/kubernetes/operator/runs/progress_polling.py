@@ -23,7 +23,7 @@ from fairlead.cluster.kubernetes.manifests.pods import REPORTER, is_followed
 from fairlead.cluster.kubernetes.names import segment
 from fairlead.cluster.kubernetes.operator.cluster import KubernetesCluster
 from fairlead.cluster.kubernetes.operator.controller import Controller, Turn
-from fairlead.cluster.kubernetes.workloads.pod_reports import Report, read_report
+from fairlead.cluster.kubernetes.workloads.pod_reports import PodReport, read_report
 from fairlead.cluster.kubernetes.workloads.run_record import TrainingObject
 from fairlead.state.shared_limits import fair_parts
 
@@ -59,7 +59,7 @@ class _Turn:
     asked_at: float | None = None
     can_stall: bool = False
     num_failed: int = 0
-    said: Report | None = None
+    said: PodReport | None = None
 
     def every_s(self, now: float, turn_s: float = 0.0) -> float:
         """Return the seconds between two polls when its turn comes so often."""

@@ -1,7 +1,7 @@
 """Tells, on the objects themselves, that the operator cannot read them: an Event, and for Fairlead's kinds a condition.
 
-Such an object counts as it could last be read (``Cache``). One that is being deleted is let go although it cannot be
-read, so that its author can always get rid of it.
+Such an object counts as it could last be read (``ObjectCache``). One that is being deleted is let go although it cannot
+be read, so that its author can always get rid of it.
 """
 
 import logging
@@ -11,14 +11,14 @@ from functools import partial
 from typing import Any
 
 from fairlead.cluster.kubernetes.api.client import ApiError, Client
-from fairlead.cluster.kubernetes.api.watching import Cache, Unreadable
+from fairlead.cluster.kubernetes.api.watching import ObjectCache, Unreadable
 from fairlead.cluster.kubernetes.informers.informers import Informers
 from fairlead.cluster.kubernetes.kinds import objects_path, plural, workload_kinds
 from fairlead.cluster.kubernetes.manifests.conditions import STALLED, condition
 from fairlead.cluster.kubernetes.names import segment
 from fairlead.cluster.kubernetes.operator.controller import Controller, Turn
-from fairlead.cluster.kubernetes.operator.events.event_recorder import EventRecord, EventRecorder
-from fairlead.cluster.kubernetes.operator.pods.pod_agent import Agent
+from fairlead.cluster.kubernetes.operator.events.event_recorder import EventRecorder, PendingEvent
+from fairlead.cluster.kubernetes.operator.pods.pod_agent import PodAgent
 from fairlead.cluster.kubernetes.workloads.run_record import FINALIZER
 from fairlead.specs.keys import API_VERSION
 from fairlead.specs.pool import Pool
@@ -64,12 +64,12 @@ class UnreadableObjects(Controller):
         self._view = view
         self._client: Client = view.client
         self._teller = teller
-        self._caches: Callable[[], Iterable[Cache[Any]]] = list
+        self._caches: Callable[[], Iterable[ObjectCache[Any]]] = list
         self._may_act = may_act
         self._reported: dict[tuple[str, str], Unreadable] = {}
         self._epoch = -1
 
-    def follow(self, caches: Callable[[], Iterable[Cache[Any]]]) -> None:
+    def follow(self, caches: Callable[[], Iterable[ObjectCache[Any]]]) -> None:
         """Look for unreadable objects in the caches that a function returns."""
         self._caches = caches
 
@@ -99,7 +99,7 @@ class UnreadableObjects(Controller):
             self._epoch = epoch
             self._let_invalid_go(agent)
 
-    def _let_invalid_go(self, agent: Agent) -> None:
+    def _let_invalid_go(self, agent: PodAgent) -> None:
         """Queue the release of workloads that are being deleted and whose specs are invalid."""
         for invalid in (workload for workload in self._view.workload_objects() if workload.workload is None):
             if invalid.is_leaving and FINALIZER in invalid.finalizers:
@@ -108,7 +108,7 @@ class UnreadableObjects(Controller):
                 release = partial(self._release, path, rest, invalid.version)
                 agent.submit(QUEUE, f"let go {path} {invalid.version}", release)
 
-    def _tell(self, agent: Agent, unreadable: Unreadable, now: float) -> None:
+    def _tell(self, agent: PodAgent, unreadable: Unreadable, now: float) -> None:
         if not unreadable.name:
             return
         regarding = {
@@ -121,7 +121,7 @@ class UnreadableObjects(Controller):
         note = f"Fairlead cannot read it: {unreadable.problem}. {REMEDY}"
         name = f"{unreadable.name}.{unreadable.uid[:8]}.unreadable"
         self._teller.tell(
-            agent, EventRecord(regarding=regarding, name=name, reason=REASON, note=note, at=now, is_warning=True), now
+            agent, PendingEvent(regarding=regarding, name=name, reason=REASON, note=note, at=now, is_warning=True), now
         )
         if _is_ours(unreadable):
             what = f"call {unreadable.path} {unreadable.key} {unreadable.version} unreadable"

@@ -11,12 +11,12 @@ from functools import partial
 from typing import Any
 
 from fairlead.cluster.kubernetes.api.client import ApiError, Client
-from fairlead.cluster.kubernetes.api.watching import IDLE_S, Cache
+from fairlead.cluster.kubernetes.api.watching import IDLE_S, ObjectCache
 from fairlead.cluster.kubernetes.manifests.conditions import INVALID, READY, condition, ready_conditions
 from fairlead.cluster.kubernetes.names import segment
 from fairlead.cluster.kubernetes.operator.controller import Controller, Turn
 from fairlead.cluster.kubernetes.workloads.plain_objects import KindObject, read_kind
-from fairlead.policy.kinds.readiness import Progress
+from fairlead.policy.kinds.readiness import SpecProgress
 from fairlead.specs.keys import API_VERSION
 from fairlead.specs.pool import Pool
 
@@ -64,7 +64,7 @@ class PoolKeeper(Controller):
         self._wake = wake
         self._lock = threading.Lock()
         self._changed: set[str] = set()
-        self.pools: Cache[KindObject[Pool]] = Cache(
+        self.pools: ObjectCache[KindObject[Pool]] = ObjectCache(
             client, POOLS, partial(read_kind, Pool), self._pool_changed, idle_s=idle_s
         )
 
@@ -87,7 +87,7 @@ class PoolKeeper(Controller):
         self.pools.start()
 
     @property
-    def caches(self) -> tuple[Cache[KindObject[Pool]], ...]:
+    def caches(self) -> tuple[ObjectCache[KindObject[Pool]], ...]:
         return (self.pools,)
 
     def stop(self) -> None:
@@ -138,7 +138,7 @@ class PoolKeeper(Controller):
         is_wrong = bool(pool.problem) or (not used and (is_ahead or is_chosen))
         why = INVALID if pool.problem else reason
         conditions += ready_conditions(
-            Progress.STALLED if is_wrong else Progress.READY, reason=why, message=message, **about
+            SpecProgress.STALLED if is_wrong else SpecProgress.READY, reason=why, message=message, **about
         )  # fmt: skip
         status: dict[str, Any] = {"observedGeneration": pool.generation, "conditions": conditions}
         if ahead is not None:

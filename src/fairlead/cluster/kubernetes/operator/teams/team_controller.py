@@ -11,18 +11,18 @@ from functools import partial
 
 from fairlead.cluster.kubernetes import names
 from fairlead.cluster.kubernetes.api.client import ApiError, Object
-from fairlead.cluster.kubernetes.api.watching import IDLE_S, Cache
+from fairlead.cluster.kubernetes.api.watching import IDLE_S, ObjectCache
 from fairlead.cluster.kubernetes.informers.informers import TEAMS, Informers, TeamObject
 from fairlead.cluster.kubernetes.manifests.conditions import condition, ready_conditions
 from fairlead.cluster.kubernetes.manifests.teams import OBJECT_COUNTS, TeamSettings, render_object_counts, render_team
 from fairlead.cluster.kubernetes.names import segment
 from fairlead.cluster.kubernetes.operator.controller import Controller, Turn
-from fairlead.cluster.kubernetes.operator.events.event_recorder import EventRecord, EventRecorder
-from fairlead.cluster.kubernetes.operator.pods.pod_agent import Agent
+from fairlead.cluster.kubernetes.operator.events.event_recorder import EventRecorder, PendingEvent
+from fairlead.cluster.kubernetes.operator.pods.pod_agent import PodAgent
 from fairlead.cluster.kubernetes.operator.teams.drift import is_as_rendered, surplus
 from fairlead.errors import ClusterError
 from fairlead.frozen import dataclass
-from fairlead.policy.kinds.readiness import Progress
+from fairlead.policy.kinds.readiness import SpecProgress
 from fairlead.specs.keys import API_VERSION
 
 # Where each kind of a team's objects is listed, over all namespaces.
@@ -91,8 +91,8 @@ class TeamKeeper(Controller):
         self._retry_at: dict[str, float] = {}
         self._gone: list[TeamObject] = []
         view.follow_teams(self._team_changed)
-        self._owned: dict[str, Cache[OwnedObject]] = {
-            kind: Cache(
+        self._owned: dict[str, ObjectCache[OwnedObject]] = {
+            kind: ObjectCache(
                 view.client,
                 path,
                 partial(_read_owned, kind),
@@ -114,7 +114,7 @@ class TeamKeeper(Controller):
             cache.start()
 
     @property
-    def caches(self) -> tuple[Cache[OwnedObject], ...]:
+    def caches(self) -> tuple[ObjectCache[OwnedObject], ...]:
         """The caches of the objects of teams."""
         return tuple(self._owned.values())
 
@@ -142,7 +142,7 @@ class TeamKeeper(Controller):
         for team in gone:
             self._tell(agent, team, "Left", f"Team {team.name} is deleted. {_after(team.name)}", now)
 
-    def _keep(self, agent: Agent, name: str) -> None:
+    def _keep(self, agent: PodAgent, name: str) -> None:
         team = self._view.teams.get(name)
         if team is None or not self._may_act():
             return
@@ -151,7 +151,7 @@ class TeamKeeper(Controller):
             mended = self._make(team)
         except (ApiError, TeamRefusal) as error:
             reason = error.reason if isinstance(error, TeamRefusal) else error.reason or "Refused"
-            progress = Progress.STALLED if isinstance(error, TeamRefusal) else Progress.RECONCILING
+            progress = SpecProgress.STALLED if isinstance(error, TeamRefusal) else SpecProgress.RECONCILING
             self._write(team, progress, reason=reason, message=str(error), mended=(), now=now)
             with self._lock:
                 self._retry_at[name] = now + RETRY_S
@@ -160,7 +160,7 @@ class TeamKeeper(Controller):
             with self._lock:
                 self._retry_at[name] = self._counted_at
         message = f"namespace {name} has its limits, roles and network policies; {LEAVES}"
-        self._write(team, Progress.READY, reason="Kept", message=message, mended=mended, now=now)
+        self._write(team, SpecProgress.READY, reason="Kept", message=message, mended=mended, now=now)
         if mended:
             self._tell(agent, team, "PutRight", _putting_right(mended), now, is_warning=True)
 
@@ -231,7 +231,14 @@ class TeamKeeper(Controller):
         self._owned[item.kind].drop(item.key, item.version)
 
     def _write(
-        self, team: TeamObject, progress: Progress, *, reason: str, message: str, mended: tuple[str, ...], now: float
+        self,
+        team: TeamObject,
+        progress: SpecProgress,
+        *,
+        reason: str,
+        message: str,
+        mended: tuple[str, ...],
+        now: float,
     ) -> None:
         """Write the status, unless it is up to date."""
         ready = ready_conditions(
@@ -262,11 +269,11 @@ class TeamKeeper(Controller):
                 raise
 
     def _tell(
-        self, agent: Agent, team: TeamObject, reason: str, note: str, now: float, *, is_warning: bool = False
+        self, agent: PodAgent, team: TeamObject, reason: str, note: str, now: float, *, is_warning: bool = False
     ) -> None:
         regarding = {"apiVersion": API_VERSION, "kind": "Team", "name": team.name, "uid": team.uid}
         name = f"{team.name}.{int(now * 1e6):x}"
-        telling = EventRecord(regarding=regarding, name=name, reason=reason, note=note, at=now, is_warning=is_warning)
+        telling = PendingEvent(regarding=regarding, name=name, reason=reason, note=note, at=now, is_warning=is_warning)
         self._teller.tell(agent, telling, now)
 
     def _team_changed(self, team: TeamObject) -> None:
