@@ -29,6 +29,7 @@ TRUSTED = {
     "cluster/local/store.py": DATABASE,
     "cluster/records.py": DATABASE,
     "control/fleets/journal.py": DATABASE,
+    "control/image/base_images.py": COMMAND,
     "control/image/building.py": COMMAND,
     "control/image/registry.py": COMMAND,
     "control/image/registry_logins.py": COMMAND,

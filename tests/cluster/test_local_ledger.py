@@ -31,14 +31,14 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 from fairlead.cluster.local.cluster import LocalCluster
-from fairlead.cluster.local.store import Observation
+from fairlead.cluster.local.store import PodObservation
 from fairlead.state.snapshot import PodPhase
 
 cluster = LocalCluster.open(Path(sys.argv[1]))
 print("ready", flush=True)
 for row in cluster.store.live_pods():
     pod = replace(row.pod, phase=PodPhase.SUCCEEDED, started_at=row.pod.created_at)
-    cluster.store.observe(Observation(row=replace(row, pod=pod)), pod.created_at + 3600.0)
+    cluster.store.observe(PodObservation(row=replace(row, pod=pod)), pod.created_at + 3600.0)
 """
 
 

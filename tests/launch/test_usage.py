@@ -12,9 +12,9 @@ MIB = 1024**2
 # In an interpreter of its own: a worker of the tests has other children.
 MEASURED = """
 import json, subprocess, sys
-from fairlead.runtime.usage import Usage
+from fairlead.runtime.usage import PeakRecorder
 
-usage = Usage()
+usage = PeakRecorder()
 program = "x = bytearray(200 << 20); sum(range(3 * 10**6)); print('ready', flush=True); input()"
 child = subprocess.Popen(
     (sys.executable, "-c", program), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True

@@ -113,7 +113,7 @@ def mark(tmp_path: Path) -> Path:
 def load_record(data: bytes, folder: Path) -> object:
     folder.mkdir(exist_ok=True)
     (folder / distcp.METADATA).write_bytes(data)
-    return distcp.Reader(folder)
+    return distcp.CheckpointReader(folder)
 
 
 def load_state(data: bytes, _: Path) -> object:
@@ -145,10 +145,10 @@ def test_a_hostile_value_of_a_file_of_tensors_runs_nothing(is_tensor: bool, mark
     tensor = ["float32", [1]] if is_tensor else None
     distcp.write_metadata(tmp_path, [[("groups", "lr"), "__0_0.distcp", 0, len(stored.getvalue()), tensor]])
     with pytest.raises(CheckpointMismatch, match=r"checkpoint: \{trust: true\}"):
-        distcp.Reader(tmp_path).read("groups.lr")
+        distcp.CheckpointReader(tmp_path).read("groups.lr")
     assert not mark.exists()
     if not is_tensor:
-        distcp.Reader(tmp_path, trust=True).read("groups.lr")
+        distcp.CheckpointReader(tmp_path, trust=True).read("groups.lr")
         assert mark.exists()
 
 
@@ -174,7 +174,7 @@ def test_a_file_of_tensors_outside_the_checkpoint_is_not_read(tmp_path: Path) ->
     size = (tmp_path / "outside").stat().st_size
     distcp.write_metadata(folder, [[("modules", "w"), "../outside", 0, size, ["float32", [1]]]])
     with pytest.raises(ValueError, match="leads out of its directory"):
-        distcp.Reader(folder).read("modules.w")
+        distcp.CheckpointReader(folder).read("modules.w")
 
 
 VALUES = [

@@ -163,8 +163,8 @@ def test_a_damaged_page_is_fetched_again(tmp_path: Path) -> None:
 def test_the_right_to_fetch_ends_with_its_process(tmp_path: Path) -> None:
     cache = BundleCache(tmp_path / "bundles", "0" * 16, 1_000_000)
     holder = (
-        "import os, sys\nfrom pathlib import Path\nfrom fairlead.runtime.data.cache import Cache\n"
-        f"claim = Cache(Path({str(tmp_path / 'bundles')!r}), '0' * 16, 1000000).claim('a' * 32)\n"
+        "import os, sys\nfrom pathlib import Path\nfrom fairlead.runtime.data.cache import BundleCache\n"
+        f"claim = BundleCache(Path({str(tmp_path / 'bundles')!r}), '0' * 16, 1000000).claim('a' * 32)\n"
         "assert claim is not None\nprint('held', flush=True)\nsys.stdin.read()\n"
     )
     with subprocess.Popen([sys.executable, "-c", holder], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:

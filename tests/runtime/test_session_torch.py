@@ -321,7 +321,7 @@ def test_what_pytorchs_own_distributed_checkpoint_saved_is_read(
         monkeypatch.setattr(_MEM_FORMAT_ENCODING, "__reduce_ex__", reduced)
     tree = {"a": {"b": [torch.ones(2), {"c": torch.tensor(3.0)}], "d": (1, 2), "e": None}, "f": {}, "g": [1, "x"]}
     dcp.save(copy.deepcopy(tree), checkpoint_id=str(tmp_path), no_dist=True)
-    reader = distcp.Reader(tmp_path)
+    reader = distcp.CheckpointReader(tmp_path)
     found: dict[str, Any] = {"f": {}}
     for name, path in reader.paths.items():
         distcp.put(found, path, reader.read(name))
