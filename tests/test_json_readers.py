@@ -30,7 +30,6 @@ TRUSTED = {
     "cluster/records.py": DATABASE,
     "control/fleets/journal.py": DATABASE,
     "control/image/base_images.py": COMMAND,
-    "control/image/building.py": COMMAND,
     "control/image/registry.py": COMMAND,
     "control/image/registry_logins.py": COMMAND,
     "control/model_config.py": COMMAND,
