@@ -35,8 +35,12 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RegistryServer]
 
 
 @pytest.fixture
-def desk(access: ClusterAccess, plane: ControlPlane, namespace: str, server: RegistryServer, tmp_path: Path) -> Desk:
+def desk(
+    access: ClusterAccess, plane: ControlPlane, namespace: str, server: RegistryServer, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> Desk:  # fmt: skip
     """A user with a registry, in a directory with a program and wheels of two versions."""
+    monkeypatch.delenv("CI", raising=False)  # where it is set, a plan starts no programs
     (tmp_path / "desk").mkdir()
     desk = a_desk(plane, namespace, tmp_path / "desk")
     home = Path(desk.environ["FAIRLEAD_HOME"])

@@ -123,3 +123,6 @@ def test_a_node_vanishes_and_the_run_goes_on_smaller_until_another_has_room(
     finally:
         for name in others:
             client.merge(f"/api/v1/nodes/{name}", {"spec": {"unschedulable": None}})
+        for name in nodes:  # else later tests with this control plane would have another node
+            if plane.exists(path := f"/api/v1/nodes/{name}"):
+                plane.request("DELETE", path)
