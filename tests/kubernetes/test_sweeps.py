@@ -268,4 +268,4 @@ def test_an_operator_that_is_killed_again_and_again_makes_no_trial_twice(
             assert len(values) == NUM_TRIALS
             kubectl("delete", "sweep", "grid", "--timeout=60s")
             until(lambda: not objects(plane, "Training", namespace))
-            assert plane.request("GET", f"/api/v1/namespaces/{namespace}/pods")["items"] == []
+            until(lambda: not plane.request("GET", f"/api/v1/namespaces/{namespace}/pods")["items"])
