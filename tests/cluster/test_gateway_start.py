@@ -9,6 +9,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
+from typing import Any
 from unittest.mock import Mock, patch
 
 import pytest
@@ -35,12 +36,21 @@ ENDPOINT = Snapshot(nodes=(), workloads=(), pods=(), parents=(SERVED,))
 
 
 @pytest.fixture
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Home:
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Home]:
     """Whose gateways end at once, so that none is left behind; Python would warn of one that is not waited for."""
+    children: list[subprocess.Popen[bytes]] = []
+    start = subprocess.Popen.__init__
+
+    def start_and_note(child: subprocess.Popen[bytes], *arguments: Any, **named: Any) -> None:
+        start(child, *arguments, **named)
+        children.append(child)
+
     monkeypatch.setattr(sys, "executable", "true")
-    monkeypatch.setattr(subprocess.Popen, "__del__", lambda _self: None)
+    monkeypatch.setattr(subprocess.Popen, "__init__", start_and_note)
     monkeypatch.setenv("FAIRLEAD_GATEWAY_PORT", str(free_port()))
-    return Home.open(tmp_path)
+    yield Home.open(tmp_path)
+    for child in children:
+        child.wait(20.0)
 
 
 @pytest.fixture
