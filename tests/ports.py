@@ -24,6 +24,12 @@ def free_port() -> int:
     return free_ports(1)[0]
 
 
+def listens(port: int) -> bool:
+    """Return whether a server listens on a port."""
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
 def _is_free(port: int) -> bool:
     with socket.socket() as probe:
         try:

@@ -10,7 +10,6 @@ import math
 import os
 import random
 import signal
-import socket
 import statistics
 import subprocess
 import sys
@@ -30,6 +29,7 @@ from fairlead.state.endpoint_detail import detail_of
 from fairlead.state.snapshot import Workload
 from tests.cluster.test_endpoints import Desk
 from tests.home import end_everything
+from tests.ports import free_port, listens
 from tests.waiting import until
 
 SERVER = """
@@ -255,17 +255,6 @@ def beside(tmp_path: Path) -> Iterator[Load]:
     yield Load(f"http://127.0.0.1:{port}/", rate=BESIDE_RATE, num_clients=NUM_BESIDE_CLIENTS)
     server.kill()
     server.wait()
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
-def listens(port: int) -> bool:
-    with socket.socket() as probe:
-        return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
 @pytest.fixture

@@ -7,7 +7,6 @@ import json
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
@@ -22,7 +21,7 @@ from fairlead.runtime.federation import flower_app, identities
 from fairlead.state.snapshot import AnyWorkload, Phase
 from tests.frameworks.environments import interpreter_with
 from tests.home import end_everything
-from tests.ports import free_port
+from tests.ports import free_port, listens
 from tests.processes import Child
 from tests.waiting import until
 
@@ -64,12 +63,6 @@ def parameters(path: Path) -> list[Any]:
         return [stored[name] for name in stored.files]
 
 
-def is_served(port: int) -> bool:
-    """Whether something listens on a port of loopback."""
-    with socket.socket() as probe:
-        return probe.connect_ex(("127.0.0.1", port)) == 0
-
-
 def under_flower_alone(directory: Path, programs: Path, result: Path) -> None:
     """Train by Flower's own commands, without TLS."""
     port = free_port()
@@ -91,7 +84,7 @@ def under_flower_alone(directory: Path, programs: Path, result: Path) -> None:
     ]  # fmt: skip
     children: list[Child[bytes]] = [Child([*argv], env=dict(env), limit_s=RUN_TIMEOUT_S) for argv in (link, *nodes)]
     try:
-        until(lambda: is_served(port), "SuperLink that listens")
+        until(lambda: listens(port), "SuperLink that listens")
         ended = subprocess.run(
             [str(programs / "flwr"), "run", str(APP), "here", "--stream"], env=dict(env), timeout=RUN_TIMEOUT_S,
             capture_output=True, text=True, check=False,

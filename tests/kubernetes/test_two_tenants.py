@@ -460,7 +460,7 @@ OVERLAYS: dict[str, tuple[Object, str]] = {
 """Overlays, and what the API server says of each."""
 OF_ADMINISTRATORS = ("use ServiceAccount", "use Secret")  # which may have them anyway
 OF_THE_OPERATOR = ("of the ranks come from the key", "GPUs go to the ranks alone")
-"""What the operator refuses in the steps of a pipeline, as the rules of an API server do not reach so deep."""
+"""Refusals by the operator of overlays in the steps of a pipeline, which the rules of an API server do not reach."""
 
 
 def overlaid(name: str, fields: Object) -> Iterator[tuple[str, Object]]:
@@ -714,7 +714,7 @@ def delete_all(world: World, who: str) -> None:
 
 
 def test_a_run_says_nothing_false_about_its_own_place_cost_or_end(unharmed: World) -> None:
-    """What the first team's people may write about their own runs, with which they would get more than their part."""
+    """The first team's people write about their own runs what would get them more than their part."""
     plane, path = unharmed.plane, objects_path("Training", ALPHA)
     costless = {"phase": "Succeeded", "cost": {"microusd": 0}, "state": {"status": {"phase": "Running"}}}
     content = {**a_training("claims", metadata={"annotations": {"fairlead.dev/submitted": "1.0"}}), "status": costless}

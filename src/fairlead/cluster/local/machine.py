@@ -3,9 +3,11 @@
 import os
 import platform
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from fairlead.state.snapshot import Gpu, Node
 
@@ -26,41 +28,27 @@ def gpus() -> tuple[Gpu, ...]:
     """Return the GPUs that NVML lists, without those split by MIG; empty without a driver."""
     if sys.platform == "linux" and not any(map(os.path.exists, DRIVERS)):
         return ()  # avoids loading a library only to find no driver
-    import pynvml
-
-    try:
-        pynvml.nvmlInit()
-    except pynvml.NVMLError:
-        return ()
-    try:
-        handles = [pynvml.nvmlDeviceGetHandleByIndex(index) for index in range(pynvml.nvmlDeviceGetCount())]
+    with _nvml() as nvml:
         return tuple(
             Gpu(
-                uuid=_text(pynvml.nvmlDeviceGetUUID(handle)),
-                model=_text(pynvml.nvmlDeviceGetName(handle)).removeprefix("NVIDIA "),
-                memory_bytes=int(pynvml.nvmlDeviceGetMemoryInfo(handle).total),
+                uuid=_text(nvml.nvmlDeviceGetUUID(handle)),
+                model=_text(nvml.nvmlDeviceGetName(handle)).removeprefix("NVIDIA "),
+                memory_bytes=int(nvml.nvmlDeviceGetMemoryInfo(handle).total),
             )
-            for handle in handles
+            for handle in _handles(nvml)
             if not _is_split(handle)
         )
-    finally:
-        pynvml.nvmlShutdown()
 
 
 def gpu_driver() -> str | None:
     """Return the version of the GPU driver; None without one."""
     import pynvml
 
-    try:
-        pynvml.nvmlInit()
-    except pynvml.NVMLError:
-        return None
-    try:
-        return _text(pynvml.nvmlSystemGetDriverVersion())
-    except pynvml.NVMLError:
-        return None
-    finally:
-        pynvml.nvmlShutdown()
+    with _nvml() as nvml:
+        try:
+            return None if nvml is None else _text(nvml.nvmlSystemGetDriverVersion())
+        except pynvml.NVMLError:
+            return None
 
 
 def gpu_platform() -> "GpuPlatform":
@@ -72,20 +60,38 @@ def gpu_platform() -> "GpuPlatform":
         return nothing  # in Windows' subsystem the driver is that of Windows, with versions of its own
     import pynvml
 
+    with _nvml() as nvml:
+        if nvml is None:
+            return nothing
+        try:
+            driver = parse_driver(_text(nvml.nvmlSystemGetDriverVersion()))
+            pairs = [nvml.nvmlDeviceGetCudaComputeCapability(handle) for handle in _handles(nvml)]
+        except pynvml.NVMLError:
+            return nothing
+    return replace(nothing, driver=driver, capabilities=tuple((int(major), int(minor)) for major, minor in pairs))
+
+
+@contextmanager
+def _nvml() -> Iterator[Any]:
+    """Open NVML; None where it cannot be opened."""
+    import pynvml
+
     try:
         pynvml.nvmlInit()
     except pynvml.NVMLError:
-        return nothing
+        yield None
+        return
     try:
-        driver = parse_driver(_text(pynvml.nvmlSystemGetDriverVersion()))
-        handles = [pynvml.nvmlDeviceGetHandleByIndex(index) for index in range(pynvml.nvmlDeviceGetCount())]
-        pairs = [pynvml.nvmlDeviceGetCudaComputeCapability(handle) for handle in handles]
-        capabilities = tuple((int(major), int(minor)) for major, minor in pairs)
-    except pynvml.NVMLError:
-        return nothing
+        yield pynvml
     finally:
         pynvml.nvmlShutdown()
-    return replace(nothing, driver=driver, capabilities=capabilities)
+
+
+def _handles(nvml: Any) -> list[Any]:
+    """Return the handles of all GPUs; none without NVML."""
+    if nvml is None:
+        return []
+    return [nvml.nvmlDeviceGetHandleByIndex(index) for index in range(nvml.nvmlDeviceGetCount())]
 
 
 def _cpu_milli() -> int:

@@ -9,7 +9,6 @@ See decision 254.
 
 import errno
 import hashlib
-import os
 import shutil
 import threading
 import time
@@ -21,7 +20,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from fairlead.cluster.local.home import Home
-from fairlead.cluster.local.packages.build import BuildFailed, resolve
+from fairlead.cluster.local.packages.build import BuildFailed, resolve, write_atomically
 from fairlead.cluster.local.packages.requests import read_request, with_file
 from fairlead.control.image import locks
 from fairlead.control.image.base_images import Base, pull_base
@@ -94,7 +93,7 @@ def lock_for_pods(spec: Training, directory: Path | None, home: Home, environ: M
     else:
         lock = _resolved(spec, request, python, machine, environ)
         stored.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        _write(stored, lock)
+        write_atomically(stored, lock.encode())
     spec = replace(spec, environment=replace(environment, lock=lock))
     return spec if settings.pull_secret is None else _with_pull_secret(spec, settings.pull_secret)
 
@@ -363,9 +362,3 @@ def _read_layer(record: Mapping[str, Any]) -> Layer | None:
 
 def _hash(value: Any) -> str:
     return hashlib.sha256(to_json(value)).hexdigest()
-
-
-def _write(path: Path, content: str) -> None:
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    temporary.write_text(content)
-    temporary.replace(path)

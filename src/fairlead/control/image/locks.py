@@ -41,7 +41,7 @@ class LockedWheel:
 
     @property
     def filename(self) -> str:
-        return PurePosixPath(unquote(urlsplit(self.url).path)).name
+        return _filename(self.url)
 
 
 def choose_wheels(lock: str, python: str, machine: str) -> tuple[LockedWheel, ...]:
@@ -127,7 +127,7 @@ def _best(wheels: Iterable[Mapping[str, Any]], ranks: "Mapping[Tag, int]") -> Ma
         if "sha256" not in (wheel.get("hashes") or {}):
             continue
         try:
-            name = wheel.get("name") or PurePosixPath(unquote(urlsplit(_url(wheel)).path)).name
+            name = wheel.get("name") or _filename(_url(wheel))
             tags = parse_wheel_filename(name)[3]
         except InvalidWheelFilename:
             continue
@@ -135,6 +135,10 @@ def _best(wheels: Iterable[Mapping[str, Any]], ranks: "Mapping[Tag, int]") -> Ma
         if rank is not None and (best is None or rank < best[0]):
             best = rank, wheel
     return None if best is None else best[1]
+
+
+def _filename(url: str) -> str:
+    return PurePosixPath(unquote(urlsplit(url).path)).name
 
 
 def _url(wheel: Mapping[str, Any]) -> str:

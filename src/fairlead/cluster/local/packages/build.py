@@ -76,7 +76,7 @@ def _make(
     lock = run_directory / f"{request['digest']}.toml"
     content = lock.read_bytes() if lock.exists() else _locked_content(request, place, reporter)
     if lock.exists():
-        _write(place.lock, content)
+        write_atomically(place.lock, content)
     if is_for_gpus:
         reporter.remark(_check_gpus(content))
     directory = places.directory_of(home, content, request["python"])
@@ -104,7 +104,7 @@ def lock_of(home: Home, request: dict[str, Any]) -> bytes:
 def _locked_content(request: dict[str, Any], place: places.EnvironmentPlace, reporter: "_Reporter") -> bytes:
     if not place.lock.exists():
         reporter.say("its packages are being resolved")
-        _write(place.lock, resolve(request, reporter.say))
+        write_atomically(place.lock, resolve(request, reporter.say))
     return place.lock.read_bytes()
 
 
@@ -257,7 +257,8 @@ def _locked(path: Path) -> Iterator[None]:
         os.close(fd)
 
 
-def _write(path: Path, content: bytes) -> None:
+def write_atomically(path: Path, content: bytes) -> None:
+    """Replace the file at a path by a whole one."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     temporary.write_bytes(content)
     temporary.replace(path)
