@@ -1,6 +1,6 @@
 """Values for tests, with defaults, so that a test shows only what matters to it."""
 
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 from fairlead.specs.training import Training
@@ -24,7 +24,23 @@ def node(name: str = "node-0", *, gpus: int = 0, **changes: Any) -> Node:
 
 
 def status(phase: Phase = Phase.PENDING, **changes: Any) -> Status:
-    return Status(**{"phase": phase, "reason": BECAUSE, "since": 1_000_000_000.0, **changes})
+    return changed(Status(phase=phase, reason=BECAUSE, since=1_000_000_000.0), **changes)
+
+
+def changed(before: Status, **changes: Any) -> Status:
+    """A status with other fields, also of its parts, each by the name under which clusters store it."""
+    own: dict[str, Any] = {}
+    for attribute in fields(Status):
+        if not attribute.metadata.get("flat"):
+            if attribute.name in changes:
+                own[attribute.name] = changes.pop(attribute.name)
+            continue
+        part = getattr(before, attribute.name)
+        names = {inner.metadata.get("stored", inner.name): inner.name for inner in fields(part)}
+        values = {names[stored]: changes.pop(stored) for stored in tuple(changes) if stored in names}
+        own[attribute.name] = replace(part, **values)
+    assert not changes, f"a status has no {', '.join(changes)}"
+    return replace(before, **own)
 
 
 def event(type_: str = "Noted", message: str = BECAUSE.message) -> Event:

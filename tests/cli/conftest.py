@@ -14,7 +14,7 @@ from fairlead.cluster.local.cluster import LocalCluster
 from fairlead.specs.training import Training
 from fairlead.state.plan import Change, Event
 from fairlead.state.reasons import Code, Reason
-from fairlead.state.snapshot import Intent, Phase, Status, Workload
+from fairlead.state.snapshot import AfterStop, Intent, Phase, Status, Workload
 from tests.home import end_everything
 
 
@@ -97,7 +97,9 @@ class Past:
         reason = Reason(code=Code.PROGRAM_FAILED, message=f"made {phase.value} by a test")
         finished = 1_700_000_100.0 if phase.is_final else None
         then = Phase.FAILED if phase is Phase.STOPPING else None
-        status = Status(phase=phase, reason=reason, since=1_700_000_000.0, finished_at=finished, next_phase=then)
+        status = Status(
+            phase=phase, reason=reason, since=1_700_000_000.0, finished_at=finished, after_stop=AfterStop(phase=then)
+        )
         change = Change(
             workload_uid=run.uid,
             version=run.version,

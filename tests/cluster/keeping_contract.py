@@ -12,7 +12,18 @@ from fairlead.policy.kinds.table import leaf
 from fairlead.specs.training import Checkpoint, Retry
 from fairlead.state.plan import Plan
 from fairlead.state.reasons import Code, Reason
-from fairlead.state.snapshot import Grant, Intent, Phase, Reservation, Status
+from fairlead.state.snapshot import (
+    AfterStop,
+    ElasticSize,
+    FailureHistory,
+    Grant,
+    Intent,
+    Migration,
+    Phase,
+    QueueHistory,
+    Reservation,
+    Status,
+)
 from tests.builders import BECAUSE, change, event, members, notices, plan, status
 from tests.cluster.harness import (
     Harness,
@@ -96,8 +107,8 @@ class KeepingContract:
         updated = harness.cluster.update(run.uid, spec, version=before.version)
         assert (updated.spec, updated.intent, updated.status.phase) == (spec, Intent.STOP, phase)
         assert updated.version > before.version
-        assert (updated.status.program_failures, updated.status.disruptions) == (0, 0)
-        assert (updated.status.last_failure, updated.status.failed_step) == (None, None)
+        assert (updated.status.failures.program, updated.status.failures.disruptions) == (0, 0)
+        assert (updated.status.failures.last, updated.status.failures.step) == (None, None)
         told = "retry.program: 2 -> 5, max_duration: none -> 1m30s"
         harness.until(lambda: any(each.type == "Changed" for each in harness.cluster.events(run.uid)))
         assert [e.reason.message for e in harness.cluster.events(run.uid) if e.type == "Changed"] == [told]
@@ -300,22 +311,17 @@ class KeepingContract:
             attempt=3,
             started_at=1.25,
             finished_at=2.75,
-            next_phase=Phase.FAILED,
-            next_reason=reason,
-            program_failures=1,
-            disruptions=2,
-            last_failure=reason,
-            failed_step=40,
-            retry_at=9.5,
-            refusals=4,
-            seats=(Reservation(node="n", grant=Grant(cpu_milli=1, gpu_uuids=("a", "b"), gpu_milli=1000)),),
-            moved_at=3.5,
-            moved_cost_s=0.25,
-            nodes=3,
-            room_since=7.5,
-            spot_there=True,
-            spot_since=4.5,
-            avoids=("n1", "n2"),
+            after_stop=AfterStop(phase=Phase.FAILED, reason=reason),
+            failures=FailureHistory(
+                program=1, disruptions=2, last=reason, step=40, retry_at=9.5, refusals=4, avoided_nodes=("n1", "n2")
+            ),
+            migration=Migration(
+                seats=(Reservation(node="n", grant=Grant(cpu_milli=1, gpu_uuids=("a", "b"), gpu_milli=1000)),),
+                decided_at=3.5,
+                cost_s=0.25,
+            ),
+            size=ElasticSize(nodes=3, room_since=7.5),
+            queue=QueueHistory(spot_has_room=True, spot_since=4.5),
         )
         apply(harness, run, status=full)
         assert see(harness, run).status == full

@@ -259,7 +259,7 @@ class PodContract:
         assert pods(harness, run)["0-0"].phase is PodPhase.RUNNING
         harness.advance(2 * harness.moment_s)
         assert [harness.num_starts(f"{run.uid}-{name}") for name in ("0-0", "0-1", "0-1r1")] == [1, 1, 1]
-        assert see(harness, run).status.lost == (lost,)
+        assert see(harness, run).status.failures.lost_pods == (lost,)
         harness.lose(new.uid)
         harness.until(lambda: pods(harness, run)["0-1"].phase is PodPhase.LOST)
         assert pods(harness, run)["0-1"].uid == new.uid

@@ -28,7 +28,7 @@ class RetryContract:
         spec = replace(harness.program(harness.moment_s / 2, exit_code=3), retry=Retry(program=1, backoff_s=0.01))
         run = harness.cluster.submit(spec)
         ended = follow(harness, run, lambda status: status.phase.is_final)
-        assert (ended.phase, ended.attempt, ended.program_failures) == (Phase.FAILED, 1, 2)
+        assert (ended.phase, ended.attempt, ended.failures.program) == (Phase.FAILED, 1, 2)
         assert ended.reason.code is Code.PROGRAM_FAILED
 
     def test_a_program_that_is_killed_each_time_uses_up_its_retries_however_long_it_ran(self, harness: Harness) -> None:
@@ -37,7 +37,7 @@ class RetryContract:
         )
         run = harness.cluster.submit(spec)
         ended = follow(harness, run, lambda status: status.phase.is_final)
-        assert (ended.phase, ended.attempt, ended.disruptions) == (Phase.FAILED, 2, 3)
+        assert (ended.phase, ended.attempt, ended.failures.disruptions) == (Phase.FAILED, 2, 3)
         assert ended.reason.code is Code.KILLED
         assert "3 failures in a row without reported progress" in ended.reason.message
 
@@ -48,9 +48,9 @@ class RetryContract:
             follow(harness, run, lambda status: (status.phase, status.attempt) == (Phase.RUNNING, attempt))  # noqa: B023 (called at once)
             harness.lose(f"{run.uid}-{attempt}-0")
         ended = follow(harness, run, lambda status: (status.phase, status.attempt) == (Phase.RUNNING, 3))
-        assert ended.disruptions == 1
-        assert ended.last_failure is not None
-        assert ended.last_failure.code is Code.POD_LOST
+        assert ended.failures.disruptions == 1
+        assert ended.failures.last is not None
+        assert ended.failures.last.code is Code.POD_LOST
 
 
 def follow(harness: Harness, run: Workload, is_so: Callable[[Status], bool]) -> Status:

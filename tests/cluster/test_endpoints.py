@@ -126,10 +126,10 @@ def test_another_supervisor_goes_on_with_the_replicas_there_are(desk: Desk) -> N
 
 def test_a_server_that_ends_well_by_itself_has_failed(desk: Desk) -> None:
     serving = desk.serve(run=f"{sys.executable} -c pass")
-    until(lambda: any(child.status.last_failure is not None for child in desk.cluster.children(serving.uid)))
+    until(lambda: any(child.status.failures.last is not None for child in desk.cluster.children(serving.uid)))
     (replica,) = desk.cluster.children(serving.uid)
-    assert replica.status.last_failure is not None
-    assert replica.status.last_failure.message == "its server ended by itself, with exit code 0"
+    assert replica.status.failures.last is not None
+    assert replica.status.failures.last.message == "its server ended by itself, with exit code 0"
     assert desk.num_ready(serving) == 0
 
 

@@ -80,7 +80,7 @@ def test_the_other_pods_train_on_and_the_lost_one_alone_is_started_again(tmp_pat
         desk.until(lambda: desk.ranks() == 2, "a step of two ranks")
         desk.until(lambda: desk.ranks() == 3, "a step of three ranks again")
         desk.until(lambda: desk.now().status.phase is Phase.SUCCEEDED, "the end")
-        assert (desk.now().status.attempt, desk.now().status.program_failures) == (0, 0)
+        assert (desk.now().status.attempt, desk.now().status.failures.program) == (0, 0)
         assert desk.pods() == {
             "0-0": PodPhase.SUCCEEDED, "0-1": PodPhase.SUCCEEDED, "0-2": PodPhase.LOST, "0-2r1": PodPhase.SUCCEEDED,
         }  # fmt: skip

@@ -269,8 +269,8 @@ def test_a_loop_that_knows_nothing_of_us_loses_a_rank_and_goes_on_from_its_own_c
     (desk.workdir / "go").touch()
     ended = desk.until(run, lambda w: w.status.phase.is_final, 300.0)
     assert ended.status.phase is Phase.SUCCEEDED
-    assert ended.status.last_failure is not None
-    assert ended.status.last_failure.code is Code.KILLED
+    assert ended.status.failures.last is not None
+    assert ended.status.failures.last.code is Code.KILLED
     # A rank that is amid an exchange with the one that was killed may tell why it cannot go on before it is ended.
     said = [line for line in desk.output(run) if line.startswith("from ")]
     assert said[:2] == ["from 0 ranks 2"] * 2
@@ -291,7 +291,7 @@ def test_of_ranks_that_are_found_ended_together_the_killed_one_is_the_cause(desk
         until(lambda: psutil.Process(pids["0"]).status() == psutil.STATUS_ZOMBIE, "end of rank 0")
     finally:
         os.kill(shim, signal.SIGCONT)
-    failure = desk.ended(run).status.last_failure
+    failure = desk.ended(run).status.failures.last
     assert failure is not None
     assert failure.code is Code.KILLED
     assert len({each["at"] for each in (read_json(place / "exit.json") or {})["ranks"]}) == 1
@@ -331,9 +331,9 @@ def test_a_plain_script_that_hangs_is_named_with_its_rank_and_line_and_its_stack
     ended = desk.ended(run)
     assert ended.status.phase is Phase.SUCCEEDED
     hangs = "rank 1 hangs in load_batch (script.py:6); the others are in wait_for_all (script.py:4)"
-    assert ended.status.last_failure is not None
-    assert ended.status.last_failure.code is Code.STALLED
-    assert ended.status.last_failure.message.startswith(f"{hangs}; no progress for ")
+    assert ended.status.failures.last is not None
+    assert ended.status.failures.last.code is Code.STALLED
+    assert ended.status.failures.last.message.startswith(f"{hangs}; no progress for ")
     assert hangs in [event.reason.message for event in desk.cluster.events(run.uid)]
     first = [line.text for line in desk.cluster.logs(run.uid, LogQuery(attempt=0))]
     (line,) = (text for text in first if "in load_batch" in text)
@@ -395,8 +395,8 @@ def test_a_killed_process_restarts_the_gang_whole(desk: Desk, victim: str) -> No
     os.kill(desk.pid(run, victim), signal.SIGKILL)
     ended = desk.ended(run)
     assert (ended.status.phase, ended.status.attempt) == (Phase.SUCCEEDED, 1)
-    assert ended.status.last_failure is not None
-    assert ended.status.last_failure.code is (Code.KILLED if victim == "rank" else Code.POD_LOST)
+    assert ended.status.failures.last is not None
+    assert ended.status.failures.last.code is (Code.KILLED if victim == "rank" else Code.POD_LOST)
 
 
 def test_a_killed_supervisor_is_replaced_and_nothing_starts_again(desk: Desk) -> None:
@@ -550,7 +550,7 @@ def test_what_a_run_used_is_what_the_next_asks_for_and_a_kill_at_that_raises_it(
     amounts = Resources(cpu_milli=500, memory_auto=True)
     needs = "import time; x = bytearray({} << 20); time.sleep(0.3)"
     first = desk.ended(desk.submit(script(desk, needs.format(100)), resources=amounts))
-    used = first.status.used
+    used = first.status.measured.usage
     assert used is not None
     assert 100 * 2**20 < used.memory_bytes < 200 * 2**20
     second = desk.ended(desk.submit(script(desk, needs.format(250)), resources=amounts))

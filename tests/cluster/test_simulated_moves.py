@@ -57,7 +57,7 @@ def named(cluster: SimulatedCluster, name: str) -> Workload:
 
 
 def moved(cluster: SimulatedCluster) -> list[Workload]:
-    return [each for each in cluster.workloads() if each.status.moved_at is not None]
+    return [each for each in cluster.workloads() if each.status.migration.decided_at is not None]
 
 
 def test_a_gang_gets_its_whole_node_and_whoever_moved_for_it_loses_no_step() -> None:
@@ -67,7 +67,7 @@ def test_a_gang_gets_its_whole_node_and_whoever_moved_for_it_loses_no_step() -> 
     assert named(cluster, "wide").status.phase is Phase.RUNNING
     (one,) = moved(cluster)
     assert one.status.phase is Phase.RUNNING
-    began = one.status.moved_at
+    began = one.status.migration.decided_at
     assert began is not None
     play(cluster, 5000.0)
     assert {each.status.phase for each in cluster.workloads()} == {Phase.SUCCEEDED}
@@ -92,7 +92,7 @@ def test_a_crash_in_the_middle_of_a_move_changes_nothing() -> None:
     cluster.submit(run("wide", "wide", 4))
     while run_pass(cluster, cluster.clock.now()):
         cluster = SimulatedCluster.load(cluster.save(), BEHAVIOUR)
-    seats = moved(cluster)[0].status.seats
+    seats = moved(cluster)[0].status.migration.seats
     cluster.submit(run("beside", "wide", 2))
     cluster.submit(run("rival", "wide", 2))
     for _ in range(8):
@@ -111,7 +111,7 @@ def test_a_run_whose_new_place_dies_meanwhile_goes_on_where_there_is_room() -> N
     cluster.submit(run("wide", "wide", 4))
     play(cluster, 1.0)
     (one,) = moved(cluster)
-    cluster.inject(LoseNode(node=one.status.seats[0].node))
+    cluster.inject(LoseNode(node=one.status.migration.seats[0].node))
     play(cluster, 5000.0)
     assert named(cluster, one.spec.name).status.phase is Phase.SUCCEEDED
 

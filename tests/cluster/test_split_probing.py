@@ -80,14 +80,14 @@ def probing_run(desk: Desk, program: str, **changes: Any) -> Workload:
 def test_splits_are_tried_and_the_run_trains_with_the_fastest(desk: Desk) -> None:
     run = desk.until(probing_run(desk, PROGRAM), lambda w: w.status.phase.is_final, 120.0)
     assert run.status.phase is Phase.SUCCEEDED, run.status
-    found = run.status.probing
+    found = run.status.measured.probing
     assert found is not None
     assert found.chosen == "gradients"
     assert [each.name for each in found.tried] == ["whole", "sharded", "gradients", "again"]
     assert [each.step_s is not None and each.step_s > 0.005 for each in found.tried] == [True, True, True, False]
     assert found.tried[3].problem == "rank 0 of 2 ran out of GPU memory" or "rank 1" in (found.tried[3].problem or "")
     # A rank was killed while the second one was tried, which counts as no failure.
-    assert (run.status.attempt, run.status.program_failures, run.status.disruptions) == (5, 0, 0)
+    assert (run.status.attempt, run.status.failures.program, run.status.failures.disruptions) == (5, 0, 0)
     said = desk.output(run)
     assert {line for line in said if line.startswith("ends")} == {"ends with 12 steps"}
     assert said.count("ends with 12 steps") == 2, "a start that measures a split ends after a few steps"
@@ -104,23 +104,23 @@ def test_a_run_that_is_stopped_and_resumed_tries_no_split_again(desk: Desk) -> N
     program = PROGRAM.replace("range(start, 12)", "range(start, 10_000)").replace("total=12", "total=10_000")
     (desk.workdir / "killed").touch()
     run = probing_run(desk, program)
-    desk.until(run, lambda w: w.status.probing is not None and bool(w.status.probing.tried), 60.0)
+    desk.until(run, lambda w: w.status.measured.probing is not None and bool(w.status.measured.probing.tried), 60.0)
     desk.want(run, Intent.SUSPEND)
     suspended = desk.until(run, lambda w: w.status.phase is Phase.SUSPENDED, 30.0)
-    assert suspended.status.probing is not None
-    tried = suspended.status.probing.tried
+    assert suspended.status.measured.probing is not None
+    tried = suspended.status.measured.probing.tried
     desk.want(run, Intent.RUN)
     running = desk.until(
         run, lambda w: w.progress is not None and (w.progress.step or 0) > 5 and w.status.phase is Phase.RUNNING, 90.0
     )
-    assert running.status.probing is not None
-    assert running.status.probing.tried[: len(tried)] == tried
-    chosen = running.status.probing
+    assert running.status.measured.probing is not None
+    assert running.status.measured.probing.tried[: len(tried)] == tried
+    chosen = running.status.measured.probing
     desk.want(run, Intent.SUSPEND)
     desk.until(run, lambda w: w.status.phase is Phase.SUSPENDED, 30.0)
     desk.want(run, Intent.RUN)
     again = desk.until(run, lambda w: w.progress is not None and w.progress.resumed_step is not None, 60.0)
-    assert again.status.probing == chosen
+    assert again.status.measured.probing == chosen
     assert "has gradients" in desk.output(run)[-1]
 
 
@@ -173,7 +173,7 @@ def test_a_transformer_on_four_ranks_tries_the_best_splits_by_estimate_and_keeps
     run = probing_run(desk, TRANSFORMER, ranks_per_node=4, parallel=parallel, model=shape, env=env)
     ended = desk.until(run, lambda w: w.status.phase.is_final, 1400.0)
     assert ended.status.phase is Phase.SUCCEEDED, ended.status
-    found = ended.status.probing
+    found = ended.status.measured.probing
     assert found is not None
     assert found.chosen is not None
     assert all(each.step_s is not None for each in found.tried), found
@@ -189,7 +189,7 @@ def test_steps_that_runs_took_are_kept_for_the_next_estimate(desk: Desk) -> None
     )  # fmt: skip
     run = desk.cluster.submit(spec)
     tried = (Probed(name="whole", step_s=0.02), Probed(name="sharded", problem="too large"))
-    status = replace(run.status, probing=Probing(of=subject(spec), tried=tried))
+    status = replace(run.status, measured=replace(run.status.measured, probing=Probing(of=subject(spec), tried=tried)))
     assert desk.cluster.store.apply(change(run, status=status), 1.0)
     (step,) = known_steps(desk.cluster, (), desk.cluster.home)
     assert (step.run, step.split, step.gpu, step.hidden, step.micro_batch) == (run.uid, "whole", "A100", 1024, 1)

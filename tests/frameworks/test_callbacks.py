@@ -103,7 +103,7 @@ def test_two_ranks_go_on_from_their_checkpoint_after_a_kill_and_stop_with_one_of
     desk.kill_rank(run, 1)
     (resumed,) = desk.until(lambda: desk.events(run, "Resumed"), run)
     assert step_of(resumed) >= EVERY_STEPS
-    failure = desk.cluster.store.get(run.uid).status.last_failure
+    failure = desk.cluster.store.get(run.uid).status.failures.last
     assert failure is not None
     assert failure.code is Code.KILLED
 

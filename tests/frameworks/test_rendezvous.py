@@ -116,8 +116,8 @@ def test_two_ranks_agree_and_do_so_again_after_one_was_killed(
     until(both_are_held, lambda: "\n".join(output(cluster, run)[-40:]), timeout_s=TIMEOUT_S, every_s=0.1)
     kill_rank(cluster, run, 1)
     ended = await_(cluster, run, Phase.SUCCEEDED)
-    assert ended.status.last_failure is not None
-    assert ended.status.last_failure.code is Code.KILLED
+    assert ended.status.failures.last is not None
+    assert ended.status.failures.last.code is Code.KILLED
     assert ended.status.attempt == 1
     met = results(cluster, run)
     assert sorted(met) == sorted([("0", "2", met[0][2]), ("1", "2", met[0][2])] * 2)
@@ -153,8 +153,8 @@ def test_two_pods_are_one_ray_cluster_and_so_again_after_a_node_was_killed(
     assert listening_addresses(of_ray) == {"127.0.0.1"}
     kill_rank(cluster, run, 1)
     ended = await_(cluster, run, Phase.SUCCEEDED)
-    assert ended.status.last_failure is not None
-    assert (ended.status.last_failure.code, ended.status.attempt) == (Code.KILLED, 1)
+    assert ended.status.failures.last is not None
+    assert (ended.status.failures.last.code, ended.status.attempt) == (Code.KILLED, 1)
     # The command runs in the first pod alone, and is held after its first line there at first.
     assert results(cluster, run) == [("0", "2", "3.0"), ("0", "2", "3.0"), ("1", "2", "3.0")]
     until(lambda: not processes.processes_with("FAIRLEAD_RUN_UID", run.uid), "end of all of Ray")

@@ -228,7 +228,7 @@ def test_a_gang_on_a_node_that_is_about_to_go_is_told_and_starts_elsewhere(
         )  # fmt: skip
         moved = comes_to(cluster, "train", Phase.RUNNING, attempt=1)
         events = [event.type for event in cluster.events(moved.uid)]
-    told = moved.status.last_failure
+    told = moved.status.failures.last
     assert told is not None
     assert told.code is Code.NODE_RECLAIMED
     assert told.message.startswith(f"node {going} is being reclaimed (tainted with {key}); it saves within ")
@@ -239,4 +239,4 @@ def test_a_gang_on_a_node_that_is_about_to_go_is_told_and_starts_elsewhere(
         if pod["metadata"]["name"][-3] == "1"
     ]
     assert going not in {pod["spec"]["nodeName"] for pod in live}
-    assert moved.status.disruptions == 0
+    assert moved.status.failures.disruptions == 0

@@ -30,8 +30,8 @@ CLASSES = "/apis/scheduling.k8s.io/v1/priorityclasses"
 
 def last_failure(cluster: WorkloadApi, namespace: str) -> str:
     """What it says of the latest failure, once there is one."""
-    until(lambda: cluster.named("train", namespace).status.last_failure is not None)
-    failure = cluster.named("train", namespace).status.last_failure
+    until(lambda: cluster.named("train", namespace).status.failures.last is not None)
+    failure = cluster.named("train", namespace).status.failures.last
     assert failure is not None
     return failure.message
 
@@ -54,10 +54,10 @@ def test_a_node_that_vanishes_takes_the_gang_to_another(
             assert live_pods(cluster, namespace) == ["train-1-0", "train-1-1"]
     finally:
         client.merge("/api/v1/nodes/a-gpu-0", {"spec": {"unschedulable": None}})
-    assert run.status.last_failure is not None
-    assert run.status.last_failure.code is Code.NODE_LOST
-    assert "node a-mortal-0, which held pod" in run.status.last_failure.message
-    assert run.status.last_failure.message.endswith("is gone")
+    assert run.status.failures.last is not None
+    assert run.status.failures.last.code is Code.NODE_LOST
+    assert "node a-mortal-0, which held pod" in run.status.failures.last.message
+    assert run.status.failures.last.message.endswith("is gone")
 
 
 @pytest.mark.slow
@@ -95,8 +95,8 @@ def test_a_pod_that_its_node_evicts_says_what_it_ran_short_of(
         said = {"phase": "Failed", "reason": "Evicted", "message": "The node was low on resource: ephemeral-storage."}
         cluster.client.merge(path, {"status": said})
         run = comes_to(cluster, "train", Phase.RUNNING, attempt=1)
-    assert run.status.last_failure is not None
-    assert "evicted it: The node was low on resource: ephemeral-storage; ask for" in run.status.last_failure.message
+    assert run.status.failures.last is not None
+    assert "evicted it: The node was low on resource: ephemeral-storage; ask for" in run.status.failures.last.message
 
 
 def test_a_webhook_that_denies_a_pod_fails_the_run_with_its_words(

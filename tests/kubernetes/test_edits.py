@@ -58,7 +58,7 @@ def test_a_failed_run_that_was_edited_goes_on_with_the_new_spec(
         edit(cluster, spec, {"nodes": 2, "retry": {"program": 3}, "run": "work harder", **laid}, "run:2")
         run = comes_to(cluster, "train", Phase.RUNNING, attempt=1)
         assert live_pods(cluster, namespace) == ["train-1-0", "train-1-1"]
-        assert (run.spec.nodes, run.spec.retry.program, run.status.program_failures) == (2, 3, 0)
+        assert (run.spec.nodes, run.spec.retry.program, run.status.failures.program) == (2, 3, 0)
         env = pods_env(cluster, spec, "train-1-0")
         assert (env["WORLD_SIZE"], env["run"]) == ("16", "work harder")
     (told,) = told_of_changes(cluster, failed.uid)

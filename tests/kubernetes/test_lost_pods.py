@@ -66,7 +66,7 @@ def test_a_deleted_pod_alone_is_replaced_and_the_others_stay(
         assert lost.startswith("pod 1 of 3 on ")
         assert "it was deleted, as by `kubectl delete pod`; 2 ranks in 2 of 3 pods continue in place" in lost
         now = cluster.named("train", namespace)
-        assert (now.status.phase, now.status.attempt, now.status.disruptions) == (Phase.RUNNING, 0, 0)
+        assert (now.status.phase, now.status.attempt, now.status.failures.disruptions) == (Phase.RUNNING, 0, 0)
 
 
 @pytest.mark.slow

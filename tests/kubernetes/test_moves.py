@@ -38,7 +38,7 @@ def test_a_run_moves_for_one_that_needs_a_whole_node(
         cluster.submit(gang(namespace, "wide", nodes=1, gpus=GPUS))
         comes_to(cluster, "wide", Phase.RUNNING)
         runs = [cluster.named(name, namespace) for name in ("one", "two")]
-        (moved,) = (run for run in runs if run.status.moved_at is not None)
+        (moved,) = (run for run in runs if run.status.migration.decided_at is not None)
         comes_to(cluster, moved.spec.name, Phase.RUNNING, attempt=1)
     told = [event.reason.message for event in cluster.events(moved.uid) if event.type == "Stopping"]
     assert len(told) == 1

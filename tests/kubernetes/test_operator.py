@@ -116,8 +116,8 @@ def test_a_deleted_pod_restarts_the_gang_whole(access: ClusterAccess, cluster: W
         cluster.client.delete(f"/api/v1/namespaces/{namespace}/pods/train-0-1")
         run = comes_to(cluster, "train", Phase.RUNNING, attempt=1)
         assert live_pods(cluster, namespace) == ["train-1-0", "train-1-1"]
-    assert run.status.last_failure is not None
-    assert "kubectl delete pod" in run.status.last_failure.message
+    assert run.status.failures.last is not None
+    assert "kubectl delete pod" in run.status.failures.last.message
 
 
 @pytest.mark.slow
@@ -128,18 +128,18 @@ def test_a_drained_pod_says_so(access: ClusterAccess, cluster: WorkloadApi, name
         eviction = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": "train-0-0"}}
         cluster.client.create(f"/api/v1/namespaces/{namespace}/pods/train-0-0/eviction", eviction)
         run = comes_to(cluster, "train", Phase.RUNNING, attempt=1)
-    assert run.status.last_failure is not None
-    assert "kubectl drain" in run.status.last_failure.message
+    assert run.status.failures.last is not None
+    assert "kubectl drain" in run.status.failures.last.message
 
 
 def test_out_of_memory_is_told_as_that(access: ClusterAccess, cluster: WorkloadApi, namespace: str) -> None:
     cluster.submit(gang(namespace, run="0.5s", exit_code="137", reason="OOMKilled"))
     with operating(access, namespace):
-        until(lambda: cluster.named("train", namespace).status.last_failure is not None)
+        until(lambda: cluster.named("train", namespace).status.failures.last is not None)
         cluster.set_intent(cluster.named("train", namespace).uid, Intent.STOP)
         run = comes_to(cluster, "train", Phase.STOPPED)
-    assert run.status.last_failure is not None
-    assert "ran out of memory" in run.status.last_failure.message
+    assert run.status.failures.last is not None
+    assert "ran out of memory" in run.status.failures.last.message
 
 
 def test_an_image_that_cannot_be_pulled_fails_the_run(

@@ -33,7 +33,7 @@ def refused(cluster: WorkloadApi, namespace: str, name: str = "train", *, times:
     def waits() -> bool:
         found[:] = [cluster.named(name, namespace)]
         status = found[0].status
-        return status.phase is Phase.PENDING and status.refusals >= times
+        return status.phase is Phase.PENDING and status.failures.refusals >= times
 
     until(waits, lambda: found[0].status)
     return found[0]
@@ -56,7 +56,7 @@ def test_a_gang_that_a_quota_refuses_waits_and_starts_once_the_quota_is_raised(
         assert live_pods(cluster, namespace) == []
         raise_quota(cluster, namespace, 2 * GPUS)
         status = comes_to(cluster, "train", Phase.RUNNING).status
-    assert (status.disruptions, status.program_failures, status.last_failure) == (0, 0, None)
+    assert (status.failures.disruptions, status.failures.program, status.failures.last) == (0, 0, None)
 
 
 @pytest.mark.slow

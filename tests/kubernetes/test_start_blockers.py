@@ -61,10 +61,10 @@ def test_a_gang_whose_volume_can_never_be_mounted_gives_its_places_back_and_is_t
         say(cluster, namespace, "FailedMount", "Warning", MOUNT)
         until(lambda: live_pods(cluster, namespace) == ["train-1-0", "train-1-1"])
         status = cluster.named("train", namespace).status
-    assert status.disruptions == 1
-    assert status.last_failure is not None
-    assert status.last_failure.code is Code.POD_LOST
-    assert f" was lost: a volume cannot be mounted on a-gpu-0: {MOUNT}; create" in status.last_failure.message
+    assert status.failures.disruptions == 1
+    assert status.failures.last is not None
+    assert status.failures.last.code is Code.POD_LOST
+    assert f" was lost: a volume cannot be mounted on a-gpu-0: {MOUNT}; create" in status.failures.last.message
 
 
 class World:

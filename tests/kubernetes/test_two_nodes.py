@@ -223,22 +223,22 @@ def test_the_example_survives_a_killed_rank_and_a_drained_node_and_learns_the_sa
         kill_rank(cluster, namespace, f"{name}-0-1", 1)
         watch.say(f"killed rank 1 with SIGKILL, after step {step}")
         killed = watch.until(Phase.RUNNING, 1)
-        assert killed.status.last_failure is not None
-        watch.say(killed.status.last_failure.message)
+        assert killed.status.failures.last is not None
+        watch.say(killed.status.failures.last.message)
 
         # Room for both members on one node; now, as the run goes on meanwhile.
         kubectl(cluster, namespace, "delete", "pod", *(f"other-{node}" for node in cluster.nodes))
         step = until_between_checkpoints(watch, cluster, f"{name}-1-0", 3 * EVERY)
         resumed = report_of(cluster, namespace, f"{name}-1-0")["resumed_step"]
-        reached = killed.status.failed_step
+        reached = killed.status.failures.step
         assert reached is not None
         assert 0 <= reached - resumed <= EVERY, (reached, resumed)
         watch.say(f"it went on from step {resumed}; at step {step} node-2 is drained")
         kubectl(cluster, namespace, "drain", "node-2", "--delete-emptydir-data", "--force", "--ignore-daemonsets")
         watch.say("drained")
         drained = watch.until(Phase.RUNNING, 2)
-        assert drained.status.last_failure is not None
-        watch.say(drained.status.last_failure.message)
+        assert drained.status.failures.last is not None
+        watch.say(drained.status.failures.last.message)
 
         done = watch.until(Phase.SUCCEEDED, 2)
         assert done.progress is not None
@@ -293,7 +293,7 @@ def test_ranks_in_other_pods_go_on_without_those_that_were_killed_and_take_them_
         told = [(event.type, event.reason.message) for event in runs.events(done.uid)]
     for kind, message in told:
         watch.say(f"{kind}: {message}")
-    assert (done.status.program_failures, done.status.disruptions) == (0, 0)
+    assert (done.status.failures.program, done.status.failures.disruptions) == (0, 0)
     kinds = [kind for kind, _ in told]
     assert "RankLost" in kinds, told
     assert "RankReturned" in kinds, told

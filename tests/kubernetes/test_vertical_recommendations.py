@@ -52,7 +52,7 @@ def test_a_run_asks_for_what_an_autoscaler_recommends_and_says_so(
             until(
                 lambda: SAID in [each["message"] for each in cluster.client.items(events) if each["reason"] == "Sized"]
             )
-    assert run.status.requests is not None
-    assert run.status.requests.why == SAID
+    assert run.status.measured.requests is not None
+    assert run.status.measured.requests.why == SAID
     asked = pod["spec"]["containers"][0]["resources"]["requests"]
     assert (asked["memory"], asked["cpu"]) == (str(2272 * 1024**2), "1700m")

@@ -34,7 +34,7 @@ def gangs_keep_their_bounds(world: World) -> Iterator[str]:
                 continue  # a lost pod is replaced
             if not spec.nodes <= num_nodes <= (spec.most_nodes or spec.nodes):
                 yield f"{spec.name} starts on {num_nodes} nodes"
-            said = None if change.status is None else change.status.nodes
+            said = None if change.status is None else change.status.size.nodes
             if said != (None if spec.most_nodes is None else num_nodes):
                 yield f"{spec.name} starts on {num_nodes} nodes and says {said}"
 
@@ -51,7 +51,7 @@ def starts_take_what_is_free(world: World) -> Iterator[str]:
         if waits or bound or not decision.whole:
             continue
         for workload, change in done:
-            if workload.status.refusals:
+            if workload.status.failures.refusals:
                 if len(change.create) > workload.spec.nodes:
                     yield f"{workload.spec.name} starts on {len(change.create)} nodes after it was refused"
                 continue
@@ -73,8 +73,8 @@ def growth_is_rare_and_takes_from_nobody(world: World) -> Iterator[str]:
             status = workload.status
             if status.phase is not Phase.RUNNING or decision.now - status.since < PAUSE_S:
                 yield f"{workload.spec.name} grows after {decision.now - status.since} s"
-            if status.room_since is None or decision.now - status.room_since < SETTLE_S:
-                yield f"{workload.spec.name} grows into room that is there since {status.room_since}"
+            if status.size.room_since is None or decision.now - status.size.room_since < SETTLE_S:
+                yield f"{workload.spec.name} grows into room that is there since {status.size.room_since}"
             yield from _taken_from(workload, change, decision)
 
 
@@ -82,7 +82,7 @@ def changes_of_size_go_on(world: World) -> Iterator[str]:
     """Whoever stopped only to change its size is placed as soon as its pods are over, unless it is wanted otherwise."""
     for _, snapshot in world.quiet:
         for workload in snapshot.workloads:
-            reason = workload.status.next_reason
+            reason = workload.status.after_stop.reason
             live = any(p.workload_uid == workload.uid and not p.phase.is_final for p in snapshot.pods)
             if workload.intent is Intent.RUN and reason is not None and reason.code is Code.RESIZED and not live:
                 yield f"{workload.spec.name} stopped to change its size and stays {workload.status.phase}"

@@ -55,7 +55,7 @@ def nobody_moved_waits(world: World) -> Iterator[str]:
         for workload in decision.before.workloads:
             status = workload.status
             is_due = status.phase is Phase.PENDING and status.reason.code is Code.MOVED
-            seats = [seat.node for seat in status.seats]
+            seats = [seat.node for seat in status.migration.seats]
             if is_due and workload.intent is Intent.RUN and usable.issuperset(seats):
                 change = changes.get(workload.uid)
                 if change is None or [create.node for create in change.create] != seats:
@@ -131,7 +131,7 @@ def _sitting(workload: Workload, change: Change) -> list[Pod]:
             phase=PodPhase.CREATED,
             created_at=0.0,
         )
-        for index, seat in enumerate(change.status.seats)
+        for index, seat in enumerate(change.status.migration.seats)
     ]
 
 

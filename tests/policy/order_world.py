@@ -159,7 +159,7 @@ def nobody_restarts_in_vain(decided: Sequence[Decided]) -> Iterator[str]:
 def all_come_to_their_end(decided: Sequence[Decided]) -> Iterator[str]:
     """Whoever came is over in the end, and did all of its work."""
     done_s = {
-        change.workload_uid: change.status.ran_s
+        change.workload_uid: change.status.run_time.saved_s
         for each in decided
         for change in each.plan.changes
         if change.status is not None and change.status.phase is Phase.SUCCEEDED
@@ -186,7 +186,7 @@ def declared_s(run: Workload) -> float:
 
 def _left_s(run: Workload, decided: Decided) -> float:
     ran_s = decided.now - run.status.since if run.status.phase is Phase.RUNNING else 0.0
-    return declared_s(run) - run.status.ran_s - ran_s
+    return declared_s(run) - run.status.run_time.saved_s - ran_s
 
 
 def _back_s(run: Workload, decided: Decided) -> float:

@@ -39,7 +39,9 @@ def gangs_are_whole(world: World) -> Iterator[str]:
                 attempt = workload.status.attempt if change.status is None else change.status.attempt
                 if any(create.replacement for create in change.create):
                     continue  # see ``lost_pods_alone_are_replaced``
-                asked = workload.spec.nodes if change.status is None else change.status.nodes or workload.spec.nodes
+                asked = (
+                    workload.spec.nodes if change.status is None else change.status.size.nodes or workload.spec.nodes
+                )
                 if indexes != list(range(asked)) or attempts != {attempt}:
                     yield f"{workload.spec.name} was given members {indexes} of starts {attempts}"
     for _, snapshot in world.quiet:
@@ -161,7 +163,9 @@ def moves_are_legal_and_told(world: World) -> Iterator[str]:
                 if after.since != decision.now:
                     yield f"{workload.spec.name} is {after.phase} since {after.since}, decided at {decision.now}"
             told = change.event
-            if after.lost != before.lost or (after.lost and after.phase is before.phase):
+            if after.failures.lost_pods != before.failures.lost_pods or (
+                after.failures.lost_pods and after.phase is before.phase
+            ):
                 if told is not None and told.reason == after.reason and after.reason.message:
                     continue
                 if told is None and after.reason.code is before.reason.code:
@@ -194,25 +198,25 @@ def retries_are_bounded(world: World) -> Iterator[str]:
     for decision in world.decisions:
         for workload, change in decision.done():
             status, after, spec = workload.status, change.status, workload.spec
-            if change.create and status.retry_at is not None and decision.now < status.retry_at:
-                yield f"{spec.name} started {status.retry_at - decision.now} s early"
+            if change.create and status.failures.retry_at is not None and decision.now < status.failures.retry_at:
+                yield f"{spec.name} started {status.failures.retry_at - decision.now} s early"
             if after is None:
                 continue
-            if after.refusals > status.refusals:
+            if after.failures.refusals > status.failures.refusals:
                 yield from _not_waited_for(workload, after, decision.now)
             if status.phase.is_final and after.phase is Phase.PENDING:
                 program[workload.uid] = platform[workload.uid] = 0
                 best.pop(workload.uid, None)
-            if after.phase is not Phase.RESTARTING or after.last_failure is None:
+            if after.phase is not Phase.RESTARTING or after.failures.last is None:
                 continue
             if status.phase is Phase.RESTARTING:
                 continue  # its reason changes while it waits, such as for a pod whose end nobody confirms
-            if after.retry_at is None or after.retry_at > decision.now + spec.retry.max_backoff_s:
-                yield f"{spec.name} restarts at {after.retry_at}, decided at {decision.now}"
+            if after.failures.retry_at is None or after.failures.retry_at > decision.now + spec.retry.max_backoff_s:
+                yield f"{spec.name} restarts at {after.failures.retry_at}, decided at {decision.now}"
             step = None if workload.progress is None else workload.progress.step
-            productive = _is_productive(workload, after.last_failure.code, best, decision.now)
+            productive = _is_productive(workload, after.failures.last.code, best, decision.now)
             best[workload.uid] = max((s for s in (step, best.get(workload.uid)) if s is not None), default=None)
-            if after.last_failure.code in OF_PROGRAM:
+            if after.failures.last.code in OF_PROGRAM:
                 program[workload.uid] += 1
             else:
                 platform[workload.uid] = 1 if productive else platform[workload.uid] + 1
@@ -321,12 +325,12 @@ def _not_waited_for(workload: Workload, after: Status, now: float) -> Iterator[s
     """What is wrong with how the run stands that a quota has refused."""
     spec, before = workload.spec, workload.status
     longest_s = max(spec.retry.max_backoff_s, REFUSED_MOST_S)
-    if after.retry_at is None or not now < after.retry_at <= now + longest_s:
-        yield f"{spec.name} was refused at {now} and is tried again at {after.retry_at}"
-    if (after.program_failures, after.disruptions) != (before.program_failures, before.disruptions):
+    if after.failures.retry_at is None or not now < after.failures.retry_at <= now + longest_s:
+        yield f"{spec.name} was refused at {now} and is tried again at {after.failures.retry_at}"
+    if (after.failures.program, after.failures.disruptions) != (before.failures.program, before.failures.disruptions):
         yield f"{spec.name} was refused, and that was counted as a failure"
-    if (after.phase, after.next_phase) != (Phase.STOPPING, Phase.PENDING):
-        yield f"{spec.name} was refused and is {after.phase}, then {after.next_phase}"
+    if (after.phase, after.after_stop.phase) != (Phase.STOPPING, Phase.PENDING):
+        yield f"{spec.name} was refused and is {after.phase}, then {after.after_stop.phase}"
 
 
 def _is_productive(workload: Workload, code: Code, best: dict[str, int | None], now: float) -> bool:

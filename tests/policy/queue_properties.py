@@ -386,18 +386,20 @@ def is_left_waiting(workload: Workload, decision: Decision) -> bool:
         return False
     if status.phase is Phase.PENDING:
         return True
-    return status.phase is Phase.RESTARTING and (status.retry_at is None or status.retry_at <= decision.now)
+    return status.phase is Phase.RESTARTING and (
+        status.failures.retry_at is None or status.failures.retry_at <= decision.now
+    )
 
 
 def _had_its_turn(workload: Workload) -> bool:
     """Whether new pods only take the place of those that the run had: of lost ones, or in another number."""
     status = workload.status
-    is_resizing = status.next_reason is not None and status.next_reason.code is Code.RESIZED
+    is_resizing = status.after_stop.reason is not None and status.after_stop.reason.code is Code.RESIZED
     return status.phase is Phase.RUNNING or (status.phase is Phase.STOPPING and is_resizing)
 
 
 def _turn(workload: Workload, now: float) -> tuple[int, float, str]:
     status = workload.status
     waited_s = max(0.0, now - status.since) if status.phase is Phase.PENDING else 0.0
-    points = workload.spec.priority + status.raised + int(waited_s / TEN_MINUTES_S)
+    points = workload.spec.priority + status.queue.raised + int(waited_s / TEN_MINUTES_S)
     return (-points if workload.spec.priority >= 0 else 1), workload.created_at, workload.uid

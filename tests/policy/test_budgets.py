@@ -117,7 +117,7 @@ def test_a_run_that_has_cost_what_it_may_stops_with_a_checkpoint_and_has_failed(
     found = decided(runs, pods=(pod("a"),), spending=Spending(by_run={"a": 1_990_000}))["a"]
     assert found.status is not None
     assert [notice.grace_s for notice in found.terminate] == [36.0]
-    assert (found.status.phase, found.status.next_phase) == (Phase.STOPPING, Phase.FAILED)
+    assert (found.status.phase, found.status.after_stop.phase) == (Phase.STOPPING, Phase.FAILED)
     assert "--set max_cost=4" in str(found.status.reason.remedy)
     waits = run("a", max_cost=2.0)
     assert phases(decided(waits, spending=Spending(by_run={"a": 2_000_000}))) == {"a": Phase.FAILED}
@@ -131,7 +131,7 @@ def test_runs_stop_and_wait_where_their_team_says_so_just_before_all_is_spent() 
     assert decided(runs, pods=(pod("a"),), teams=stops, spending=Spending(by_team={"vision": 9_980_000})) == {}
     found = decided(runs, pods=(pod("a"),), teams=stops, spending=spending)["a"]
     assert found.status is not None
-    assert (found.status.phase, found.status.next_phase) == (Phase.STOPPING, Phase.PENDING)
+    assert (found.status.phase, found.status.after_stop.phase) == (Phase.STOPPING, Phase.PENDING)
     waits = replace(run("a"), status=status(Phase.PENDING))
     again = decided(waits, teams=stops, spending=spending)["a"]
     assert again.status is not None

@@ -95,12 +95,12 @@ def test_a_late_checkpoint_is_told_once_again_when_twice_as_old_and_taken_back()
     assert warned(run, NOW + 1199) is None
     second = warned(run, NOW + 1200)
     assert second is not None
-    assert second.warning is not None
-    assert "for 20m" in second.warning.message
+    assert second.warning.reason is not None
+    assert "for 20m" in second.warning.reason.message
     run = replace(run, status=second, progress=said(NOW + 1300, checkpoint_at=NOW + 1300, saves_failed=0))
     third = warned(run, NOW + 1301)
     assert third is not None
-    assert (third.warning, third.warned_at) == (None, None)
+    assert (third.warning.reason, third.warning.at) == (None, None)
 
 
 def test_the_loop_keeps_the_warning_and_tells_it() -> None:
@@ -111,7 +111,7 @@ def test_the_loop_keeps_the_warning_and_tells_it() -> None:
     assert change.status is not None
     assert change.status.phase is Phase.RUNNING
     assert change.event is not None
-    assert (change.event.type, change.event.reason) == ("CheckpointLate", change.status.warning)
+    assert (change.event.type, change.event.reason) == ("CheckpointLate", change.status.warning.reason)
 
 
 @pytest.mark.parametrize("phase", [Phase.RUNNING, Phase.STARTING])

@@ -32,7 +32,12 @@ def test_an_edit_restarts_a_run_from_its_checkpoint_as_its_next_attempt() -> Non
     assert change.terminate == (TerminatePod(pod_uid="net-2-0", grace_s=1.0),)
     after = change.status
     assert after is not None
-    assert (after.phase, after.attempt, after.retry_at, after.program_failures) == (Phase.RESTARTING, 3, NOW, 1)
+    assert (after.phase, after.attempt, after.failures.retry_at, after.failures.program) == (
+        Phase.RESTARTING,
+        3,
+        NOW,
+        1,
+    )
     assert after.reason.code is Code.CODE_EDITED
     assert after.reason.message == (
         "train.py was edited; attempt 3 runs the code as of now (3f2a) from its checkpoint of step 40"
@@ -52,7 +57,7 @@ def test_a_run_that_waits_to_restart_does_so_at_once_as_the_same_attempt() -> No
     change = restart(running(Phase.RESTARTING), (), ("train.py",), "3f2a", NOW)
     assert change is not None
     assert change.status is not None
-    assert (change.status.attempt, change.status.retry_at) == (2, NOW)
+    assert (change.status.attempt, change.status.failures.retry_at) == (2, NOW)
 
 
 def test_a_run_without_pods_or_on_its_way_out_is_left_alone() -> None:

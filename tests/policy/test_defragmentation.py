@@ -12,8 +12,8 @@ from fairlead.specs.team import Quota, Team
 from fairlead.state.plan import Change, Plan
 from fairlead.state.reasons import Code, Reason
 from fairlead.state.scheduling_policy import DEFAULT, SchedulingPolicy
-from fairlead.state.snapshot import Phase, Pod, Progress, Reservation, Snapshot, Workload
-from tests.builders import node
+from fairlead.state.snapshot import AfterStop, Phase, Pod, Progress, Reservation, Snapshot, Workload
+from tests.builders import changed, node
 from tests.policy.test_scheduling import NOW, look, running, waiting
 
 SAVED = Progress(step=10, checkpoint_step=10, checkpoint_at=NOW - 30.0)
@@ -35,7 +35,7 @@ def planned(snapshot: Snapshot, rules: SchedulingPolicy = DEFAULT) -> Plan:
 def moved(snapshot: Snapshot, rules: SchedulingPolicy = DEFAULT) -> dict[str, list[str]]:
     """Who moves where."""
     return {
-        change.workload_uid: [seat.node for seat in change.status.seats]
+        change.workload_uid: [seat.node for seat in change.status.migration.seats]
         for change in planned(snapshot, rules).changes
         if change.status is not None and change.status.phase is Phase.STOPPING
     }
@@ -88,12 +88,21 @@ def test_a_gang_of_several_nodes_has_them_freed_one_by_one() -> None:
 NEVER_SAVED = saving("a", "n0", range(2), progress=None), saving("b", "n1", range(2), progress=None), PIECES[2]
 ONE_BUSY = saving("a", "n0", range(3)), saving("b", "n1", range(3)), PIECES[2]
 LATELY = tuple(
-    (replace(run, status=replace(run.status, moved_at=NOW - 3600.0 * 3)), pod) for run, pod in PIECES
+    (replace(run, status=changed(run.status, moved_at=NOW - 3600.0 * 3)), pod) for run, pod in PIECES
 )  # fmt: skip
 SPENT = (
     PIECES[0],
     PIECES[1],
-    (replace(PIECES[2][0], status=replace(PIECES[2][0].status, moved_at=NOW - 60.0, moved_cost_s=175.0)), PIECES[2][1]),
+    (
+        replace(
+            PIECES[2][0],
+            status=replace(
+                PIECES[2][0].status,
+                migration=replace(PIECES[2][0].status.migration, decided_at=NOW - 60.0, cost_s=175.0),
+            ),
+        ),
+        PIECES[2][1],
+    ),
 )
 LONG_AGO = replace(SAVED, checkpoint_at=NOW - 2000.0)
 
@@ -143,7 +152,7 @@ def test_a_place_is_kept_while_the_run_leaves_and_then_it_starts_there_first() -
         [("n1", ("n1-gpu-2", "n1-gpu-3"))],
     )
     assert first.status is not None
-    assert first.status.seats == ()
+    assert first.status.migration.seats == ()
     assert [c.node for c in second.create] == ["n0"]
 
 
@@ -171,11 +180,23 @@ def _leaving(pair: tuple[Workload, Pod], to: str) -> tuple[Workload, Pod]:
     run, pod = pair
     why = Reason(code=Code.MOVED, message="moves")
     status = replace(
-        run.status, phase=Phase.STOPPING, reason=why, next_phase=Phase.PENDING, next_reason=why, seats=_seats(to)
+        run.status,
+        phase=Phase.STOPPING,
+        reason=why,
+        after_stop=AfterStop(phase=Phase.PENDING, reason=why),
+        migration=replace(run.status.migration, seats=_seats(to)),
     )
     return replace(run, status=status), replace(pod, terminating_since=NOW - 1.0)
 
 
 def _arriving(pair: tuple[Workload, Pod], to: str) -> Workload:
     why = Reason(code=Code.MOVED, message="moves")
-    return replace(pair[0], status=replace(pair[0].status, phase=Phase.PENDING, reason=why, seats=_seats(to)))
+    return replace(
+        pair[0],
+        status=replace(
+            pair[0].status,
+            phase=Phase.PENDING,
+            reason=why,
+            migration=replace(pair[0].status.migration, seats=_seats(to)),
+        ),
+    )

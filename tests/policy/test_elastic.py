@@ -17,7 +17,8 @@ from fairlead.specs.team import Quota, Team
 from fairlead.state.plan import Change
 from fairlead.state.reasons import Code, Reason
 from fairlead.state.scheduling_policy import POLICIES
-from fairlead.state.snapshot import (
+from fairlead.state.snapshot import (  # fmt: skip
+    AfterStop,
     Grant,
     Intent,
     Phase,
@@ -28,7 +29,7 @@ from fairlead.state.snapshot import (
     Snapshot,
     Status,
     Workload,
-)  # fmt: skip
+)
 from tests.builders import node, status, training
 
 NOW = 1_000_000_000.0
@@ -70,7 +71,7 @@ def stopped(gang: Gang, code: Code = Code.RESIZED) -> Gang:
     workload, pods = gang
     reason = replace(workload.status.reason, code=code)
     stopping = replace(
-        workload.status, phase=Phase.STOPPING, reason=reason, next_phase=Phase.PENDING, next_reason=reason
+        workload.status, phase=Phase.STOPPING, reason=reason, after_stop=AfterStop(phase=Phase.PENDING, reason=reason)
     )
     exits = (RankExit(rank=0, exit_code=0, at=NOW - 1.0),)
     gone = tuple(replace(p, phase=PodPhase.SUCCEEDED, terminating_since=NOW - 2.0, exits=exits) for p in pods)
@@ -101,7 +102,7 @@ def test_a_gang_starts_on_as_many_nodes_as_are_free_within_its_bounds(num_nodes:
     change = changes(look(waiting("e", 2, 8), num_nodes=num_nodes))["e"]
     assert [create.index for create in change.create] == list(range(size))
     assert len({create.node for create in change.create}) == size
-    assert status_of(change).nodes == size
+    assert status_of(change).size.nodes == size
     assert f"{size} pods with {size} ranks placed on" in status_of(change).reason.message
 
 
@@ -156,7 +157,7 @@ def test_a_gang_that_lost_a_node_starts_at_once_with_what_is_left() -> None:
     over = tuple(replace(pod, phase=PodPhase.FAILED) for pod in pods)
     change = changes(replace(away, workloads=(replace(workload, status=status_of(change)),), pods=over))["e"]
     assert {(create.attempt, create.node) for create in change.create} == {(1, "n0"), (1, "n1"), (1, "n2")}
-    assert (status_of(change).phase, status_of(change).nodes) == (Phase.STARTING, 3)
+    assert (status_of(change).phase, status_of(change).size.nodes) == (Phase.STARTING, 3)
 
 
 def test_a_pod_that_vanished_from_a_gang_is_missed_at_its_size() -> None:
@@ -183,7 +184,7 @@ def test_a_gang_whose_pods_share_a_node_is_not_said_to_be_on_more() -> None:
 
 def test_room_is_told_first_then_taken_when_it_has_lasted() -> None:
     told = status_of(changes(look(running("e", 1, 4, [0, 1])))["e"])
-    assert (told.phase, told.room_since, told.since) == (Phase.RUNNING, NOW, NOW - 5000.0)
+    assert (told.phase, told.size.room_since, told.since) == (Phase.RUNNING, NOW, NOW - 5000.0)
     assert told.reason.message == (
         "runs on 2 of 1..4 nodes; 2 more nodes are free, and it grows if they still are in 5m and no run waits for them"
     )
@@ -191,7 +192,7 @@ def test_room_is_told_first_then_taken_when_it_has_lasted() -> None:
     change = changes(look(running("e", 1, 4, [0, 1], room_s=SETTLE_S)))["e"]
     assert [(order.pod_uid, order.grace_s) for order in change.terminate] == [("e-0-0", 30.0), ("e-0-1", 30.0)]
     stopping = status_of(change)
-    assert (stopping.phase, stopping.reason.code, stopping.next_phase) == (
+    assert (stopping.phase, stopping.reason.code, stopping.after_stop.phase) == (
         Phase.STOPPING, Code.RESIZED, Phase.PENDING
     )  # fmt: skip
     assert stopping.reason.message == (
@@ -202,7 +203,10 @@ def test_room_is_told_first_then_taken_when_it_has_lasted() -> None:
 def test_room_that_is_gone_again_is_told_and_forgotten() -> None:
     gang, other = running("e", 1, 3, [0, 1], room_s=60.0), running("other", 2, None, [2, 3])
     told = status_of(changes(look(gang, other))["e"])
-    assert (told.room_since, told.reason.message) == (None, "runs on 2 of 1..3 nodes; would grow when 1 more is free")
+    assert (told.size.room_since, told.reason.message) == (
+        None,
+        "runs on 2 of 1..3 nodes; would grow when 1 more is free",
+    )
 
 
 @pytest.mark.parametrize(
@@ -225,7 +229,7 @@ def test_a_gang_leaves_room_to_those_that_wait_for_more_of_it() -> None:
     gang, holder = running("e", 1, 4, [0], room_s=SETTLE_S), running("holder", 1, None, [1])
     assert "e" in changes(look(gang, holder))
     told = status_of(changes(look(gang, holder, waiting("w", 3)))["e"])
-    assert (told.phase, told.room_since) == (Phase.RUNNING, None)
+    assert (told.phase, told.size.room_since) == (Phase.RUNNING, None)
     assert status_of(changes(look(gang, holder, waiting("w", 3, priority=-1)))["e"]).phase is Phase.STOPPING
 
 
@@ -233,7 +237,7 @@ def test_a_gang_that_stopped_to_grow_starts_with_the_next_number_and_keeps_its_f
     change = changes(look(stopped(running("e", 1, 4, [0, 1]))))["e"]
     assert (status_of(change).phase, len(change.create), status_of(change).attempt) == (Phase.STARTING, 4, 1)
     assert {create.attempt for create in change.create} == {1}
-    assert (status_of(change).started_at, status_of(change).room_since) == (NOW - 5000.0, None)
+    assert (status_of(change).started_at, status_of(change).size.room_since) == (NOW - 5000.0, None)
 
 
 def test_a_gang_that_stopped_to_grow_comes_before_older_ones_and_leaves_them_what_it_has_not_got() -> None:

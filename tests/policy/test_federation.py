@@ -111,9 +111,9 @@ def test_it_succeeds_with_its_server_and_stops_its_sites() -> None:
     change = judge(a_federation(BEGUN), a_family(server=a_child(SERVER, Phase.SUCCEEDED, 50, 0.1)), 1.0)
     assert change is not None
     assert change.status is not None
-    assert (change.status.phase, change.status.next_phase) == (Phase.STOPPING, Phase.SUCCEEDED)
-    assert change.status.next_reason is not None
-    assert change.status.next_reason.message == "its server has finished; 50 of 50 rounds done, loss 0.1"
+    assert (change.status.phase, change.status.after_stop.phase) == (Phase.STOPPING, Phase.SUCCEEDED)
+    assert change.status.after_stop.reason is not None
+    assert change.status.after_stop.reason.message == "its server has finished; 50 of 50 rounds done, loss 0.1"
     assert [(order.uid, order.intent) for order in change.children] == [(name, Intent.STOP) for name in SPEC.sites]
 
 
@@ -122,9 +122,9 @@ def test_it_fails_with_its_server(phase: Phase) -> None:
     change = judge(a_federation(BEGUN), a_family(server=a_child(SERVER, phase)), 1.0)
     assert change is not None
     assert change.status is not None
-    assert change.status.next_phase is Phase.FAILED
-    assert change.status.next_reason is not None
-    assert change.status.next_reason.message == f"digits-server is {phase.value}: its program failed"
+    assert change.status.after_stop.phase is Phase.FAILED
+    assert change.status.after_stop.reason is not None
+    assert change.status.after_stop.reason.message == f"digits-server is {phase.value}: its program failed"
 
 
 def test_a_site_that_failed_for_good_is_missed_only_where_a_round_then_lacks_updates() -> None:
@@ -138,9 +138,9 @@ def test_a_site_that_failed_for_good_is_missed_only_where_a_round_then_lacks_upd
     change = judge(a_federation(BEGUN), two_gone, 1.0)
     assert change is not None
     assert change.status is not None
-    assert change.status.next_reason is not None
-    assert change.status.next_phase is Phase.FAILED
-    assert change.status.next_reason.message == (
+    assert change.status.after_stop.reason is not None
+    assert change.status.after_stop.phase is Phase.FAILED
+    assert change.status.after_stop.reason.message == (
         "1 site left, and a round needs 2; digits-south is Failed: its program failed"
     )
 
@@ -165,5 +165,5 @@ def test_a_deleted_server_ends_it() -> None:
     change = judge(a_federation(BEGUN), family, 1.0)
     assert change is not None
     assert change.status is not None
-    assert change.status.next_reason is not None
-    assert change.status.next_reason.message == "its server was deleted"
+    assert change.status.after_stop.reason is not None
+    assert change.status.after_stop.reason.message == "its server was deleted"

@@ -11,7 +11,7 @@ from fairlead.policy.kinds.hangs import explain
 from fairlead.policy.kinds.training import STACKS_GRACE_S
 from fairlead.state.reasons import Code, Reason
 from fairlead.state.snapshot import Grant, Intent, Phase, Pod, PodPhase, RankExit, Snapshot, Whereabouts, Workload
-from tests.builders import node, status, training
+from tests.builders import changed, node, status, training
 
 LOAD, STEP = "load_batch (train.py:42)", "train_step (train.py:60)"
 
@@ -102,7 +102,7 @@ SAID = f"rank 1 hangs in {LOAD}; rank 0 waits in all_reduce"
 def torn_down(phase: Phase, *, attempt: int, **changes: Any) -> tuple[Workload, Pod]:
     """A run whose gang hung, and its one pod, which has ended."""
     spec = training("train", ranks_per_node=2, stall_timeout_s=60.0)
-    state = replace(status(phase), attempt=attempt, reason=STALLED, last_failure=STALLED, **changes)
+    state = changed(status(phase), attempt=attempt, reason=STALLED, last_failure=STALLED, **changes)
     run = Workload(uid="a", spec=spec, intent=Intent.RUN, version=3, status=state, created_at=NOW)
     pod = Pod(
         uid="a-0-0", workload_uid="a", attempt=0, index=0, node="node-0", grant=Grant(), phase=PodPhase.FAILED,
@@ -118,7 +118,7 @@ def test_a_run_that_starts_again_first_says_once_who_hung_and_where() -> None:
     assert change.event is not None
     assert (change.event.type, change.event.reason.message) == ("Stalled", SAID)
     assert change.status.reason.message == f"{SAID}; no progress for 1m"
-    assert change.status.last_failure == change.status.reason
+    assert change.status.failures.last == change.status.reason
     told = replace(run, status=change.status)
     (started,) = decide(Snapshot(nodes=(node(),), workloads=(told,), pods=(pod,)), NOW).changes
     assert started.create

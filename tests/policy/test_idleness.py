@@ -139,7 +139,7 @@ def test_an_event_tells_it_once_and_again_when_it_has_lasted_twice_as_long() -> 
     (over,) = decide(seen(replace(told, idle=None)), NOW + 60.0).changes
     assert over.event is None
     assert over.status is not None
-    assert over.status.warning is None
+    assert over.status.warning.reason is None
 
 
 def test_a_cache_of_passes_sees_that_a_run_has_become_idle() -> None:
@@ -155,7 +155,7 @@ def test_it_is_suspended_where_its_spec_says_so_and_stays_so() -> None:
     (change,) = decide(seen(running(spec=spec)), NOW).changes
     assert change.intent is Intent.SUSPEND
     assert change.status is not None
-    assert (change.status.phase, change.status.next_phase) == (Phase.STOPPING, Phase.SUSPENDED)
+    assert (change.status.phase, change.status.after_stop.phase) == (Phase.STOPPING, Phase.SUSPENDED)
     assert [order.grace_s for order in change.terminate] == [spec.grace_s]
     stopping = replace(running(None, spec=spec), status=change.status, intent=Intent.SUSPEND)
     (settled,) = decide(replace(seen(stopping), pods=()), NOW + 5.0).changes
@@ -170,8 +170,8 @@ def test_an_elastic_gang_shrinks_to_its_fewest_nodes_and_grows_no_more() -> None
     run = running(spec=elastic(idle=Idle(then=WhenIdle.SHRINK)), num_nodes=3)
     (change,) = decide(seen(run), NOW).changes
     assert change.status is not None
-    assert change.status.next_reason is not None
-    assert change.status.next_reason.code is Code.RESIZED
+    assert change.status.after_stop.reason is not None
+    assert change.status.after_stop.reason.code is Code.RESIZED
     stopped = replace(run, status=change.status, idle=None)
     (placed,) = decide(replace(seen(stopped), pods=()), NOW + 5.0).changes
     assert len(placed.create) == 1, "three more are free"

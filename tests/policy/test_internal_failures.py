@@ -95,7 +95,7 @@ def test_a_run_at_which_a_step_of_the_pass_fails_is_told_and_the_others_start(
     cleared = changed(decide(seen(again), NOW, cache), "bad")
     assert cleared is not None
     assert cleared.status is not None
-    assert cleared.status.warning is None
+    assert cleared.status.warning.reason is None
 
 
 def test_a_run_that_could_not_be_observed_is_told_and_nothing_else_is_decided_for_it() -> None:

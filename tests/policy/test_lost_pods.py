@@ -109,7 +109,7 @@ def test_the_others_go_on_in_the_same_attempt_and_the_lost_pod_is_placed_again_w
     world.lose(run, "0-2")
     world.run(1)
     after = world.now(run)
-    assert (after.status.phase, after.status.attempt, after.status.program_failures) == (Phase.RUNNING, 0, 0)
+    assert (after.status.phase, after.status.attempt, after.status.failures.program) == (Phase.RUNNING, 0, 0)
     assert running(world, run) == {"0-0", "0-1", "0-3", "0-2r1"}
     (lost,) = world.told(run, "PodLost")
     assert "pod 2 of 4" in lost
@@ -171,7 +171,7 @@ def test_nodes_are_requested_for_the_lost_pods_alone_until_they_have_places() ->
     assert (status.phase, requested_pods(world.now(run))) == (Phase.RUNNING, (2, 3))
     assert "Karpenter is asked for nodes with 2 placeholder pods meanwhile" in status.reason.message
     world.run(20)
-    assert world.now(run).status.asked_at == status.asked_at
+    assert world.now(run).status.queue.nodes_requested_at == status.queue.nodes_requested_at
     assert len(world.told(run, "PodWaits")) == 1
     world.cluster.inject(AddNode(node=node("new", gpus=1)))
     world.run(1)
@@ -180,7 +180,7 @@ def test_nodes_are_requested_for_the_lost_pods_alone_until_they_have_places() ->
     world.run(1)
     assert running(world, run) == {"0-0", "0-1", "0-2r1", "0-3r1"}
     after = world.now(run).status
-    assert (after.asked_at, after.ask_again_at, after.attempt) == (None, None, 0)
+    assert (after.queue.nodes_requested_at, after.queue.request_again_at, after.attempt) == (None, None, 0)
 
 
 def test_nodes_that_do_not_come_are_requested_again_after_a_pause_and_the_others_go_on() -> None:
@@ -200,7 +200,11 @@ def test_a_gang_that_is_stopped_without_its_lost_pods_requests_no_nodes() -> Non
     world.cluster.set_intent(run.uid, Intent.SUSPEND)
     world.run(20)
     status = world.now(run).status
-    assert (status.phase, status.asked_at, status.ask_again_at) == (Phase.SUSPENDED, None, None)
+    assert (status.phase, status.queue.nodes_requested_at, status.queue.request_again_at) == (
+        Phase.SUSPENDED,
+        None,
+        None,
+    )
     assert requested_pods(world.now(run)) == ()
 
 
@@ -220,7 +224,7 @@ def test_the_first_pod_is_needed_by_the_others_so_its_loss_restarts_the_gang() -
     after = world.now(run)
     assert (after.status.phase, after.status.attempt) == (Phase.RUNNING, 1)
     assert running(world, run) == {"1-0", "1-1", "1-2", "1-3"}
-    assert after.status.lost == ()
+    assert after.status.failures.lost_pods == ()
 
 
 def test_a_gang_whose_ranks_have_not_met_restarts() -> None:
@@ -255,8 +259,8 @@ def test_a_pod_that_is_lost_again_and_again_without_a_new_step_restarts_the_gang
     world.lose(run, name)
     world.run(10)
     after = world.now(run)
-    assert (after.status.phase, after.status.attempt, after.status.disruptions) == (Phase.RUNNING, 1, 1)
-    assert after.status.lost == ()
+    assert (after.status.phase, after.status.attempt, after.status.failures.disruptions) == (Phase.RUNNING, 1, 1)
+    assert after.status.failures.lost_pods == ()
 
 
 def test_a_replacement_that_is_lost_at_once_is_placed_again_later_and_later() -> None:
@@ -319,7 +323,7 @@ def test_all_leave_where_the_first_pod_has_to() -> None:
     run = world.start()
     world.cluster.inject(WarnNode(node=world.pod(run, "0-0").node, why="spot reclaim", within_s=30.0))
     world.run(1)
-    assert world.now(run).status.next_phase is Phase.PENDING or world.now(run).status.attempt == 1
+    assert world.now(run).status.after_stop.phase is Phase.PENDING or world.now(run).status.attempt == 1
 
 
 def test_a_stop_while_a_pod_is_missing_is_obeyed_and_a_resume_starts_the_whole_gang() -> None:

@@ -40,7 +40,7 @@ def test_the_earliest_time_to_come_counts() -> None:
     assert at(waits) == NOW + 5.0
     assert at(waits, limited) == NOW + 2.0
     # What is past counts no more; by then its pods should have ended.
-    past = replace(waits, status=replace(waits.status, retry_at=NOW - 1.0))
+    past = replace(waits, status=replace(waits.status, failures=replace(waits.status.failures, retry_at=NOW - 1.0)))
     assert at(past) == NOW + past.spec.grace_s + TOLD_AFTER_S
 
 

@@ -74,7 +74,7 @@ def test_it_ends_as_its_driver_does_and_stops_what_still_runs() -> None:
         assert change is not None
         assert change.status is not None
         expected = Phase.SUCCEEDED if phase is Phase.SUCCEEDED else Phase.FAILED
-        assert (change.status.phase, change.status.next_phase) == (Phase.STOPPING, expected)
+        assert (change.status.phase, change.status.after_stop.phase) == (Phase.STOPPING, expected)
         assert [(each.uid, each.intent) for each in change.children] == [("train", Intent.STOP)]
 
 

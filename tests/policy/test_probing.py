@@ -103,10 +103,10 @@ def test_splits_are_tried_in_the_order_of_their_estimates_and_the_fastest_is_kep
     probing.takes(0.3)
     assert probing.split == Parallel(batch=16, data=2, tensor=2, micro_batch=4, shard=Shard.GRADIENTS)
     probing.takes(0.9)
-    assert probing.status.probing is not None
-    assert probing.status.probing.chosen == WHOLE
+    assert probing.status.measured.probing is not None
+    assert probing.status.measured.probing.chosen == WHOLE
     assert probing.split == Parallel(batch=16, data=4, micro_batch=4, shard=Shard.NONE)
-    assert untried(probing.run.spec, probing.status.probing) == ()
+    assert untried(probing.run.spec, probing.status.measured.probing) == ()
     assert probing.told == [
         "SplitProbed: sharded (data 4 with gradients sharded, micro-batch 4) takes 450 ms a step, 400 ms by estimate; "
         "next is whole (data 4 with whole copies, micro-batch 4)",
@@ -115,19 +115,25 @@ def test_splits_are_tried_in_the_order_of_their_estimates_and_the_fastest_is_kep
         "SplitChosen: whole (data 4 with whole copies, micro-batch 4) is kept: it takes 300 ms a step, 500 ms by "
         "estimate; sharded takes 450 ms a step, 400 ms by estimate; halves takes 900 ms a step",
     ]
-    assert describe_probing(probing.run.spec, probing.status.probing)[0].startswith("whole (data 4 with whole copies")
+    assert describe_probing(probing.run.spec, probing.status.measured.probing)[0].startswith(
+        "whole (data 4 with whole copies"
+    )
 
 
 def test_a_split_that_fails_is_ruled_out_and_counts_as_no_failure(probing: Probing) -> None:
     probing.fails(tail="torch.OutOfMemoryError: CUDA out of memory.")
     probing.fails(tail="Misuse: run.parallelize() copies no tensor parallel layers")
     probing.takes(2.0)
-    found = probing.status.probing
+    found = probing.status.measured.probing
     assert found is not None
     assert found.chosen == HALVES
     assert found.tried[0] == Probed(name=SHARDED, problem="rank 0 of 4 ran out of GPU memory")
     assert "copies no tensor parallel layers" in (found.tried[1].problem or "")
-    assert (probing.status.program_failures, probing.status.disruptions, probing.status.last_failure) == (0, 0, None)
+    assert (probing.status.failures.program, probing.status.failures.disruptions, probing.status.failures.last) == (
+        0,
+        0,
+        None,
+    )
     assert "sharded is ruled out: rank 0 of 4 ran out of GPU memory" in probing.told[-1]
 
 
@@ -158,14 +164,14 @@ def test_a_kill_has_the_same_split_tried_again_and_a_second_one_rules_it_out(pro
 def test_a_lost_pod_is_a_failure_as_ever_and_the_same_split_is_tried_again(probing: Probing) -> None:
     probing.takes(0.5)
     probing.fails(phase=PodPhase.LOST)
-    assert probing.status.disruptions == 1
-    assert untried(probing.run.spec, probing.status.probing) == (WHOLE, HALVES)
+    assert probing.status.failures.disruptions == 1
+    assert untried(probing.run.spec, probing.status.measured.probing) == (WHOLE, HALVES)
 
 
 def test_a_figure_of_another_start_says_nothing_of_this_one(probing: Probing) -> None:
     probing.takes(0.5)
     assert probing.see(probing.pod()) is None
-    assert untried(probing.run.spec, probing.status.probing) == (WHOLE, HALVES)
+    assert untried(probing.run.spec, probing.status.measured.probing) == (WHOLE, HALVES)
 
 
 def test_a_program_that_tells_of_no_step_is_ruled_out(probing: Probing) -> None:
@@ -181,7 +187,7 @@ def test_a_program_that_tells_of_no_step_is_ruled_out(probing: Probing) -> None:
 def test_another_number_of_ranks_has_them_tried_anew(probing: Probing) -> None:
     for seconds in (0.4, 0.5, 0.6):
         probing.takes(seconds)
-    spec, found = probing.run.spec, probing.status.probing
+    spec, found = probing.run.spec, probing.status.measured.probing
     assert in_force(spec, found).shard is Shard.GRADIENTS
     assert untried(spec, found) == ()
     assert untried(replace(spec, nodes=2), found) == (SHARDED, WHOLE, HALVES)
@@ -196,14 +202,14 @@ def test_a_kept_split_fails_as_any_other_run(probing: Probing) -> None:
         probing.takes(seconds)
     probing.fails(tail="ValueError: later")
     assert probing.status.phase is Phase.FAILED
-    assert probing.status.program_failures == 1
+    assert probing.status.failures.program == 1
 
 
 def test_a_run_stops_between_two_splits_when_asked_to(probing: Probing) -> None:
     probing.run = replace(probing.run, intent=Intent.STOP)
     probing.takes(0.4)
     assert probing.status.phase is Phase.STOPPING
-    assert probing.status.probing is None
+    assert probing.status.measured.probing is None
 
 
 def test_a_start_is_placed_again_at_once() -> None:

@@ -320,9 +320,17 @@ def test_the_trials_that_are_paused_when_their_sweep_ends_say_so_before_it_is_ov
     assert (change.workload_uid, change.status.phase) == (stopped.uid, Phase.STOPPED)
     # A trial that pauses while its sweep ends hears of it at once.
     assert why_stopped(replace(stopped, status=change.status), trial) == over
-    ending = replace(change.status, phase=Phase.STOPPING, next_phase=Phase.SUCCEEDED)
+    ending = replace(
+        change.status, phase=Phase.STOPPING, after_stop=replace(change.status.after_stop, phase=Phase.SUCCEEDED)
+    )
     assert why_stopped(replace(stopped, status=ending), trial) == over
-    assert why_stopped(replace(stopped, status=replace(ending, next_phase=Phase.SUSPENDED)), trial) == said
+    assert (
+        why_stopped(
+            replace(stopped, status=replace(ending, after_stop=replace(ending.after_stop, phase=Phase.SUSPENDED))),
+            trial,
+        )
+        == said
+    )
 
 
 def test_a_trial_that_reached_another_rung_while_it_paused_says_so_too_when_its_sweep_ends() -> None:

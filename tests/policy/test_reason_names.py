@@ -60,11 +60,15 @@ def reasons(scenario: Scenario, *, shows_names: bool) -> list[tuple[str, str, Re
         by_uid = {workload.uid: workload.spec for workload in before.workloads}
         for change in deciding.decide(before, decision.now).changes:
             spec = by_uid[change.workload_uid]
-            said = [] if change.status is None else [change.status.reason, change.status.next_reason]
+            said = [] if change.status is None else [change.status.reason, change.status.after_stop.reason]
             found += [(spec.team, spec.name, each) for each in (*said, change.event and change.event.reason) if each]
-            if change.status is not None and change.status.taken_by:
+            if change.status is not None and change.status.queue.preempted_by:
                 found.append(
-                    (spec.team, spec.name, Reason(code=change.status.reason.code, message=change.status.taken_by))
+                    (
+                        spec.team,
+                        spec.name,
+                        Reason(code=change.status.reason.code, message=change.status.queue.preempted_by),
+                    )
                 )
         ahead = outlook(before, decision.now)
         for uid, status in ahead.statuses.items():

@@ -12,7 +12,7 @@ from fairlead.state.phase_transitions import move
 from fairlead.state.plan import Change, TerminatePod
 from fairlead.state.reasons import Code, Reason
 from fairlead.state.snapshot import Grant, Intent, Phase, Pod, PodPhase, Snapshot, Status, Workload
-from tests.builders import node, status, training
+from tests.builders import changed, node, status, training
 
 NOW = 1_000_000_000.0
 WORDS = "the quota small of namespace vision is used up (pods: 1 asked for, 4 of 4 used)"
@@ -52,7 +52,7 @@ def test_a_gang_of_which_a_quota_refuses_a_pod_is_withdrawn_whole_and_nothing_is
         message=f"pod 1 of 2 was refused: {WORDS}",
         remedy="It starts by itself once there is room, at most 5m later.",
     )
-    assert change.status == replace(
+    assert change.status == changed(
         move(STARTING, Phase.STOPPING, told, NOW),
         next_phase=Phase.PENDING,
         next_reason=told,
@@ -65,42 +65,66 @@ def test_it_then_waits_as_pending_for_the_reason_it_was_given_and_the_clock_of_i
     stopping = after(*decided(run(STARTING, max_duration_s=5.0), REFUSED))
     pending = after(*decided(run(stopping, max_duration_s=5.0), REFUSED))
     assert (pending.phase, pending.reason, pending.attempt) == (Phase.PENDING, stopping.reason, 4)
-    assert (pending.started_at, pending.retry_at, pending.refusals) == (None, stopping.retry_at, 1)
-    assert decided(run(replace(pending, retry_at=NOW + 60.0), max_duration_s=5.0), REFUSED, now=NOW + 59.0) == ()
+    assert (pending.started_at, pending.failures.retry_at, pending.failures.refusals) == (
+        None,
+        stopping.failures.retry_at,
+        1,
+    )
+    assert (
+        decided(
+            run(replace(pending, failures=replace(pending.failures, retry_at=NOW + 60.0)), max_duration_s=5.0),
+            REFUSED,
+            now=NOW + 59.0,
+        )
+        == ()
+    )
 
 
 def test_it_starts_again_when_its_time_has_come_and_is_forgiven_once_it_runs() -> None:
     pending = status(attempt=4, retry_at=NOW, refusals=3, reason=Reason(code=Code.OVER_QUOTA, message=WORDS))
     assert decided(run(pending), now=NOW - 0.1) == ()
     starting = after(*decided(run(pending)))
-    assert (starting.phase, starting.attempt, starting.retry_at, starting.refusals) == (Phase.STARTING, 4, None, 3)
+    assert (starting.phase, starting.attempt, starting.failures.retry_at, starting.failures.refusals) == (
+        Phase.STARTING,
+        4,
+        None,
+        3,
+    )
     ranks = tuple(replace(pod(i, PodPhase.RUNNING, started_at=NOW), attempt=4, uid=f"w-4-{i}") for i in (0, 1))
-    assert after(*decided(run(starting), *ranks)).refusals == 0
+    assert after(*decided(run(starting), *ranks)).failures.refusals == 0
 
 
 def test_who_is_suspended_and_resumed_is_tried_at_once() -> None:
     pending = status(attempt=4, retry_at=NOW + 300, refusals=9, reason=Reason(code=Code.OVER_QUOTA, message=WORDS))
     suspended = after(*decided(replace(run(pending), intent=Intent.SUSPEND)))
     resumed = after(*decided(run(suspended)))
-    assert (resumed.phase, resumed.retry_at, resumed.refusals) == (Phase.PENDING, None, 0)
+    assert (resumed.phase, resumed.failures.retry_at, resumed.failures.refusals) == (Phase.PENDING, None, 0)
     assert after(*decided(run(resumed))).phase is Phase.STARTING
 
 
 def test_what_was_lost_as_well_counts_as_lost() -> None:
-    lost = after(*decided(run(replace(STARTING, disruptions=0)), pod(0, PodPhase.LOST, message="gone"), REFUSED))
-    assert (lost.phase, lost.reason.code, lost.disruptions) == (Phase.RESTARTING, Code.POD_LOST, 1)
+    lost = after(
+        *decided(
+            run(replace(STARTING, failures=replace(STARTING.failures, disruptions=0))),
+            pod(0, PodPhase.LOST, message="gone"),
+            REFUSED,
+        )
+    )
+    assert (lost.phase, lost.reason.code, lost.failures.disruptions) == (Phase.RESTARTING, Code.POD_LOST, 1)
 
 
 def test_an_elastic_gang_that_was_refused_starts_with_its_fewest_nodes_and_says_that_it_stays_so() -> None:
     pending = status(attempt=4, retry_at=NOW, reason=Reason(code=Code.OVER_QUOTA, message=WORDS))
     sizes = []
     for refusals in (0, 1):
-        (change,) = decided(run(replace(pending, refusals=refusals), nodes=1, most_nodes=2))
+        (change,) = decided(
+            run(replace(pending, failures=replace(pending.failures, refusals=refusals)), nodes=1, most_nodes=2)
+        )
         sizes.append(len(change.create))
     assert sizes == [2, 1]
     rank = replace(pod(0, PodPhase.RUNNING, started_at=NOW), attempt=4)
     running = after(*decided(run(after(change), nodes=1, most_nodes=2), rank))
-    assert (running.phase, running.refusals) == (Phase.RUNNING, 1)
+    assert (running.phase, running.failures.refusals) == (Phase.RUNNING, 1)
     assert running.reason.message.endswith("; runs on 1 of 1..2 nodes, and stays so since a quota refused more")
 
 

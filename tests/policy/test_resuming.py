@@ -12,7 +12,7 @@ from fairlead.state.phase_transitions import move
 from fairlead.state.reasons import Code, Reason
 from fairlead.state.run_times import active_until
 from fairlead.state.snapshot import Intent, Phase, Snapshot, Workload
-from tests.builders import node, status, training
+from tests.builders import changed, node, status, training
 
 NOW = 2_000_000_000.0
 
@@ -40,7 +40,7 @@ def test_a_run_that_is_wanted_again_while_it_stops_on_request_goes_on_when_it_ha
     wanted: Intent, phases: list[Phase]
 ) -> None:
     final = Reason(code=Code.STOPPED, message="stopped on request")
-    stopping = replace(status(Phase.STOPPING), next_phase=Phase.STOPPED, next_reason=final)
+    stopping = changed(status(Phase.STOPPING), next_phase=Phase.STOPPED, next_reason=final)
     run, found = replace(workload("a", training("same"), Phase.STOPPING), status=stopping, intent=wanted), []
     for second in range(2):
         changes = decide(Snapshot(nodes=(), workloads=(run,), pods=()), NOW + second).changes
@@ -118,10 +118,14 @@ def test_a_run_that_is_suspended_before_it_starts_is_suspended_and_starts_nothin
 def test_a_run_that_an_older_version_had_suspended_is_read_as_suspended() -> None:
     reason = Reason(code=Code.SUSPENDED, message="suspended on request")
     assert upgraded(status(reason=reason)).phase is Phase.SUSPENDED
-    stopping = replace(status(Phase.STOPPING), next_phase=Phase.PENDING, next_reason=reason)
-    assert upgraded(stopping).next_phase is Phase.SUSPENDED
+    stopping = changed(status(Phase.STOPPING), next_phase=Phase.PENDING, next_reason=reason)
+    assert upgraded(stopping).after_stop.phase is Phase.SUSPENDED
     waits = replace(reason, code=Code.WAITING_FOR_TURN)
-    for plain in (status(reason=waits), replace(stopping, next_reason=waits), status(Phase.STOPPING)):
+    for plain in (
+        status(reason=waits),
+        replace(stopping, after_stop=replace(stopping.after_stop, reason=waits)),
+        status(Phase.STOPPING),
+    ):
         assert upgraded(plain) == plain
 
 

@@ -11,6 +11,7 @@ from fairlead.policy.kinds.training import after_failure
 from fairlead.specs.training import Retry, Training
 from fairlead.state.reasons import Code, Reason
 from fairlead.state.snapshot import Intent, Phase, Progress, Status, Workload
+from tests.builders import changed
 
 NOW = 1_000.0
 QUOTED = "step b failed: p-b is Failed: rank 0 of 1 failed; `retry` allows no restart; 1 step ran, 1 failed"
@@ -22,7 +23,7 @@ def spec(**changes: Any) -> Training:
 
 def status(**changes: Any) -> Status:
     reason = Reason(code=Code.RANKS_STARTED, message="started")
-    return Status(**{"phase": Phase.RUNNING, "reason": reason, "since": NOW - 5, **changes})
+    return changed(Status(phase=Phase.RUNNING, reason=reason, since=NOW - 5), **changes)
 
 
 def failure(code: Code = Code.KILLED) -> Failure:
@@ -80,7 +81,9 @@ def test_a_start_that_timed_out_goes_elsewhere_at_once_but_not_time_after_time()
     slow = status(phase=Phase.STARTING, since=NOW - 600.0)
     again = Again(at=NOW, program_failures=0, disruptions=1)
     assert retry(spec(), slow, late, None, NOW) == again
-    assert retry(spec(), replace(slow, avoids=("b",)), late, None, NOW) == replace(again, at=NOW + 300.0)
+    assert retry(
+        spec(), replace(slow, failures=replace(slow.failures, avoided_nodes=("b",))), late, None, NOW
+    ) == replace(again, at=NOW + 300.0)
 
 
 def test_progress_forgives_all_disruptions() -> None:

@@ -45,7 +45,12 @@ def used(memory_bytes: int, *, at: float = 1.0, cpu_milli: int = 500, ranks: int
 
 def run(spec: Training, told: Status) -> Workload:
     return Workload(
-        uid="r", spec=with_requests(spec, told.requests), intent=Intent.RUN, status=told, version=1, created_at=NOW
+        uid="r",
+        spec=with_requests(spec, told.measured.requests),
+        intent=Intent.RUN,
+        status=told,
+        version=1,
+        created_at=NOW,
     )
 
 
@@ -104,7 +109,7 @@ def test_whatever_a_program_says_it_used_or_an_object_recommends_its_next_run_ca
         assert with_requests(spec, seen).resources.is_auto
     change = decided(run(spec, status(Phase.PENDING)), completed=(done,))
     assert change.status is not None
-    assert change.status.requests is not None
+    assert change.status.measured.requests is not None
 
 
 def test_what_is_long_ago_or_of_others_does_not_count() -> None:
@@ -148,11 +153,11 @@ def test_a_kill_at_the_limit_raises_it_and_counts_as_no_failure() -> None:
     after = change.status
     assert after is not None
     assert after.phase is Phase.RESTARTING
-    assert after.requests is not None
-    assert after.requests.memory_bytes == 1.5 * GIB
-    assert (after.program_failures, after.disruptions) == (0, 0)
-    assert after.used is not None
-    assert after.used.memory_bytes == GIB
+    assert after.measured.requests is not None
+    assert after.measured.requests.memory_bytes == 1.5 * GIB
+    assert (after.failures.program, after.failures.disruptions) == (0, 0)
+    assert after.measured.usage is not None
+    assert after.measured.usage.memory_bytes == GIB
     assert "restarts at once with memory 1.5 GiB: 1 GiB was not enough" in after.reason.message
 
 
@@ -167,18 +172,20 @@ def test_a_kill_at_an_amount_that_was_given_raises_nothing() -> None:
     told = status(Phase.RUNNING, since=NOW, started_at=NOW)
     after = decided(run(training(resources=Resources(memory_bytes=GIB)), told), killed(GIB)).status
     assert after is not None
-    assert after.requests is None
-    assert after.disruptions == 1
+    assert after.measured.requests is None
+    assert after.failures.disruptions == 1
 
 
 def test_a_run_keeps_the_most_that_any_of_its_starts_used() -> None:
     before = Usage(memory_bytes=3 * GIB, cpu_milli=10, ranks=1)
     told = status(Phase.RUNNING, since=NOW, started_at=NOW, used=before)
     pod = replace(killed(GIB), phase=PodPhase.SUCCEEDED, exits=(RankExit(rank=0, exit_code=0, at=NOW),))
-    after = decided(run(asking(), replace(told, requests=Requests(why="so"))), pod).status
+    after = decided(
+        run(asking(), replace(told, measured=replace(told.measured, requests=Requests(why="so")))), pod
+    ).status
     assert after is not None
     assert after.phase is Phase.SUCCEEDED
-    assert after.used == Usage(memory_bytes=3 * GIB, cpu_milli=100, ranks=1)
+    assert after.measured.usage == Usage(memory_bytes=3 * GIB, cpu_milli=100, ranks=1)
 
 
 def on_gpu(gpu: str = "auto") -> Training:
@@ -212,12 +219,14 @@ def test_a_gpu_with_too_little_memory_raises_what_was_chosen_and_counts_as_no_fa
     snapshot = Snapshot(nodes=(node(gpus=1),), workloads=(workload,), pods=(pod,))
     (found,) = decide(snapshot, NOW).changes
     assert found.status is not None
-    assert found.status.requests == Requests(gpu_memory_bytes=18 * GIB, why="GPUs with 18 GiB: 12 GiB was not enough")
-    assert found.status.program_failures == 0
+    assert found.status.measured.requests == Requests(
+        gpu_memory_bytes=18 * GIB, why="GPUs with 18 GiB: 12 GiB was not enough"
+    )
+    assert found.status.failures.program == 0
     fixed = replace(workload, spec=replace(workload.spec, resources=Resources(gpu=parse_gpu("12Gi"), cpu_milli=1000)))
     (found,) = decide(replace(snapshot, workloads=(fixed,)), NOW).changes
     assert found.status is not None
-    assert found.status.program_failures == 1
+    assert found.status.failures.program == 1
 
 
 def test_amounts_are_round() -> None:

@@ -65,7 +65,7 @@ def test_with_one_it_asks_for_nodes_and_says_so_once() -> None:
     snapshot = settled(world(run(gang()), growth=karpenter()))
     found = snapshot.workloads[0]
     assert is_asking(found)
-    assert found.status.asked_at == NOW
+    assert found.status.queue.nodes_requested_at == NOW
     assert found.status.reason.code is Code.WAITING_FOR_NODES
     assert "Karpenter is asked for nodes with 2 placeholder pods" in found.status.reason.message
     assert decide(snapshot, NOW + 60).changes == ()
@@ -78,7 +78,7 @@ def test_what_it_asks_with_is_said_anew_when_it_changes() -> None:
     assert decide(snapshot, NOW + 60).changes == ()
     snapshot = settled(replace(snapshot, growth=replace(growth, by_request=False)), NOW + 60)
     assert "is asked for nodes with 2 placeholder pods" in snapshot.workloads[0].status.reason.message
-    assert snapshot.workloads[0].status.asked_at == NOW
+    assert snapshot.workloads[0].status.queue.nodes_requested_at == NOW
 
 
 def test_a_run_that_waits_for_others_to_end_asks_too() -> None:
@@ -92,14 +92,18 @@ def test_when_the_nodes_are_there_it_starts_and_asks_no_more() -> None:
     (change,) = decide(there, NOW + 60).changes
     assert {member.node for member in change.create} == {"a", "b"}
     assert change.status is not None
-    assert change.status.asked_at is None
+    assert change.status.queue.nodes_requested_at is None
 
 
 def test_an_autoscaler_that_brings_nothing_in_time_is_given_up() -> None:
     asking = settled(world(run(gang()), growth=karpenter(patience_s=600, pause_s=300)))
     assert decide(asking, NOW + 599).changes == ()
     found = after(asking, NOW + 600)["train"]
-    assert (found.phase, found.asked_at, found.ask_again_at) == (Phase.PENDING, None, NOW + 900)
+    assert (found.phase, found.queue.nodes_requested_at, found.queue.request_again_at) == (
+        Phase.PENDING,
+        None,
+        NOW + 900,
+    )
     assert found.reason.code is Code.NODES_NOT_COMING
     assert found.reason.message == "Karpenter was asked for nodes and brought none within 10m"
     assert found.reason.remedy is not None
@@ -124,7 +128,7 @@ def test_it_is_asked_again_after_the_pause_and_says_nothing_new_before() -> None
     asking = settled(world(run(gang()), growth=karpenter(patience_s=600, pause_s=300)))
     tired = settled(asking, NOW + 600)
     assert decide(tired, NOW + 899).changes == ()
-    assert after(tired, NOW + 900)["train"].asked_at == NOW + 900
+    assert after(tired, NOW + 900)["train"].queue.nodes_requested_at == NOW + 900
 
 
 def test_nodes_that_come_one_by_one_keep_the_hope_up() -> None:
@@ -140,7 +144,7 @@ def test_what_the_quota_refuses_is_not_asked_for() -> None:
         asking, asked=(CapacityRequest(workload_uid="train", refused="the quota of namespace a is used up"),)
     )
     found = after(refused, NOW + 1)["train"]
-    assert found.asked_at is None
+    assert found.queue.nodes_requested_at is None
     assert "placeholders are refused as its pods would be: the quota of namespace a is used up" in found.reason.message
 
 
@@ -157,7 +161,7 @@ def test_limits_that_others_use_up_are_told_and_waited_for() -> None:
     pool = Source(name="NodePool gpu", most=Amount(gpus=32), left=Amount(gpus=0))
     snapshot = settled(world(run(gang()), growth=karpenter(pool)))
     found = snapshot.workloads[0].status
-    assert (found.phase, found.asked_at) == (Phase.PENDING, None)
+    assert (found.phase, found.queue.nodes_requested_at) == (Phase.PENDING, None)
     assert "more nodes cannot come: the limits of NodePool gpu allow 0 GPUs more" in found.reason.message
     assert decide(snapshot, NOW + 60).changes == ()
 
@@ -204,7 +208,7 @@ def test_a_suspended_run_asks_for_nothing_and_at_once_again_when_resumed() -> No
     asking = settled(world(run(gang()), growth=karpenter(patience_s=600)))
     tired = settled(asking, NOW + 600)
     suspended = settled(replace(tired, workloads=(replace(tired.workloads[0], intent=Intent.SUSPEND),)), NOW + 601)
-    assert suspended.workloads[0].status.ask_again_at is None
+    assert suspended.workloads[0].status.queue.request_again_at is None
     resumed = replace(suspended, workloads=(replace(suspended.workloads[0], intent=Intent.RUN),))
     assert is_asking(settled(settled(resumed, NOW + 602), NOW + 603).workloads[0])
 
@@ -213,10 +217,10 @@ def test_nodes_to_come_that_are_too_dear_or_of_unknown_price_are_not_asked_for()
     bounded = gang(capacity=Capacity(max_price=2.0))
     sources = (Source(name="NodePool a", price_per_hour=3.5), Source(name="NodePool b"))
     found = after(world(run(bounded), growth=karpenter(*sources)))["train"]
-    assert found.asked_at is None
+    assert found.queue.nodes_requested_at is None
     assert (
         "none that Karpenter brings is within its `max_price` of $2.00 an hour: those of NodePool a cost $3.50; "
         "those of NodePool b have no known price" in found.reason.message
     )
     cheap = Source(name="NodePool c", price_per_hour=1.5)
-    assert after(world(run(bounded), growth=karpenter(*sources, cheap)))["train"].asked_at == NOW
+    assert after(world(run(bounded), growth=karpenter(*sources, cheap)))["train"].queue.nodes_requested_at == NOW

@@ -163,7 +163,7 @@ def test_a_higher_priority_of_the_same_team_has_the_cheapest_stopped_and_no_more
     assert [(change.workload_uid, change.terminate[0].grace_s) for change in stopped] == [("cheap", 30.0)]
     assert stopped[0].status is not None
     assert stopped[0].status.reason.message == "preempted by urgent, which has priority 5; it has 0"
-    assert (stopped[0].status.next_phase, stopped[0].status.reason.code) == (Phase.PENDING, Code.PREEMPTED)
+    assert (stopped[0].status.after_stop.phase, stopped[0].status.reason.code) == (Phase.PENDING, Code.PREEMPTED)
 
 
 @pytest.mark.parametrize("changes", [{"team": "others", "priority": 5}, {"priority": 0}])

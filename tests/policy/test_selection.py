@@ -214,8 +214,8 @@ def test_a_smaller_run_restarts_where_the_chosen_lie_in_the_wrong_places() -> No
     found = became(look((dear, cheap), lasting("wide", 4, 5000.0), nodes=TWO))
     assert found.keys() == {"cheap", "wide"}
     assert found["cheap"].phase is Phase.STOPPING
-    assert found["cheap"].next_phase is Phase.PENDING
-    assert found["cheap"].moved_at == NOW
+    assert found["cheap"].after_stop.phase is Phase.PENDING
+    assert found["cheap"].migration.decided_at == NOW
     assert found["cheap"].reason.message == (
         "makes room for wide, which needs it in one piece; continues from its checkpoint elsewhere"
     )

@@ -9,7 +9,7 @@ from fairlead.policy.kinds.progress import warning_of
 from fairlead.policy.pass_cache import PassCache
 from fairlead.state.plan import Change
 from fairlead.state.reasons import Code
-from fairlead.state.snapshot import Grant, Intent, Node, Phase, Pod, PodPhase, Snapshot, Workload
+from fairlead.state.snapshot import Grant, Intent, Node, Phase, Pod, PodPhase, Snapshot, Warned, Workload
 from tests import builders
 
 NOW = 2_000_000_000.0
@@ -59,4 +59,4 @@ def test_a_silent_node_is_told_once_and_taken_back_when_it_answers(with_cache: b
     assert decided(world(dark, warned), cache) is None
     back = decided(world(nodes, warned), cache)
     assert back is not None
-    assert (back.event, back.status) == (None, replace(told.status, warning=None, warned_at=None))
+    assert (back.event, back.status) == (None, replace(told.status, warning=Warned()))

@@ -78,7 +78,7 @@ def test_a_gang_with_a_pod_that_does_not_start_within_the_limit_is_started_anew_
     assert after is not None
     assert (after.phase, after.reason.code, after.attempt) == (Phase.RESTARTING, Code.START_TIMED_OUT, 1)
     assert after.reason.message == f"pod 1 of 2 did not start on b within 10m: {WHAT}; it restarts at once"
-    assert (after.disruptions, after.program_failures, after.avoids) == (1, 0, ("b",))
+    assert (after.failures.disruptions, after.failures.program, after.failures.avoided_nodes) == (1, 0, ("b",))
     assert [each.pod_uid for each in change.terminate] == ["u-0-0", "u-0-1"]
 
 
@@ -89,8 +89,8 @@ def test_a_silence_that_is_only_known_up_to_earlier_does_not_count_as_longer() -
 
 def test_a_second_start_in_vain_waits_as_long_as_it_may() -> None:
     after = becomes(silence(LIMIT_S), avoids=("z",), disruptions=1)
-    assert after.retry_at == NOW + Retry().max_backoff_s
-    assert after.avoids == ("a", "z")
+    assert after.failures.retry_at == NOW + Retry().max_backoff_s
+    assert after.failures.avoided_nodes == ("a", "z")
 
 
 def test_a_gang_that_an_engine_starts_is_left_to_it() -> None:
@@ -128,7 +128,7 @@ def test_it_starts_elsewhere_where_there_is_room_and_forgets_that_once_it_runs(n
     assert run.status.phase is Phase.SUCCEEDED
     assert cluster.clock.now() == begun + LIMIT_S + 51.0
     assert Code.START_DELAYED in told
-    assert run.status.avoids == ()
+    assert run.status.failures.avoided_nodes == ()
     placed = [each.reason.message for each in cluster.events(uid) if each.reason.code is Code.PLACED]
     assert len(placed) == 2
     assert (placed[0] != placed[1]) is (num_nodes > 1)

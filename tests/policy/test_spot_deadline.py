@@ -60,7 +60,7 @@ def test_it_starts_on_spot_while_there_is_room_and_time() -> None:
     found = decided(run(spec(), waiting()), (OWN, SPOT))
     assert found is not None
     assert [each.node for each in found.create] == ["spot-0"]
-    assert (told(found).spot_there, told(found).spot_since) == (True, NOW)
+    assert (told(found).queue.spot_has_room, told(found).queue.spot_since) == (True, NOW)
 
 
 def test_it_does_not_wait_for_spot_that_it_has_never_seen() -> None:
@@ -73,7 +73,7 @@ def test_it_waits_for_spot_that_has_just_gone_while_its_deadline_is_far() -> Non
     seen = waiting(spot_there=True, spot_since=NOW - HOUR_S)
     told_now = told(decided(run(spec(), seen), (OWN,)))
     assert (told_now.phase, told_now.reason.code) == (Phase.PENDING, Code.WAITING_FOR_SPOT)
-    assert (told_now.spot_there, told_now.spot_since) == (False, NOW)
+    assert (told_now.queue.spot_has_room, told_now.queue.spot_since) == (False, NOW)
 
 
 def test_it_waits_no_longer_than_its_deadline_allows() -> None:
@@ -109,8 +109,8 @@ def test_on_on_demand_it_takes_spot_that_has_lasted_and_its_place_is_kept() -> N
     seen = running(spot_there=True, spot_since=NOW - 4 * HOUR_S)
     found = decided(run(spec(), seen, progress=saved), (OWN, SPOT), now, (pod("own-0"),))
     moving = told(found)
-    assert (moving.phase, moving.next_phase, moving.reason.code) == (Phase.STOPPING, Phase.PENDING, Code.MOVED)
-    assert [seat.node for seat in moving.seats] == ["spot-0"]
+    assert (moving.phase, moving.after_stop.phase, moving.reason.code) == (Phase.STOPPING, Phase.PENDING, Code.MOVED)
+    assert [seat.node for seat in moving.migration.seats] == ["spot-0"]
 
 
 def test_one_that_has_never_saved_stays_where_it_is() -> None:
@@ -122,7 +122,7 @@ def test_on_spot_it_leaves_for_on_demand_once_what_it_has_not_saved_could_make_i
     now = NOW + 15.6 * HOUR_S
     seen = running(spot_there=True, spot_since=NOW)
     found = decided(run(spec(), seen), (OWN, SPOT), now, (pod("spot-0"),))
-    assert [seat.node for seat in told(found).seats] == ["own-0"]
+    assert [seat.node for seat in told(found).migration.seats] == ["own-0"]
     saved = Progress(step=10, checkpoint_step=10, checkpoint_at=now, updated_at=now)
     assert decided(run(spec(), seen, progress=saved), (OWN, SPOT), now, (pod("spot-0"),)) is None
 

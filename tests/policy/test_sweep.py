@@ -128,7 +128,7 @@ class World:
             while self.pass_once() is not None:
                 self.most = max(self.most, sum(not each.status.phase.is_final for each in self.trials.values()))
                 if self.sweep.status.phase not in (Phase.PENDING, Phase.RUNNING):
-                    return self.sweep.status.next_phase or self.sweep.status.phase
+                    return self.sweep.status.after_stop.phase or self.sweep.status.phase
             self.step()
         raise AssertionError("the sweep does not end")
 

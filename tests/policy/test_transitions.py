@@ -7,7 +7,7 @@ import pytest
 from fairlead.state.plan import Change, ChildIntent, CreatePod, Event, SubmitChild, TerminatePod, child_uid
 from fairlead.state.snapshot import Grant, Intent, Phase, Requests, Workload
 from fairlead.state.transitions import Child, LivePod, NewChild, Notice, Transition, transition
-from tests.builders import BECAUSE, status, training
+from tests.builders import BECAUSE, changed, status, training
 
 NOW = 1_000.0
 RUN = Workload(
@@ -42,7 +42,7 @@ def test_a_status_an_intent_and_an_event_replace_those_before() -> None:
 
 
 def test_a_status_with_derived_requests_shows_in_the_spec() -> None:
-    started = replace(status(Phase.STARTING), requests=Requests(memory_bytes=1 << 30, why="others used as much"))
+    started = changed(status(Phase.STARTING), requests=Requests(memory_bytes=1 << 30, why="others used as much"))
     effect = transition(RUN, of(status=started), NOW)
     assert effect is not None
     assert effect.after is not None

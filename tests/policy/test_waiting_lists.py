@@ -41,7 +41,14 @@ def drawn(chance: random.Random, number: int) -> Workload:
     made = replace(made, status=replace(made.status, reason=told))
     kind = chance.random()
     if kind < 0.1:
-        return replace(made, status=replace(made.status, raised=chance.randrange(5), ran_s=60.0))
+        return replace(
+            made,
+            status=replace(
+                made.status,
+                queue=replace(made.status.queue, raised=chance.randrange(5)),
+                run_time=replace(made.status.run_time, saved_s=60.0),
+            ),
+        )
     if kind < 0.2:
         return replace(made, created_at=made.created_at - 900.0)
     return made

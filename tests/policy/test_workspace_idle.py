@@ -70,18 +70,18 @@ def test_a_workspace_without_activity_is_announced_and_then_suspended() -> None:
     quiet = pod(NOW - HOUR_S + notice_s(HOUR_S))
     warned = decided(running(), quiet)
     assert warned.status.phase is Phase.RUNNING
-    assert warned.status.warning is not None
-    assert warned.status.warning.message == "nothing ran and nobody typed in it for 55m; it is suspended in 5m"
+    assert warned.status.warning.reason is not None
+    assert warned.status.warning.reason.message == "nothing ran and nobody typed in it for 55m; it is suspended in 5m"
     later = decided(warned, quiet, now=NOW + notice_s(HOUR_S))
     assert (later.status.phase, later.intent) == (Phase.STOPPING, Intent.SUSPEND)
-    assert later.status.next_phase is Phase.SUSPENDED
-    assert later.status.next_reason is not None
-    assert later.status.next_reason.message == "suspended by `idle`: nothing ran and nobody typed in it for 1h"
+    assert later.status.after_stop.phase is Phase.SUSPENDED
+    assert later.status.after_stop.reason is not None
+    assert later.status.after_stop.reason.message == "suspended by `idle`: nothing ran and nobody typed in it for 1h"
 
 
 def test_activity_after_the_announcement_withdraws_it() -> None:
     after = decided(running(warned_at=NOW - 200.0), pod(NOW - 1.0))
-    assert (after.status.phase, after.status.warning) == (Phase.RUNNING, None)
+    assert (after.status.phase, after.status.warning.reason) == (Phase.RUNNING, None)
 
 
 def test_use_of_a_gpu_keeps_a_workspace_without_kernels_that_tell() -> None:
@@ -93,7 +93,7 @@ def test_use_of_a_gpu_keeps_a_workspace_without_kernels_that_tell() -> None:
 def test_a_machine_that_slept_is_announced_its_suspension_before() -> None:
     slept = decided(running(), pod(NOW - 9 * HOUR_S))
     assert slept.status.phase is Phase.RUNNING
-    assert slept.status.warned_at == NOW
+    assert slept.status.warning.at == NOW
 
 
 def test_a_workspace_is_suspended_at_its_time_whatever_goes_on() -> None:
@@ -104,10 +104,10 @@ def test_a_workspace_is_suspended_at_its_time_whatever_goes_on() -> None:
     at = suspends_at(times, begun)
     assert (at - begun) % HOUR_S == 2_800.0  # 19:00 UTC in winter
     before, soon = decided(running(spec), pod(at - 301.0), now=at - 301.0), at - NOTICE_S
-    assert before.status.warning is None
+    assert before.status.warning.reason is None
     warned = decided(running(spec), pod(soon), now=soon)
-    assert warned.status.warning is not None
-    assert warned.status.warning.message == "it is suspended by `suspend_at: 0 20 * * *` in 5m or less"
+    assert warned.status.warning.reason is not None
+    assert warned.status.warning.reason.message == "it is suspended by `suspend_at: 0 20 * * *` in 5m or less"
     assert decided(warned, pod(at), now=at).intent is Intent.SUSPEND
     assert act(running(spec, since=at + 1.0), (pod(at + 2.0),), at + HOUR_S) is None  # it was resumed since
 
@@ -123,8 +123,8 @@ def test_a_running_workspace_is_judged_again_by_time_alone() -> None:
 def test_a_server_that_ends_by_itself_suspends_its_workspace() -> None:
     ended = decided(running(), pod(NOW, phase=PodPhase.SUCCEEDED, exits=(RankExit(rank=0, exit_code=0, at=NOW),)))
     assert ended.intent is Intent.SUSPEND
-    assert ended.status.next_reason is not None
-    assert ended.status.next_reason.message == "suspended, as its server was shut down from within"
+    assert ended.status.after_stop.reason is not None
+    assert ended.status.after_stop.reason.message == "suspended, as its server was shut down from within"
 
 
 def test_a_server_that_was_killed_starts_again() -> None:

@@ -27,7 +27,7 @@ from fairlead.state.plan import Change, Plan
 from fairlead.state.scheduling_policy import DEFAULT, POLICIES, Backfill, SchedulingPolicy
 from fairlead.state.snapshot import Phase, Progress, Snapshot, Workload
 from fairlead.traces.arrivals import Arrival
-from tests.builders import node
+from tests.builders import changed, node
 from tests.policy.test_scheduling import NOW, look, running
 from tests.simulation.worlds import pool, run, world
 
@@ -250,7 +250,7 @@ def test_a_run_that_ends_or_moves_on_is_another_to_the_queue() -> None:
     reason = replace(status.reason, message="another")
     assert is_same_to_queue(workload, replace(workload, status=replace(status, reason=reason), version=9))
     others = ({"phase": Phase.STOPPING}, {"started_at": 5.0}, {"attempt": 3}, {"taken_by": "another"})
-    assert not any(is_same_to_queue(workload, replace(workload, status=replace(status, **each))) for each in others)
+    assert not any(is_same_to_queue(workload, replace(workload, status=changed(status, **fields))) for fields in others)
 
 
 def test_that_property_catches_a_cache_that_does_not_see_what_ended(monkeypatch: pytest.MonkeyPatch) -> None:

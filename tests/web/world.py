@@ -25,7 +25,7 @@ from fairlead.state.scheduling_policy import POLICIES
 from fairlead.state.series import Point
 from fairlead.state.snapshot import Grant, Intent, Phase, PodPhase, Progress, RankExit, Status, Workload
 from fairlead.web.readers import Readers
-from tests.builders import training
+from tests.builders import changed, training
 from tests.simulation.worlds import pool
 from tests.simulation.worlds import run as simulated_run
 
@@ -97,7 +97,7 @@ class World:
         change = Change(
             workload_uid=uid,
             version=kept.version,
-            status=Status(phase=phase, reason=why, since=NOW - 60, **then),  # type: ignore[arg-type]
+            status=changed(Status(phase=phase, reason=why, since=NOW - 60), **then),
             intent=Intent.STOP if phase.is_final else None,
             event=Event(type=phase.value, reason=why),
         )

@@ -77,7 +77,7 @@ def environment(
         env["FAIRLEAD_REPLACEMENT"] = str(replacement)
     if spec.parallel is not None:
         env["FAIRLEAD_PARALLEL"] = json.dumps({name: getattr(spec.parallel, name) for name in PARALLEL_PARTS})
-    if untried(workload.spec, workload.status.probing):
+    if untried(workload.spec, workload.status.measured.probing):
         env["FAIRLEAD_PROBE"] = "1"
     if spec.checkpoint.every_s is not None:
         env["FAIRLEAD_CHECKPOINT_EVERY_S"] = f"{spec.checkpoint.every_s:g}"

@@ -1,9 +1,15 @@
-"""Converts our frozen values to plain data and JSON, and back, as clusters store them."""
+"""Converts our frozen values to plain data and JSON, and back, as clusters store them.
+
+A field of a dataclass may say in its metadata how it is stored: ``stored`` under which name, and ``flat`` that the
+fields of its value, a dataclass, stand beside the others.
+
+See decision 250.
+"""
 
 import json
 import types
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, fields, is_dataclass, replace
+from dataclasses import Field, fields, is_dataclass, replace
 from enum import Enum
 from functools import cache
 from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
@@ -15,8 +21,7 @@ Value = TypeVar("Value")
 
 def dump(value: Any) -> str:
     """Serialize a dataclass, or a tuple of them, as JSON."""
-    plain = [asdict(item) for item in value] if isinstance(value, tuple) else asdict(value)
-    return json.dumps(plain, separators=(",", ":"))
+    return json.dumps(_plain(value), separators=(",", ":"))
 
 
 def load(kind: type[Value], text: str) -> Value:
@@ -27,7 +32,8 @@ def load(kind: type[Value], text: str) -> Value:
 
 def plain(value: Any) -> dict[str, Any]:
     """Convert a dataclass to plain data."""
-    return asdict(value)
+    content: dict[str, Any] = _plain(value)
+    return content
 
 
 def build(kind: type[Value], content: Any) -> Value:
@@ -54,6 +60,41 @@ def with_detail(kind: str, status: Status) -> Status:
     return replace(status, detail=build(record.detail, status.detail))
 
 
+def _plain(value: Any) -> Any:
+    return _plain_converter(value.__class__)(value)
+
+
+@cache
+def _plain_converter(kind: type) -> Callable[[Any], Any]:
+    """Return a cached converter of values of a class to plain data."""
+    if is_dataclass(kind):
+        names = [(attribute.name, _stored_name(attribute)) for attribute in fields(kind) if not _is_flat(attribute)]
+        parts = [attribute.name for attribute in fields(kind) if _is_flat(attribute)]
+
+        def convert(value: Any) -> dict[str, Any]:
+            content = {stored: _plain(getattr(value, name)) for name, stored in names}
+            for name in parts:
+                content.update(_plain(getattr(value, name)))
+            return content
+
+        return convert
+    if issubclass(kind, tuple):
+        return lambda value: tuple([_plain(item) for item in value])
+    if issubclass(kind, list):
+        return lambda value: [_plain(item) for item in value]
+    if issubclass(kind, Mapping):
+        return lambda value: {name: _plain(item) for name, item in value.items()}
+    return _same
+
+
+def _is_flat(attribute: Field[Any]) -> bool:
+    return bool(attribute.metadata.get("flat"))
+
+
+def _stored_name(attribute: Field[Any]) -> str:
+    return str(attribute.metadata.get("stored", attribute.name))
+
+
 def _build(kind: Any, value: Any) -> Any:
     return None if value is None else _builder(kind)(value)
 
@@ -73,27 +114,43 @@ def _builder(kind: Any) -> Callable[[Any], Any]:
             return _same
         return lambda value: {name: _build(get_args(kind)[1], entry) for name, entry in value.items()}
     if isinstance(kind, type) and is_dataclass(kind):
-        hints = get_type_hints(kind)
-        inner = {attribute.name: hints[attribute.name] for attribute in fields(kind)}
-        # Resolved on first use: a kind may contain itself. Most attributes are kept as they are.
-        builders: dict[str, Callable[[Any], Any] | None] = {}
-
-        def built(content: Mapping[str, Any]) -> Any:
-            arguments = {}
-            for name, value in content.items():
-                if name not in inner:
-                    continue
-                if name not in builders:
-                    read = _builder(inner[name])
-                    builders[name] = None if read is _same else read
-                make = builders[name]
-                arguments[name] = value if value is None or make is None else make(value)
-            return kind(**arguments)
-
-        return built
+        return _dataclass_builder(kind)
     if isinstance(kind, type) and issubclass(kind, Enum):
         return kind
     return _same
+
+
+def _dataclass_builder(kind: type) -> Callable[[Any], Any]:
+    hints = get_type_hints(kind)
+    names = {_stored_name(attribute): attribute.name for attribute in fields(kind) if not _is_flat(attribute)}
+    parts = {
+        _stored_name(inner): attribute.name
+        for attribute in fields(kind)
+        if _is_flat(attribute)
+        for inner in fields(hints[attribute.name])
+    }
+    # Resolved on first use: a kind may contain itself. Most attributes are kept as they are.
+    builders: dict[str, Callable[[Any], Any] | None] = {}
+
+    def built(content: Mapping[str, Any]) -> Any:
+        arguments: dict[str, Any] = {}
+        of_parts: dict[str, dict[str, Any]] = {}
+        for stored, value in content.items():
+            name = names.get(stored)
+            if name is None:
+                if stored in parts and value is not None:
+                    of_parts.setdefault(parts[stored], {})[stored] = value
+                continue
+            if stored not in builders:
+                read = _builder(hints[name])
+                builders[stored] = None if read is _same else read
+            make = builders[stored]
+            arguments[name] = value if value is None or make is None else make(value)
+        for name, part in of_parts.items():
+            arguments[name] = _build(hints[name], part)
+        return kind(**arguments)
+
+    return built
 
 
 def _same(value: Any) -> Any:

@@ -53,7 +53,7 @@ def known_steps(
 
 def _measured(workload: Workload) -> Iterator[tuple[str, Parallel, float]]:
     """Yield the name, the split and the step time in seconds of each split that a run has measured."""
-    spec, probing = workload.spec, workload.status.probing
+    spec, probing = workload.spec, workload.status.measured.probing
     assert spec.parallel is not None
     findings = found_of(spec, probing) if spec.parallel.candidates else None
     for candidate in () if findings is None else findings.tried:

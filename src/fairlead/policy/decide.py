@@ -235,11 +235,11 @@ def _is_quiet(workload: Workload, pods: list[Pod], now: float) -> bool:
         or spec.kind == Kind.WORKSPACE
         or spec.max_duration_s is not None
         or spec.stall_timeout_s is not None
-        or status.nodes is not None
-        or status.warning is not None
+        or status.size.nodes is not None
+        or status.warning.reason is not None
         or workload.idle is not None
         or (workload.progress is not None and workload.progress.slow_rank is not None)
-        or (status.lost and status.reason.code is not Code.RANKS_STARTED)
+        or (status.failures.lost_pods and status.reason.code is not Code.RANKS_STARTED)
         or len(pods) != spec.nodes
     ):
         return False
@@ -257,5 +257,5 @@ def _wants_to_start(workload: Workload, now: float) -> bool:
     if workload.preparation is not None:
         return False
     if status.phase in (Phase.RESTARTING, Phase.PENDING):
-        return status.retry_at is None or now >= status.retry_at
+        return status.failures.retry_at is None or now >= status.failures.retry_at
     return is_resizing(status)

@@ -34,16 +34,16 @@ def depends_on_time(workload: Workload) -> bool:
     """Return whether time alone may change the decision on a leaf; if not, ``decision_times`` yields nothing for it."""
     spec, status = workload.spec, workload.status
     return (
-        status.retry_at is not None
+        status.failures.retry_at is not None
         or status.phase in (Phase.STARTING, Phase.STOPPING)
         or (spec.max_duration_s is not None and status.started_at is not None)
         or (spec.stall_timeout_s is not None and status.phase is Phase.RUNNING)
-        or status.asked_at is not None
-        or status.ask_again_at is not None
+        or status.queue.nodes_requested_at is not None
+        or status.queue.request_again_at is not None
         or spec.most_nodes is not None
-        or bool(status.lost)
+        or bool(status.failures.lost_pods)
         or spec.capacity.auto
-        or bool(untried(spec, status.probing))
+        or bool(untried(spec, status.measured.probing))
         or is_workspace(workload)
     )
 
@@ -58,8 +58,8 @@ def decision_times(snapshot: Snapshot, now: float, timed: Iterable[Workload] | N
     bound = {request.workload_uid: request.bound_at for request in snapshot.asked}
     for workload in snapshot.workloads if timed is None else timed:
         spec, status = workload.spec, workload.status
-        if status.phase in (Phase.RESTARTING, Phase.PENDING) and status.retry_at is not None:
-            yield status.retry_at
+        if status.phase in (Phase.RESTARTING, Phase.PENDING) and status.failures.retry_at is not None:
+            yield status.failures.retry_at
         yield from start_times(workload)
         yield from end_times(workload)
         yield from replacement_times(workload)
@@ -67,13 +67,13 @@ def decision_times(snapshot: Snapshot, now: float, timed: Iterable[Workload] | N
             yield status.started_at + spec.max_duration_s
         if spec.stall_timeout_s is not None and status.phase in (Phase.STARTING, Phase.RUNNING):
             yield now + spec.stall_timeout_s
-        if status.asked_at is not None and is_asking(workload):
-            since = max(status.asked_at, bound.get(workload.uid) or 0.0)
+        if status.queue.nodes_requested_at is not None and is_asking(workload):
+            since = max(status.queue.nodes_requested_at, bound.get(workload.uid) or 0.0)
             yield since + REPLY_PATIENCE_S
             yield since + PATIENCE_S
-        if status.phase in (Phase.PENDING, Phase.RUNNING) and status.ask_again_at is not None:
-            yield status.ask_again_at
-        if status.phase is Phase.RUNNING and untried(spec, status.probing):
+        if status.phase in (Phase.PENDING, Phase.RUNNING) and status.queue.request_again_at is not None:
+            yield status.queue.request_again_at
+        if status.phase is Phase.RUNNING and untried(spec, status.measured.probing):
             from fairlead.policy.strategy.probing import MOST_S  # here, since few runs try splits
 
             yield status.since + MOST_S

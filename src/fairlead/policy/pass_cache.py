@@ -316,7 +316,7 @@ class PassCache:
             if not pods:
                 self.pods.pop(uid, None)
             return
-        if run.status.warning is not None:
+        if run.status.warning.reason is not None:
             self.warned[uid] = run
         if run.spec.capacity.auto:
             self.automatic[uid] = run
@@ -394,8 +394,8 @@ def only_waits(workload: Workload) -> bool:
         and workload.intent is _RUN
         and workload.spec.engine is None
         and workload.preparation is None
-        and status.retry_at is None
-        and (status.requests is not None or not workload.spec.resources.is_auto)
+        and status.failures.retry_at is None
+        and (status.measured.requests is not None or not workload.spec.resources.is_auto)
         and (status.started_at is None or workload.spec.max_duration_s is None)
     )
 
@@ -408,11 +408,11 @@ def quiet_until(workload: Workload, pods: Sequence[Pod]) -> float | None:
         or workload.intent is not _RUN
         or spec.kind == Kind.WORKSPACE
         or spec.stall_timeout_s is not None
-        or status.nodes is not None
-        or status.warning is not None
+        or status.size.nodes is not None
+        or status.warning.reason is not None
         or workload.idle is not None
         or (workload.progress is not None and workload.progress.slow_rank is not None)
-        or (status.lost and status.reason.code is not Code.RANKS_STARTED)
+        or (status.failures.lost_pods and status.reason.code is not Code.RANKS_STARTED)
         or len(pods) != spec.nodes
     ):
         return None
@@ -511,7 +511,7 @@ class _Mix:
             return
         wanted = count = 0
         if run is not None:
-            wanted, count = self._number(Shape.of(run.spec.resources)), run.status.nodes or run.spec.nodes
+            wanted, count = self._number(Shape.of(run.spec.resources)), run.status.size.nodes or run.spec.nodes
         if place is not None:
             at = bisect_left(self._order, place)
             if run is not None and (place, self._asked[at], self._counts[at]) == ((run.created_at, uid), wanted, count):

@@ -6,7 +6,7 @@ from typing import Any
 
 from fairlead.state.reasons import Reason
 from fairlead.state.run_times import active_until, ran_until
-from fairlead.state.snapshot import Phase, Status
+from fairlead.state.snapshot import AfterStop, Phase, Status, Warned
 
 MOVES: dict[tuple[Phase, Phase], str] = {
     (Phase.PENDING, Phase.STARTING): "the whole gang was placed",
@@ -73,10 +73,10 @@ def move(status: Status, to: Phase, reason: Reason, now: float, **changes: Any) 
         ValueError: The table has no such transition.
     """
     if status.phase is Phase.RUNNING and to in (Phase.STOPPING, Phase.SUCCEEDED):
-        changes.setdefault("ran_s", ran_until(status, now))
-    if status.phase is Phase.RUNNING:
-        changes |= {"asked_at": None, "ask_again_at": None}  # they were of pods that it had lost
-    changes |= {"warning": None, "warned_at": None}
+        changes.setdefault("run_time", replace(status.run_time, saved_s=ran_until(status, now)))
+    if status.phase is Phase.RUNNING:  # nodes were requested for pods that it had lost
+        changes["queue"] = changes.get("queue", status.queue).without_request()
+    changes["warning"] = Warned()
     return _move(MOVES, status, to, reason, now, changes)
 
 
@@ -95,8 +95,8 @@ def _move(
 ) -> Status:
     if (status.phase, to) not in moves:
         raise ValueError(f"no move from {status.phase} to {to}")
-    changes.setdefault("active_s", active_until(status, now))
+    changes["run_time"] = replace(changes.get("run_time", status.run_time), active_s=active_until(status, now))
     if changes.get("attempt", status.attempt) != status.attempt:
-        changes["lost"] = ()
-    moved = replace(status, phase=to, reason=reason, since=now, next_phase=None, next_reason=None, **changes)
+        changes["failures"] = replace(changes.get("failures", status.failures), lost_pods=())
+    moved = replace(status, phase=to, reason=reason, since=now, after_stop=AfterStop(), **changes)
     return replace(moved, finished_at=now) if to.is_final else moved

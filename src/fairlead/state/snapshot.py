@@ -473,9 +473,162 @@ class _Printer(Protocol):
         ...
 
 
+_FLAT: Mapping[str, object] = {"flat": True}
+
+
+def _stored(name: str) -> Mapping[str, object]:
+    """Return the metadata of a field that is stored under another name; see ``cluster.records``."""
+    return {"stored": name}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AfterStop:
+    """While a workload is Stopping, the phase to which it goes once all its pods, or children, are over.
+
+    Attributes:
+        phase: None while it is not Stopping.
+        reason: The reason for that phase; None for that of its stop.
+    """
+
+    phase: Phase | None = field(default=None, metadata=_stored("next_phase"))
+    reason: Reason | None = field(default=None, metadata=_stored("next_reason"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailureHistory:
+    """The failures of a run since it was submitted or resumed, and when it is tried again.
+
+    Attributes:
+        program: Failures of the program.
+        disruptions: Consecutive failures of the platform without progress between them.
+        last: The failure that caused the latest restart.
+        step: The highest step reached at any failure.
+        nodes: The nodes on which its last failures in a row without progress began, as far as they are known.
+        retry_at: While Restarting, or Pending after a quota refused its pods, no start before this time; else None.
+        refusals: How often a quota refused its pods since it last ran; an elastic gang keeps the count, and grows no
+            more.
+        avoided_nodes: Nodes that failed to start its pods since it last ran; it is placed elsewhere if there is room.
+        lost_pods: The pods of the current attempt that were lost while the others went on, by index.
+    """
+
+    program: int = field(default=0, metadata=_stored("program_failures"))
+    disruptions: int = 0
+    last: Reason | None = field(default=None, metadata=_stored("last_failure"))
+    step: int | None = field(default=None, metadata=_stored("failed_step"))
+    nodes: tuple[str, ...] = field(default=(), metadata=_stored("failed_on"))
+    retry_at: float | None = None
+    refusals: int = 0
+    avoided_nodes: tuple[str, ...] = field(default=(), metadata=_stored("avoids"))
+    lost_pods: tuple[LostPod, ...] = field(default=(), metadata=_stored("lost"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueHistory:
+    """The record that the queue keeps of a run.
+
+    Attributes:
+        raised: Points of priority gained by waiting before its latest start; it keeps them.
+        preempted_by: While pending after a preemption, the preempting run and the reason; None otherwise.
+        nodes_requested_at: While Pending, or Running without pods that it has lost, since when new nodes are requested;
+            None while they are not.
+        request_again_at: After a request without result, the earliest time of the next one.
+        spot_has_room: Of a run with ``spot: auto``, whether spot had room for it at the last check; None until it had.
+        spot_since: Since when that holds; None until spot had room for it.
+    """
+
+    raised: int = 0
+    preempted_by: str | None = field(default=None, metadata=_stored("taken_by"))
+    nodes_requested_at: float | None = field(default=None, metadata=_stored("asked_at"))
+    request_again_at: float | None = field(default=None, metadata=_stored("ask_again_at"))
+    spot_has_room: bool | None = field(default=None, metadata=_stored("spot_there"))
+    spot_since: float | None = None
+
+    def without_request(self) -> "QueueHistory":
+        """Return the record of a run that requests no new nodes."""
+        if self.nodes_requested_at is self.request_again_at is None:
+            return self
+        return replace(self, nodes_requested_at=None, request_again_at=None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Migration:
+    """The last move of a run to other nodes.
+
+    Attributes:
+        seats: While it moves, the places that are reserved for its pods, in order.
+        decided_at: When the move was decided; None if it never moved.
+        cost_s: The maximum cost of that move, in seconds of the whole cluster.
+    """
+
+    seats: tuple[Reservation, ...] = ()
+    decided_at: float | None = field(default=None, metadata=_stored("moved_at"))
+    cost_s: float = field(default=0.0, metadata=_stored("moved_cost_s"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ElasticSize:
+    """The size of an elastic gang; for every other gang all is None or False.
+
+    Attributes:
+        nodes: The number of nodes of its current or latest start; None before.
+        room_since: While it runs, since when it could grow; None while it cannot.
+        is_kept_small: Whether it left its nodes idle, so that it starts with its fewest and grows no more until it is
+            resumed.
+    """
+
+    nodes: int | None = None
+    room_since: float | None = None
+    is_kept_small: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunTime:
+    """The time that a workload has run before its current phase or start, in seconds; waiting does not count.
+
+    Attributes:
+        saved_s: Seconds of saved work before its current start; of an elastic gang, times its nodes.
+        active_s: Seconds that it was Running before its current phase, saved or not.
+    """
+
+    saved_s: float = field(default=0.0, metadata=_stored("ran_s"))
+    active_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Warned:
+    """A problem of a running run.
+
+    Attributes:
+        reason: None without a problem.
+        at: When it was last reported.
+    """
+
+    reason: Reason | None = field(default=None, metadata=_stored("warning"))
+    at: float | None = field(default=None, metadata=_stored("warned_at"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasuredRun:
+    """What was measured of a run and derived from that.
+
+    Attributes:
+        requests: Of a run with ``auto`` resources, its derived requests; None until decided.
+        usage: The peak usage of any of its pods that are over; None if not measured.
+        paces: Of a run that may be colocated, its speeds beside others; the newest last.
+        assigned: The assignment of the last round of sharing; None if no round concerned it.
+        probing: Of a run with several candidate splits, the results so far; None before the first is over.
+    """
+
+    requests: Requests | None = None
+    usage: Usage | None = field(default=None, metadata=_stored("used"))
+    paces: tuple[Pace, ...] = ()
+    assigned: Assignment | None = None
+    probing: Probing | None = None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Status:
-    """The loop's record of a workload.
+    """The loop's record of a workload. Clusters store the fields of its parts beside its own.
 
     Attributes:
         phase: Its phase.
@@ -485,45 +638,17 @@ class Status:
         started_at: When it first started since it was last submitted, resumed, suspended, preempted or moved;
             ``max_duration`` counts from then. None before.
         finished_at: When it came to a final phase; None before.
-        next_phase: While Stopping, the phase that follows; None otherwise.
-        next_reason: While Stopping, the reason for that phase; None otherwise.
-        program_failures: Failures of the program so far.
-        disruptions: Consecutive failures of the platform without progress between them.
-        last_failure: The failure that caused the latest restart.
-        failed_step: The highest step reached at any failure.
-        retry_at: While Restarting, or Pending after a quota refused its pods, no start before this time; else None.
-        refusals: How often a quota refused its pods since it last ran; an elastic gang keeps the count, and grows no
-            more.
-        asked_at: While Pending, or Running without pods that it has lost, since when new nodes are requested; None
-            while they are not.
-        ask_again_at: After a request without result, the earliest time of the next one.
-        taken_by: While pending after a preemption, the preempting run and the reason; None otherwise.
-        raised: Points of priority gained by waiting before its latest start; it keeps them.
-        seats: While it moves, the places that are reserved for its pods, in order.
-        moved_at: When its last move was decided; None if it never moved.
-        moved_cost_s: The maximum cost of that move, in seconds of the whole cluster.
-        nodes: The number of nodes of the current or latest start of an elastic gang; None before, and for every other
-            gang.
-        active_s: Seconds that it was Running before its current phase, saved or not; waiting does not count.
-        ran_s: Seconds of saved work before its current start; of an elastic gang, times its nodes.
-        room_since: While an elastic gang runs, since when it could grow; None while it cannot.
-        warning: A problem of a running run; None without one.
-        warned_at: When that was last reported.
+        after_stop: What follows its stop.
+        failures: Its failures and retries.
+        queue: What the queue remembers of it.
+        migration: Its last move to other nodes.
+        size: Of an elastic gang, its size.
+        run_time: How long it has run.
+        warning: A problem while it runs.
+        measured: What was measured of it.
         detail: Of a parent, the state of its kind, a frozen dataclass; None before its first judgement and for a run
             with pods.
         halted: Of a parent, the uids of the children that were unfinished when it was stopped; they resume with it.
-        is_kept_small: Whether an elastic gang that left its nodes idle starts with its fewest nodes and grows no more,
-            until it is resumed.
-        spot_there: Of a run with ``spot: auto``, whether spot had room for it at the last check; None until it had.
-        spot_since: Since when that holds; None until spot had room for it.
-        requests: Of a run with ``auto`` resources, its derived requests; None until decided.
-        used: The peak usage of any of its pods that are over; None if not measured.
-        paces: Of a run that may be colocated, its speeds beside others; the newest last.
-        assigned: The assignment of the last round of sharing; None if no round concerned it.
-        failed_on: The nodes on which its last failures in a row without progress began, as far as they are known.
-        avoids: Nodes that failed to start its pods since it last ran; it is placed elsewhere if there is room.
-        probing: Of a run with several candidate splits, the results so far; None before the first is over.
-        lost: The pods of the current attempt that were lost while the others went on, by index.
     """
 
     phase: Phase
@@ -532,52 +657,28 @@ class Status:
     attempt: int = 0
     started_at: float | None = None
     finished_at: float | None = None
-    next_phase: Phase | None = None
-    next_reason: Reason | None = None
-    program_failures: int = 0
-    disruptions: int = 0
-    last_failure: Reason | None = None
-    failed_step: int | None = None
-    retry_at: float | None = None
-    refusals: int = 0
-    asked_at: float | None = None
-    ask_again_at: float | None = None
-    raised: int = 0
-    taken_by: str | None = None
-    seats: tuple[Reservation, ...] = ()
-    moved_at: float | None = None
-    moved_cost_s: float = 0.0
-    nodes: int | None = None
-    room_since: float | None = None
-    ran_s: float = 0.0
-    active_s: float = 0.0
-    warning: Reason | None = None
-    warned_at: float | None = None
+    after_stop: AfterStop = field(default=AfterStop(), metadata=_FLAT)
+    failures: FailureHistory = field(default=FailureHistory(), metadata=_FLAT)
+    queue: QueueHistory = field(default=QueueHistory(), metadata=_FLAT)
+    migration: Migration = field(default=Migration(), metadata=_FLAT)
+    size: ElasticSize = field(default=ElasticSize(), metadata=_FLAT)
+    run_time: RunTime = field(default=RunTime(), metadata=_FLAT)
+    warning: Warned = field(default=Warned(), metadata=_FLAT)
+    measured: MeasuredRun = field(default=MeasuredRun(), metadata=_FLAT)
     detail: object | None = None
     halted: tuple[str, ...] = ()
-    is_kept_small: bool = False
-    spot_there: bool | None = None
-    spot_since: float | None = None
-    requests: Requests | None = None
-    used: Usage | None = None
-    paces: tuple[Pace, ...] = ()
-    assigned: Assignment | None = None
-    failed_on: tuple[str, ...] = ()
-    avoids: tuple[str, ...] = ()
-    probing: Probing | None = None
-    lost: tuple[LostPod, ...] = ()
 
     @property
     def missing(self) -> tuple[LostPod, ...]:
         """Return the lost pods without a replacement so far."""
-        return tuple(pod for pod in self.lost if pod.replaced_at is None)
+        return tuple(pod for pod in self.failures.lost_pods if pod.replaced_at is None)
 
     def replacement(self, index: int) -> int:
         """Return which replacement is, or will be, the pod of an index; 0 if none was lost."""
-        return next((pod.times for pod in self.lost if pod.index == index), 0)
+        return next((pod.times for pod in self.failures.lost_pods if pod.index == index), 0)
 
     def _repr_pretty_(self, printer: "_Printer", _is_cycle: bool, /) -> None:
-        """Show in a notebook what a user reads of some forty attributes."""
+        """Show in a notebook what a user reads of it."""
         printer.text(f"Status(phase={self.phase.value!r}, attempt={self.attempt}, reason={self.reason.message!r})")
 
 
@@ -612,8 +713,8 @@ class Workload(Generic[Spec_co]):
         if self.spec.most_nodes is None:
             if self.spec.parallel is None or not self.spec.parallel.candidates:
                 return self.spec
-            return replace(self.spec, parallel=in_force(self.spec, self.status.probing))
-        return self.spec.at(self.status.nodes or self.spec.nodes)
+            return replace(self.spec, parallel=in_force(self.spec, self.status.measured.probing))
+        return self.spec.at(self.status.size.nodes or self.spec.nodes)
 
     def is_told_by(self, pod: Pod) -> bool:
         """Return whether a pod of the run belongs in a snapshot.
@@ -626,7 +727,7 @@ class Workload(Generic[Spec_co]):
         if not pod.phase.is_final:
             return True
         if pod.attempt == status.attempt:
-            return not status.lost or pod.replacement >= status.replacement(pod.index)
+            return not status.failures.lost_pods or pod.replacement >= status.replacement(pod.index)
         return status.phase is Phase.RESTARTING and pod.attempt == status.attempt - 1
 
 

@@ -109,7 +109,7 @@ def transition(
         return None if any(True for _ in pods) or any(True for _ in children) else Transition(after=None)
     spec = workload.spec
     if change.status is not None and isinstance(spec, Training):
-        spec = cast("Spec", with_requests(spec, change.status.requests))
+        spec = cast("Spec", with_requests(spec, change.status.measured.requests))
     after = replace(
         workload,
         spec=spec,

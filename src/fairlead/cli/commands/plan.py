@@ -192,7 +192,7 @@ def plan(
                         ),
                         **fields,
                         "starts_at": starts_at if waits else None,
-                        **({} if status.requests is None else {"requests": asdict(status.requests)}),
+                        **({} if status.measured.requests is None else {"requests": asdict(status.measured.requests)}),
                         **({} if expected is None else {"expected": asdict(expected)}),
                         "costs": [asdict(cost) for cost in costs],
                         "forecast": None if takes is None else asdict(takes),
@@ -210,8 +210,8 @@ def plan(
         print(to_yaml(_shown(spec), form="short", shows_secrets=False))
         for note in () if is_pipeline(spec) else admitted.notes:  # they are of the driver, which nobody has written
             print(f"chosen: {note}")
-        if status.requests is not None:
-            print(f"chosen: {status.requests.why}")
+        if status.measured.requests is not None:
+            print(f"chosen: {status.measured.requests.why}")
         if network is not None:
             print(f"{spec.name}: {network}")
         if support is not None and support.message:
@@ -464,7 +464,11 @@ def _sized(run: AnyWorkload, snapshot: Snapshot) -> AnyWorkload:
     if not is_leaf(run) or not is_unsized(run):
         return run
     requests = requests_of(run.spec, snapshot.completed, snapshot.nodes, snapshot.recommended)
-    return replace(run, spec=with_requests(run.spec, requests), status=replace(run.status, requests=requests))
+    return replace(
+        run,
+        spec=with_requests(run.spec, requests),
+        status=replace(run.status, measured=replace(run.status.measured, requests=requests)),
+    )
 
 
 def describe_outcome(name: str, status: Status, starts_at: float | None) -> list[str]:

@@ -250,12 +250,12 @@ def _facts(cluster: ClusterClient, workload: Workload, starts_at: float | None) 
     facts = [what, *_common_facts(workload)]
     resources = describe_resources(spec.resources)
     facts.append(("ranks", f"{_size(workload)} with {resources}; attempt {state.attempt}"))
-    if state.requests is not None:
-        facts.append(("asks for", state.requests.why))
-    if state.used is not None:
-        gpu = state.used.gpu_memory_bytes
+    if state.measured.requests is not None:
+        facts.append(("asks for", state.measured.requests.why))
+    if state.measured.usage is not None:
+        gpu = state.measured.usage.gpu_memory_bytes
         used = [] if gpu is None else [f"{describe_memory(gpu)} of a GPU"]
-        used += [describe_memory(state.used.memory_bytes), describe_cpu(state.used.cpu_milli)]
+        used += [describe_memory(state.measured.usage.memory_bytes), describe_cpu(state.measured.usage.cpu_milli)]
         facts.append(("used", f"{', '.join(used)} at most"))
     facts.append(("submitted", describe_time(workload.created_at)))
     if starts_at is not None:
@@ -287,9 +287,9 @@ def _facts(cluster: ClusterClient, workload: Workload, starts_at: float | None) 
     if wrong is not None:
         remedy = "" if wrong.remedy is None else f"\n{'':<15}{suggest(wrong.remedy, cluster.named())}"
         facts.append(("warning", f"{wrong.message}{remedy}"))
-    if state.last_failure is not None:
-        counts = f"{plural(state.program_failures, 'failure')} of the program, `retry` allows {spec.retry.program}"
-        facts.append(("last failure", f"{state.last_failure.message} ({counts})"))
+    if state.failures.last is not None:
+        counts = f"{plural(state.failures.program, 'failure')} of the program, `retry` allows {spec.retry.program}"
+        facts.append(("last failure", f"{state.failures.last.message} ({counts})"))
     dropped = cluster.dropped_output(workload)
     if dropped:
         facts.append(("output", describe_dropped(dropped)))
@@ -307,7 +307,7 @@ def _splits(workload: Workload) -> list[tuple[str, str]]:
         return []
     from fairlead.policy.strategy.probing import describe_probing  # here and not above: few runs try splits
 
-    return [("split", f"\n{'':<15}".join(describe_probing(spec, workload.status.probing)))]
+    return [("split", f"\n{'':<15}".join(describe_probing(spec, workload.status.measured.probing)))]
 
 
 def _company(cluster: ClusterClient, workload: Workload) -> "Company | None":

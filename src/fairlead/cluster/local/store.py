@@ -608,7 +608,9 @@ class LocalStore:
             }
             active = tuple(workload for _, workload in self._known_active.values())
             children = self._ended_children({workload.uid: workload for workload in active})
-        replaced = {workload.uid: workload for workload in active if workload.status.lost and is_leaf(workload)}
+        replaced = {
+            workload.uid: workload for workload in active if workload.status.failures.lost_pods and is_leaf(workload)
+        }
         candidates = (pod_of(row).pod for row in pods)
         included = (
             pod for pod in candidates if pod.workload_uid not in replaced or replaced[pod.workload_uid].is_told_by(pod)

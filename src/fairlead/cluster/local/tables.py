@@ -148,7 +148,7 @@ def workload_of(row: tuple[object, ...]) -> AnyWorkload:
     state = with_detail(str(kind), upgraded(load(Status, str(status))))
     return Workload(
         uid=str(uid),
-        spec=with_requests(spec, state.requests) if isinstance(spec, Training) else spec,
+        spec=with_requests(spec, state.measured.requests) if isinstance(spec, Training) else spec,
         intent=Intent(str(intent)),
         version=int(str(version)),
         status=state,

@@ -76,7 +76,9 @@ class SimulatedAutoscaler:
             self._last_came = now
         self._standby = cluster.standby
         snapshot = cluster.snapshot()
-        asking = sorted(filter(is_asking, snapshot.workloads), key=lambda run: (run.status.asked_at, run.uid))
+        asking = sorted(
+            filter(is_asking, snapshot.workloads), key=lambda run: (run.status.queue.nodes_requested_at, run.uid)
+        )
         self._look(cluster, snapshot, asking, now)
         self._note_idle(cluster, snapshot.nodes, now)
         gone = [name for at, name in self._goes(snapshot.nodes) if at <= now]

@@ -347,7 +347,7 @@ class SimulatedCluster:
                 name=workload.spec.name,
                 took_s=now - status.started_at,
                 at=now,
-                paces=status.paces,
+                paces=status.measured.paces,
             )
             state.completed = (*state.completed[1 - MOST_COMPLETED :], ended)
         if effect.event is not None:

@@ -70,9 +70,9 @@ class Expectation:
 def observed(workload: Workload, spot: bool, now: float) -> Status:
     """Return the run's status with the observation of spot."""
     status = workload.status
-    if status.spot_there is spot or (status.spot_there is None and not spot):
+    if status.queue.spot_has_room is spot or (status.queue.spot_has_room is None and not spot):
         return status
-    return replace(status, spot_there=spot, spot_since=now)
+    return replace(status, queue=replace(status.queue, spot_has_room=spot, spot_since=now))
 
 
 def is_on_spot(names: Iterable[str], nodes: Sequence[Node]) -> bool:
@@ -85,7 +85,7 @@ def may_change(workload: Workload, use: int, rules: SchedulingPolicy, now: float
     """Return whether a running run should change to the other kind of capacity; to save money, not too often."""
     if use == ON_DEMAND or on_spot:
         return on_spot and use == ON_DEMAND
-    moved_at = workload.status.moved_at
+    moved_at = workload.status.migration.decided_at
     return use == SPOT and can_resume(workload) and (moved_at is None or now - moved_at >= rules.moved_apart_s)
 
 
@@ -117,7 +117,7 @@ def decide_use(workload: Workload, snapshot: Snapshot, now: float, *, on_spot: b
     from fairlead.policy.capacity.spot_schedule import CapacityUse
 
     status = observed(workload, spot, now)
-    if status.spot_since is None:
+    if status.queue.spot_since is None:
         return ON_DEMAND
     schedule = _schedule(workload.spec, _prices(workload.spec, snapshot), snapshot.growth is not None)
     tick_s = schedule.problem.tick_s
@@ -130,7 +130,7 @@ def decide_use(workload: Workload, snapshot: Snapshot, now: float, *, on_spot: b
         now=CapacityUse(use),
         pending_s=starting_s,
         spot=spot,
-        age=1 + int((now - status.spot_since) / tick_s),
+        age=1 + int((now - status.queue.spot_since) / tick_s),
     )
 
 
@@ -145,7 +145,9 @@ def work_left_s(workload: Workload, now: float, *, at_risk: bool) -> float:
     ran_s = until_s = ran_until(status, now)
     if at_risk and status.phase is Phase.RUNNING:
         saved_at = None if progress is None else progress.checkpoint_at
-        until_s = status.ran_s if saved_at is None else ran_until(status, max(status.since, min(now, saved_at)))
+        until_s = (
+            status.run_time.saved_s if saved_at is None else ran_until(status, max(status.since, min(now, saved_at)))
+        )
     left_s = spec.expected_duration_s - until_s
     if progress is not None and progress.total_steps and progress.step:
         saved = progress.checkpoint_step or 0

@@ -13,7 +13,7 @@ from fairlead.policy.disruption.preemption import Victim
 from fairlead.policy.queue.changes import next_attempt
 from fairlead.state.reasons import Code
 from fairlead.state.run_times import ran_until
-from fairlead.state.snapshot import Phase, Pod, Snapshot, Workload
+from fairlead.state.snapshot import AfterStop, Phase, Pod, Snapshot, Workload
 
 
 def makes_room(workload: Workload, *codes: Code) -> bool:
@@ -41,7 +41,9 @@ def without(
         if victim is not None and victim.keeps:
             changed.add(workload.uid)
             held[workload.uid] = _survivors(pods[workload.uid], victim)
-            workload = replace(workload, status=replace(workload.status, nodes=victim.keeps))
+            workload = replace(
+                workload, status=replace(workload.status, size=replace(workload.status.size, nodes=victim.keeps))
+            )
         elif victim is not None or makes_room(workload, Code.PREEMPTED):
             changed.add(workload.uid)
             held[workload.uid] = ()
@@ -59,11 +61,10 @@ def _requeued(workload: Workload, now: float) -> Workload:
         phase=Phase.PENDING,
         since=now,
         attempt=next_attempt(status),
-        ran_s=ran_until(status, now),
+        run_time=replace(status.run_time, saved_s=ran_until(status, now)),
         started_at=None,
-        retry_at=None,
-        next_phase=None,
-        next_reason=None,
+        failures=replace(status.failures, retry_at=None),
+        after_stop=AfterStop(),
     )
     return replace(workload, status=waits)
 

@@ -130,9 +130,9 @@ def choose_moves(
 def budget(workloads: Iterable[Workload], rules: SchedulingPolicy, now: float) -> float:
     """Return the remaining budget of moves in this hour, in seconds of the whole cluster."""
     spent_s = sum(
-        run.status.moved_cost_s
+        run.status.migration.cost_s
         for run in workloads
-        if run.status.moved_at is not None and now - run.status.moved_at < HOUR_S
+        if run.status.migration.decided_at is not None and now - run.status.migration.decided_at < HOUR_S
     )
     return rules.most_moved * HOUR_S - spent_s
 
@@ -151,7 +151,7 @@ def _may_move(workload: Workload, rules: SchedulingPolicy, now: float) -> bool:
         and workload.spec.most_nodes is None  # it makes room by shrinking
         and not is_scavenger(workload.spec)
         and can_resume(workload)
-        and (status.moved_at is None or now - status.moved_at >= rules.moved_apart_s)
+        and (status.migration.decided_at is None or now - status.migration.decided_at >= rules.moved_apart_s)
     )
 
 

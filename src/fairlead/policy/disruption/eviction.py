@@ -406,7 +406,8 @@ class EvictionPass:
             selection=self.snapshot.rules.selection,
         )
         reason = Reason(code=Code.PREEMPTED, message=message)
-        return stop(run, live, Phase.PENDING, reason, reason, self.now, taken_by=message)
+        queue = replace(run.status.queue, preempted_by=message)
+        return stop(run, live, Phase.PENDING, reason, reason, self.now, queue=queue)
 
     def restart(self, victim: Victim, wanting: Workload) -> Change:
         """Return the change that restarts a run elsewhere."""
@@ -415,7 +416,8 @@ class EvictionPass:
         reason = Reason(code=Code.PREEMPTED, message=message)
         return stop(
             run, self.live(run), Phase.PENDING, reason, reason, now,
-            taken_by=message, moved_at=now, moved_cost_s=victim.cost_s,
+            queue=replace(run.status.queue, preempted_by=message),
+            migration=replace(run.status.migration, decided_at=now, cost_s=victim.cost_s),
         )  # fmt: skip
 
     def regroup(self, run: Workload, assigned: Assignment, beside: Sequence[str]) -> Change:
@@ -423,7 +425,9 @@ class EvictionPass:
         message = explaining.regroups([seat.node for seat in assigned.seats], beside)
         reason = Reason(code=Code.PREEMPTED, message=message)
         return stop(
-            run, self.live(run), Phase.PENDING, reason, reason, self.now, taken_by=message, assigned=assigned,
+            run, self.live(run), Phase.PENDING, reason, reason, self.now,
+            queue=replace(run.status.queue, preempted_by=message),
+            measured=replace(run.status.measured, assigned=assigned),
         )  # fmt: skip
 
     def reader(self, workload: Workload) -> Reader:

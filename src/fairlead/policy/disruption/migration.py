@@ -13,16 +13,16 @@ from fairlead.policy.queue.changes import stop
 from fairlead.policy.queue.run_names import Reader
 from fairlead.state.plan import Change
 from fairlead.state.reasons import Code, Reason
-from fairlead.state.snapshot import Intent, Phase, Pod, Reservation, Workload
+from fairlead.state.snapshot import Intent, Migration, Phase, Pod, Reservation, Workload
 from fairlead.text.quantities import plural
 
 
 def is_moving(workload: Workload) -> bool:
     """Return whether it stops or has stopped only to resume in its reserved place."""
     status = workload.status
-    reason = status.reason if status.phase is Phase.PENDING else status.next_reason
+    reason = status.reason if status.phase is Phase.PENDING else status.after_stop.reason
     return (
-        bool(status.seats)
+        bool(status.migration.seats)
         and workload.intent is Intent.RUN
         and status.phase in (Phase.STOPPING, Phase.PENDING)
         and reason is not None
@@ -37,13 +37,13 @@ def keep(workloads: Iterable[Workload], free: FreeCapacity) -> dict[str, tuple[R
         if not is_moving(workload):
             continue
         taken: list[Reservation] = []
-        for seat in workload.status.seats:
+        for seat in workload.status.migration.seats:
             if not free.has(seat.node, seat.grant):
                 break
             free.hold(seat.node, seat.grant)
             taken.append(seat)
-        if len(taken) == len(workload.status.seats):
-            reserved[workload.uid] = workload.status.seats
+        if len(taken) == len(workload.status.migration.seats):
+            reserved[workload.uid] = workload.status.migration.seats
         else:
             for seat in taken:
                 free.hold(seat.node, seat.grant, -1)
@@ -69,15 +69,14 @@ def move_away(move: Move, wanting: Workload, pods: Mapping[str, Sequence[Pod]], 
         message=f"moves to {where(move.seats)}, where its place is kept, so that {reader.name(wanting.spec)} fits, "
         f"which needs {plural(wanting.spec.nodes, 'node')}; it saves first and continues from there",
     )
-    return stop(
-        run, live, Phase.PENDING, reason, reason, now, seats=move.seats, moved_at=now, moved_cost_s=move.cost_s
-    )  # fmt: skip
+    migration = Migration(seats=move.seats, decided_at=now, cost_s=move.cost_s)
+    return stop(run, live, Phase.PENDING, reason, reason, now, migration=migration)
 
 
 def change_place(run: Workload, live: tuple[Pod, ...], seats: tuple[Reservation, ...], why: str, now: float) -> Change:
     """Return the change that moves a run to a place that suits it better, which is reserved."""
     reason = Reason(code=Code.MOVED, message=f"moves to {where(seats)}, {why}; it saves first and continues from there")
-    return stop(run, live, Phase.PENDING, reason, reason, now, seats=seats, moved_at=now, moved_cost_s=0.0)
+    return stop(run, live, Phase.PENDING, reason, reason, now, migration=Migration(seats=seats, decided_at=now))
 
 
 def describe_makes_room(moves: Sequence[Move], reader: Reader) -> str:

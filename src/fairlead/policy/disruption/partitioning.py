@@ -195,7 +195,7 @@ def _waits(run: Workload, now: float) -> bool:
         and run.spec.engine is None
         and run.spec.resources.gpu is not None
         and status.reason.code in _FOR_ROOM
-        and (status.retry_at is None or status.retry_at <= now)
+        and (status.failures.retry_at is None or status.failures.retry_at <= now)
     )
 
 

@@ -54,7 +54,7 @@ def failed_on(workload: Workload, failure: Failure, own: Iterable[Pod], *, progr
         own: The pods of the gang when it failed.
         progressed: Whether it made progress before, which ends the row.
     """
-    before = () if progressed else workload.status.failed_on
+    before = () if progressed else workload.status.failures.nodes
     nodes = _nodes(failure, own)
     return tuple(dict.fromkeys((*before, *nodes)))[-MANY_NODES:] if len(nodes) == 1 else before
 

@@ -9,7 +9,7 @@ import math
 from dataclasses import replace
 
 from fairlead.state.reasons import Code, Reason
-from fairlead.state.snapshot import Phase, Progress, Status, Workload
+from fairlead.state.snapshot import Phase, Progress, Status, Warned, Workload
 from fairlead.text.quantities import describe_duration, plural
 
 LATE_TIMES = 3
@@ -87,13 +87,13 @@ def warned(run: Workload, now: float, first: Reason | None = None, *, otherwise:
         first: The warning that matters more than one about checkpoints; None for none.
         otherwise: The warning if there is no problem with the checkpoints.
     """
-    current, shown, told_at = first or warning(run, now) or otherwise, run.status.warning, run.status.warned_at
+    current, shown, told_at = first or warning(run, now) or otherwise, run.status.warning.reason, run.status.warning.at
     if current is None:
-        return None if shown is None else replace(run.status, warning=None, warned_at=None)
+        return None if shown is None else replace(run.status, warning=Warned())
     is_known = shown is not None and shown.code is current.code
     if is_known and told_at is not None and now - run.status.since < 2 * (told_at - run.status.since):
         return None
-    return replace(run.status, warning=current, warned_at=now)
+    return replace(run.status, warning=Warned(reason=current, at=now))
 
 
 def unsaved(progress: Progress | None) -> str | None:

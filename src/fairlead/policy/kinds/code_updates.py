@@ -30,11 +30,12 @@ def restart(workload: Workload, live: tuple[Pod, ...], edited: tuple[str, ...], 
         code=Code.CODE_EDITED,
         message=f"{named or 'code'} {verb} edited; attempt {attempt} runs the code as of now ({code}){origin}",
     )
+    failures = replace(status.failures, retry_at=now)
     if status.phase is Phase.RESTARTING:
-        again = replace(status, reason=reason, retry_at=now)
+        again = replace(status, reason=reason, failures=failures)
     else:
-        ran_s = ran_up_to_checkpoint_s(workload)
-        again = move(status, Phase.RESTARTING, reason, now, attempt=attempt, retry_at=now, ran_s=ran_s)
+        run_time = replace(status.run_time, saved_s=ran_up_to_checkpoint_s(workload))
+        again = move(status, Phase.RESTARTING, reason, now, attempt=attempt, failures=failures, run_time=run_time)
     return replace(
         change_to(workload, again),
         terminate=notices(live, min(TEARDOWN_GRACE_S, workload.spec.grace_s)),

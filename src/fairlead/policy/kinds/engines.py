@@ -22,7 +22,7 @@ NUM_LAUNCHERS = {Engine.MPIJOB: 1}
 def hand_over(workload: Workload, snapshot: Snapshot, now: float) -> Change | None:
     """Hand a run that should start to its engine; return None if it is not time yet."""
     status, spec = workload.status, workload.spec
-    if spec.engine is None or (status.retry_at is not None and now < status.retry_at):
+    if spec.engine is None or (status.failures.retry_at is not None and now < status.failures.retry_at):
         return None
     unpaid = budget_overspent(workload, snapshot)
     if unpaid is not None:
@@ -37,8 +37,8 @@ def hand_over(workload: Workload, snapshot: Snapshot, now: float) -> Change | No
     grant = Grant(cpu_milli=spec.resources.pod_cpu_milli, memory_bytes=spec.resources.pod_memory_bytes)
     create = tuple(CreatePod(attempt=attempt, index=index, node="", grant=grant) for index in range(num_pods))
     moved = move(
-        status, Phase.STARTING, reason, now, attempt=attempt, taken_by=None, asked_at=None, ask_again_at=None,
-        retry_at=None,
+        status, Phase.STARTING, reason, now, attempt=attempt, failures=replace(status.failures, retry_at=None),
+        queue=replace(status.queue.without_request(), preempted_by=None),
     )  # fmt: skip
     return replace(change_to(workload, moved), create=create)
 

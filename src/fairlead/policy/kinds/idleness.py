@@ -197,4 +197,4 @@ def act(run: Workload, live: tuple[Pod, ...], nodes: Iterable[Node], now: float)
         code=Code.RESIZED,
         message=f"shrinks from {num_nodes} to {plural(fewest, 'node')}: {why.message}; continues from a checkpoint",
     )
-    return stop(run, live, Phase.PENDING, shrinks, shrinks, now, is_kept_small=True)
+    return stop(run, live, Phase.PENDING, shrinks, shrinks, now, size=replace(run.status.size, is_kept_small=True))

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from fairlead.state.plan import Change, Event, InternalFailure
 from fairlead.state.reasons import Code, Reason
-from fairlead.state.snapshot import AnyWorkload, Snapshot, Workload
+from fairlead.state.snapshot import AnyWorkload, Snapshot, Warned, Workload
 
 EVENT = "InternalError"
 MOST_ATTEMPTS = 200
@@ -61,7 +61,7 @@ class InternalFailures:
             everyone = (*snapshot.workloads, *snapshot.parents)
             failing = (run for run in everyone if run.uid in self._by_uid and run.uid not in busy)
             changes += [tell(run, self._by_uid[run.uid].problem, now) for run in failing]
-        shown = (run for run in considered if run.status.warning is not None)
+        shown = (run for run in considered if run.status.warning.reason is not None)
         changes += [settle(run) for run in shown if run.uid not in self and run.uid not in busy]
         return [change for change in changes if change is not None]
 
@@ -115,9 +115,9 @@ def tell(workload: AnyWorkload, problem: str, now: float) -> Change | None:
     kind = type(workload.spec).__name__
     message = f"Fairlead failed at this {kind}, and decides nothing for it until that is over: {problem}"
     reason = Reason(code=Code.INTERNAL_ERROR, message=message, remedy=REMEDY)
-    if workload.status.warning == reason:
+    if workload.status.warning.reason == reason:
         return None
-    status = replace(workload.status, warning=reason, warned_at=now)
+    status = replace(workload.status, warning=Warned(reason=reason, at=now))
     return Change(
         workload_uid=workload.uid, version=workload.version, status=status, event=Event(type=EVENT, reason=reason)
     )
@@ -125,8 +125,8 @@ def tell(workload: AnyWorkload, problem: str, now: float) -> Change | None:
 
 def settle(workload: AnyWorkload) -> Change | None:
     """Return the change that takes back what ``tell`` showed; None if it shows nothing."""
-    warning = workload.status.warning
+    warning = workload.status.warning.reason
     if warning is None or warning.code is not Code.INTERNAL_ERROR:
         return None
-    status = replace(workload.status, warning=None, warned_at=None)
+    status = replace(workload.status, warning=Warned())
     return Change(workload_uid=workload.uid, version=workload.version, status=status)

@@ -28,7 +28,7 @@ def check_not_ending(run: AnyWorkload) -> None:
     Raises:
         Conflict: It is.
     """
-    name, phase, after = run.spec.name, run.status.phase, run.status.next_phase
+    name, phase, after = run.spec.name, run.status.phase, run.status.after_stop.phase
     # The intent is RUN already, so that setting it again would have no effect.
     if run.intent is Intent.RUN and phase is Phase.STOPPING and after is not None and after.is_final:
         raise Conflict(f"{name} is not yet {after.value}: {run.status.reason.message}; resume it when it is.")
@@ -63,9 +63,9 @@ def has_more(run: AnyWorkload) -> bool:
 
 def upgraded(status: Status) -> Status:
     """Convert a status from an older version, in which a suspended run was Pending with that reason."""
-    after, why = status.next_phase, status.next_reason
+    after, why = status.after_stop.phase, status.after_stop.reason
     if status.phase is Phase.PENDING and status.reason.code is Code.SUSPENDED:
         return replace(status, phase=Phase.SUSPENDED)
     if after is Phase.PENDING and why is not None and why.code is Code.SUSPENDED:
-        return replace(status, next_phase=Phase.SUSPENDED)
+        return replace(status, after_stop=replace(status.after_stop, phase=Phase.SUSPENDED))
     return status

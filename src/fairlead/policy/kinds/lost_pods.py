@@ -34,14 +34,19 @@ _OF_PLACES = frozenset(
 
 def is_current(pod: Pod, status: Status) -> bool:
     """Return whether a pod belongs to the gang as it is now: of its attempt, and not lost before."""
-    return pod.attempt == status.attempt and (not status.lost or pod.replacement == status.replacement(pod.index))
+    return pod.attempt == status.attempt and (
+        not status.failures.lost_pods or pod.replacement == status.replacement(pod.index)
+    )
 
 
 def is_incomplete(workload: Workload) -> bool:
     """Return whether a run goes on without pods that are to be replaced."""
     status = workload.status
     return (
-        bool(status.lost) and status.phase is Phase.RUNNING and workload.intent is Intent.RUN and bool(status.missing)
+        bool(status.failures.lost_pods)
+        and status.phase is Phase.RUNNING
+        and workload.intent is Intent.RUN
+        and bool(status.missing)
     )
 
 
@@ -76,7 +81,7 @@ def go_on(workload: Workload, own: tuple[Pod, ...], nodes: tuple[Node, ...], now
         return None
     status, progress = workload.status, workload.progress
     step = 0 if progress is None or progress.step is None else progress.step
-    known = {pod.index: pod for pod in status.lost}
+    known = {pod.index: pod for pod in status.failures.lost_pods}
     at = {pod.index: pod for pod in own}
     for index in gone:
         one = _again(workload.spec, index, known.get(index), at.get(index), step, now)
@@ -84,7 +89,9 @@ def go_on(workload: Workload, own: tuple[Pod, ...], nodes: tuple[Node, ...], now
             return None
         known[index] = one
     lost = tuple(known[index] for index in sorted(known))
-    avoids = tuple(sorted({*status.avoids, *(name for failure in gone.values() for name in failure.nodes)}))
+    avoids = tuple(
+        sorted({*status.failures.avoided_nodes, *(name for failure in gone.values() for name in failure.nodes)})
+    )
     left = [at[index] for index in gone if index in at and not at[index].phase.is_final]
     first = gone[min(gone)].reason
     num, goes_on = workload.gang.nodes, workload.gang.nodes - sum(pod.replaced_at is None for pod in lost)
@@ -96,7 +103,12 @@ def go_on(workload: Workload, own: tuple[Pod, ...], nodes: tuple[Node, ...], now
     change = Change(
         workload_uid=workload.uid,
         version=workload.version,
-        status=replace(status, reason=reason, lost=lost, avoids=avoids, asked_at=None, ask_again_at=None),
+        status=replace(
+            status,
+            reason=reason,
+            failures=replace(status.failures, lost_pods=lost, avoided_nodes=avoids),
+            queue=status.queue.without_request(),
+        ),
         event=Event(type=LOST, reason=reason),
         terminate=notices(tuple(left), 0.0),
     )
@@ -162,7 +174,7 @@ def ended_well(pod: Pod) -> bool:
 def came_back(workload: Workload, own: tuple[Pod, ...]) -> Change | None:
     """Return the change that records that all lost pods run again, or why one does not start; None if there is none."""
     status, num = workload.status, workload.gang.nodes
-    if not status.lost or status.missing:
+    if not status.failures.lost_pods or status.missing:
         return None
     delayed = next((pod for pod in own if pod.message is not None and pod.started_at is None), None)
     if delayed is not None and status.reason.code is Code.PLACED:
@@ -178,7 +190,7 @@ def came_back(workload: Workload, own: tuple[Pod, ...]) -> Change | None:
     return Change(
         workload_uid=workload.uid,
         version=workload.version,
-        status=replace(status, reason=reason, avoids=()),
+        status=replace(status, reason=reason, failures=replace(status.failures, avoided_nodes=())),
         event=Event(type=RETURNED, reason=reason),
     )
 
@@ -186,7 +198,7 @@ def came_back(workload: Workload, own: tuple[Pod, ...]) -> Change | None:
 def look_times(workload: Workload) -> Iterator[float]:
     """Yield when a replacement may be placed, or gives up its place as it has not started."""
     if workload.status.phase is Phase.RUNNING:
-        for pod in workload.status.lost:
+        for pod in workload.status.failures.lost_pods:
             yield pod.retry_at
             if pod.replaced_at is not None:
                 yield pod.replaced_at + LIMIT_S

@@ -23,7 +23,7 @@ from fairlead.specs.workload import WorkloadSpec, renamed
 from fairlead.state.phase_transitions import move_parent
 from fairlead.state.plan import Change, ChildIntent, Event, SubmitChild
 from fairlead.state.reasons import Code, Reason
-from fairlead.state.snapshot import AnyWorkload, Intent, Phase, PodPhase, Snapshot
+from fairlead.state.snapshot import AfterStop, AnyWorkload, Intent, Phase, PodPhase, Snapshot
 from fairlead.text.quantities import plural
 
 MOST_NAMED = 3
@@ -401,14 +401,14 @@ def _halt(parent: AnyWorkload, family: Family, intent: Intent, after: Phase, rea
     waits = Reason(code=reason.code, message=f"{reason.message}; {_awaited(left, family)}", remedy=reason.remedy)
     halted = () if intent is Intent.SUSPEND else (*parent.status.halted, *(child.uid for child in left))
     status = move_parent(parent.status, Phase.STOPPING, waits, now, halted=halted)
-    status = replace(status, next_phase=after, next_reason=reason)
+    status = replace(status, after_stop=AfterStop(phase=after, reason=reason))
     orders = _orders(left, intent)
     return replace(change_to(parent, status), children=orders)
 
 
 def _keep_stopping(parent: AnyWorkload, family: Family, now: float) -> Change | None:
     status, intent = parent.status, parent.intent
-    after, reason = status.next_phase or Phase.STOPPED, status.next_reason or status.reason
+    after, reason = status.after_stop.phase or Phase.STOPPED, status.after_stop.reason or status.reason
     if after is Phase.SUSPENDED and intent in (Intent.STOP, Intent.DELETE):
         after, reason = Phase.STOPPED, Reason(code=Code.STOPPED, message="stopped on request")
     if intent is Intent.DELETE:

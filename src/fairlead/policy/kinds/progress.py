@@ -7,7 +7,7 @@ from fairlead.state.snapshot import AnyWorkload, Progress, is_leaf
 
 def warning_of(workload: AnyWorkload, now: float) -> Reason | None:
     """Return the warning of a running run, or of a workload at which Fairlead itself failed; None without one."""
-    shown = workload.status.warning
+    shown = workload.status.warning.reason
     if shown is not None and shown.code is Code.INTERNAL_ERROR:
         return shown
     if not is_leaf(workload):

@@ -55,9 +55,9 @@ def restart_of(workload: Workload, now: float) -> Again:
     """Return when it starts again: at once after it has served for a while, else after a delay that doubles."""
     status, spec = workload.status, workload.spec
     steady = status.phase is Phase.RUNNING and now - status.since >= STEADY_S
-    count = 1 if steady else status.disruptions + 1
+    count = 1 if steady else status.failures.disruptions + 1
     wait_s = 0.0 if count == 1 else min(spec.retry.max_backoff_s, spec.retry.backoff_s * 2.0 ** min(count - 2, 30))
-    return Again(at=now + wait_s, program_failures=status.program_failures, disruptions=count)
+    return Again(at=now + wait_s, program_failures=status.failures.program, disruptions=count)
 
 
 def wait_for_probe(workload: Workload, own: tuple[Pod, ...], now: float) -> Change | None:

@@ -51,7 +51,7 @@ class GiveUp:
 
 def retry(spec: Training, status: Status, failure: Failure, progress: Progress | None, now: float) -> Again | GiveUp:
     """Return the consequence of a failure."""
-    program, disruptions = status.program_failures, status.disruptions
+    program, disruptions = status.failures.program, status.failures.disruptions
     productive = _productive(status, failure, progress, now)
     if failure.blame is Blame.PROGRAM:
         program += 1
@@ -63,7 +63,7 @@ def retry(spec: Training, status: Status, failure: Failure, progress: Progress |
             return GiveUp(why=why, program_failures=program, disruptions=disruptions)
         return Again(at=now + backoff_s(spec, program), program_failures=program, disruptions=disruptions)
     disruptions = 1 if productive else disruptions + 1
-    again = status.last_failure is not None and status.last_failure.code is failure.reason.code
+    again = status.failures.last is not None and status.failures.last.code is failure.reason.code
     if failure.reason.code is Code.OUT_OF_MEMORY and again and not productive:
         why = "it ran out of memory twice without progress, and would again"
         return GiveUp(why=why, program_failures=program, disruptions=disruptions)
@@ -77,7 +77,7 @@ def retry(spec: Training, status: Status, failure: Failure, progress: Progress |
     # The first restart after progress is immediate: waiting gains nothing.
     wait = 0.0 if disruptions == 1 else backoff_s(spec, disruptions - 1)
     # Other nodes may do better at once, but not repeatedly.
-    elsewhere = failure.nodes and not status.avoids
+    elsewhere = failure.nodes and not status.failures.avoided_nodes
     if status.phase is Phase.STARTING and now - status.since >= IN_VAIN_S and not elsewhere:
         wait = spec.retry.max_backoff_s
     return Again(at=now + wait, program_failures=program, disruptions=disruptions)
@@ -95,7 +95,7 @@ def retry_refused(workload: Workload, now: float) -> float:
     collide again and again.
     """
     spec, status = workload.spec, workload.status
-    wait_s = max(spec.retry.backoff_s, REFUSED_FIRST_S) * 2.0 ** min(status.refusals, 30)
+    wait_s = max(spec.retry.backoff_s, REFUSED_FIRST_S) * 2.0 ** min(status.failures.refusals, 30)
     import hashlib  # only for a run that failed; it loads OpenSSL
 
     drawn = hashlib.blake2b(f"{workload.uid}-{status.attempt}".encode(), digest_size=4).digest()
@@ -105,7 +105,7 @@ def retry_refused(workload: Workload, now: float) -> float:
 
 def _productive(status: Status, failure: Failure, progress: Progress | None, now: float) -> bool:
     """Return whether the failed start got further than earlier ones, or its end was independent of the program."""
-    if status.last_failure is None:
+    if status.failures.last is None:
         return True
     lasted_s = now - status.since if status.phase is Phase.RUNNING else 0.0
     if failure.reason.code in OF_PLACES and lasted_s >= PRODUCTIVE_S:
@@ -114,7 +114,7 @@ def _productive(status: Status, failure: Failure, progress: Progress | None, now
         return False
     saved = [step for step in (progress.checkpoint_step, progress.memory_step) if step is not None]
     reached = max(saved, default=progress.step)
-    return status.failed_step is None or reached > status.failed_step
+    return status.failures.step is None or reached > status.failures.step
 
 
 def backoff_s(spec: Training, count: int) -> float:

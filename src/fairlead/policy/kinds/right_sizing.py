@@ -46,7 +46,7 @@ LEAST_CPU_MILLI = 100
 def is_unsized(workload: Workload) -> bool:
     """Return whether a pending run still needs its requests decided."""
     status = workload.status
-    return workload.spec.resources.is_auto and status.requests is None and status.phase is Phase.PENDING
+    return workload.spec.resources.is_auto and status.measured.requests is None and status.phase is Phase.PENDING
 
 
 def size(workload: Workload, snapshot: Snapshot) -> Change | None:
@@ -55,7 +55,7 @@ def size(workload: Workload, snapshot: Snapshot) -> Change | None:
         return None
     requests = requests_of(workload.spec, snapshot.completed, snapshot.nodes, snapshot.recommended)
     reason = Reason(code=Code.SIZED, message=requests.why)
-    status = replace(workload.status, requests=requests)
+    status = replace(workload.status, measured=replace(workload.status.measured, requests=requests))
     event = Event(type=Code.SIZED.value, reason=reason)
     return Change(workload_uid=workload.uid, version=workload.version, status=status, event=event)
 
@@ -149,7 +149,7 @@ def more_memory(workload: Workload, nodes: tuple[Node, ...]) -> Requests | None:
         return None
     most = max((node.memory_bytes for node in nodes), default=0) // MIB * MIB
     more = min(_rounded(MORE_AFTER_KILL * limit), most)
-    before = workload.status.requests or Requests(why="")
+    before = workload.status.measured.requests or Requests(why="")
     why = f"memory {describe_memory(more)}: {describe_memory(limit)} was not enough"
     requests = replace(before, memory_bytes=more, why=why)
     fits = more > limit and why_never(with_requests(spec, requests), nodes) is None
@@ -163,7 +163,7 @@ def more_gpu_memory(workload: Workload, nodes: tuple[Node, ...]) -> Requests | N
         return None
     most = max((device.memory_bytes for node in nodes for device in node.gpus), default=0) // MIB * MIB
     more = min(_rounded(MORE_AFTER_KILL * gpu.min_memory_bytes), most)
-    before = workload.status.requests or Requests(why="")
+    before = workload.status.measured.requests or Requests(why="")
     why = f"GPUs with {describe_memory(more)}: {describe_memory(gpu.min_memory_bytes)} was not enough"
     requests = replace(before, gpu_memory_bytes=more, why=why)
     fits = more > gpu.min_memory_bytes and why_never(with_requests(workload.spec, requests), nodes) is None
@@ -173,8 +173,8 @@ def more_gpu_memory(workload: Workload, nodes: tuple[Node, ...]) -> Requests | N
 def used_by(workload: Workload, pods: Sequence[Pod]) -> Usage | None:
     """Return the peak usage of a run's pods so far; None if not measured."""
     usages = [pod.usage for pod in pods if pod.usage is not None]
-    if workload.status.used is not None:
-        usages.append(workload.status.used)
+    if workload.status.measured.usage is not None:
+        usages.append(workload.status.measured.usage)
     if not usages:
         return None
     return Usage(

@@ -606,7 +606,8 @@ def _comes(
         return False
     of_old = [replica for replica in replicas if replica.revision == trial.old and not replica.leaving]
     return not of_old or any(
-        not replica.waits and family.children[replica.name].status.disruptions < MANY_FAILURES for replica in of_old
+        not replica.waits and family.children[replica.name].status.failures.disruptions < MANY_FAILURES
+        for replica in of_old
     )
 
 
@@ -643,7 +644,7 @@ def _against(
     canary = spec.canary
     assert canary is not None
     for child in _children(target, family):
-        if child.status.disruptions >= MANY_FAILURES:
+        if child.status.failures.disruptions >= MANY_FAILURES:
             return f"{child.spec.name} is {_state(child)}"
     if fails_mostly(trial.alone.requests, trial.alone.errors, canary.confidence):
         return (
@@ -1006,7 +1007,7 @@ def failure_of(serving: Workload[Serving], children: Mapping[str, AnyWorkload]) 
     if detail.ready:
         return None
     for child in children.values():
-        if child.intent is Intent.RUN and child.status.disruptions >= MANY_FAILURES:
+        if child.intent is Intent.RUN and child.status.failures.disruptions >= MANY_FAILURES:
             return f"{child.spec.name} is {_state(child)}"
     return None
 

@@ -16,7 +16,7 @@ from fairlead.specs.training import Training
 from fairlead.specs.workload import WorkloadSpec
 from fairlead.state.plan import Event
 from fairlead.state.reasons import Code, Reason
-from fairlead.state.snapshot import AnyWorkload, Phase, Status, Workload
+from fairlead.state.snapshot import AnyWorkload, ElasticSize, Phase, Status, Workload
 from fairlead.text.quantities import plural
 
 CHANGEABLE = (Phase.PENDING, Phase.SUSPENDED, Phase.FAILED, Phase.STOPPED)
@@ -89,9 +89,12 @@ def check_phase(run: AnyWorkload) -> None:
 
 def updated_status(status: Status) -> Status:
     """Return the status with a new spec: decisions for the old one are void, and its failures no longer count."""
+    failures = replace(
+        status.failures, program=0, disruptions=0, last=None, step=None, retry_at=None, refusals=0
+    )  # fmt: skip
     return replace(
-        status, program_failures=0, disruptions=0, last_failure=None, failed_step=None, retry_at=None, refusals=0,
-        asked_at=None, ask_again_at=None, seats=(), nodes=None, room_since=None, requests=None, is_kept_small=False,
+        status, failures=failures, queue=status.queue.without_request(), size=ElasticSize(),
+        migration=replace(status.migration, seats=()), measured=replace(status.measured, requests=None),
     )  # fmt: skip
 
 

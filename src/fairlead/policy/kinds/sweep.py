@@ -116,7 +116,7 @@ def next_at(sweep: Workload[Sweep], _family: Family, now: float) -> float | None
     duration_s, status = sweep.spec.stop.duration_s, sweep.status
     if duration_s is None or status.started_at is None:
         return None
-    return (status.since if status.phase is Phase.RUNNING else now) + duration_s - status.active_s
+    return (status.since if status.phase is Phase.RUNNING else now) + duration_s - status.run_time.active_s
 
 
 def has_more(sweep: Workload[Sweep]) -> bool:
@@ -131,8 +131,8 @@ def why_at_its_end(sweep: Workload[Sweep], spec: Sweep) -> str | None:
         return f"its search at {spec.engine} ended with it; `fairlead run` begins another"
     if _is_good_enough(spec, detail):
         return f"its best value, {detail.best_value:.6g}, is good enough; give a better `stop.target`, or none"
-    if spec.stop.duration_s is not None and spec.stop.duration_s - status.active_s < LEAST_LEFT_S:
-        return f"it has run for {describe_duration(status.active_s)}; give a longer `stop.duration`"
+    if spec.stop.duration_s is not None and spec.stop.duration_s - status.run_time.active_s < LEAST_LEFT_S:
+        return f"it has run for {describe_duration(status.run_time.active_s)}; give a longer `stop.duration`"
     wanted = num_wanted(spec, detail.pruned)
     if detail.submitted < wanted or status.halted:
         return None
@@ -707,7 +707,7 @@ def why_stopped(sweep: Workload[Sweep], trial: AnyWorkload) -> str | None:
     progress = trial.progress
     if not sweep.spec.may_pause or progress is None or progress.checkpoint_step is None:
         return f"stopped early {_say_rung(sweep, int(number))}"
-    is_ending = status.phase is Phase.STOPPING and status.next_phase is not Phase.SUSPENDED
+    is_ending = status.phase is Phase.STOPPING and status.after_stop.phase is not Phase.SUSPENDED
     outlook = (_left_behind if is_ending or status.phase.is_final else _may_promote)(sweep)
     return f"paused {_say_rung(sweep, int(number))}{outlook}"
 

@@ -28,8 +28,19 @@ from fairlead.state.phase_transitions import move
 from fairlead.state.plan import Change, Event
 from fairlead.state.reasons import Code, Reason
 from fairlead.state.run_times import active_until, ran_until
-from fairlead.state.snapshot import Intent, Phase, Pod, PodPhase, Progress, Requests, Snapshot, Workload
-from fairlead.state.split_probing import untried
+from fairlead.state.snapshot import (
+    FailureHistory,
+    Intent,
+    Phase,
+    Pod,
+    PodPhase,
+    Progress,
+    Requests,
+    Snapshot,
+    Usage,
+    Workload,
+)
+from fairlead.state.split_probing import Probing, untried
 from fairlead.text.quantities import describe_duration, plural
 
 if TYPE_CHECKING:
@@ -103,11 +114,11 @@ def _after_the_end(workload: Workload, live: tuple[Pod, ...], snapshot: Snapshot
         )
     reason = Reason(code=Code.RESUMED, message=f"resumed after it had {workload.status.phase.value.lower()}")
     # A resume by a user resets the retry counts and the clock of max_duration.
+    status = workload.status
     status = move(
-        workload.status, Phase.PENDING, reason, now,
-        attempt=workload.status.attempt + 1, started_at=None, finished_at=None, program_failures=0, disruptions=0,
-        last_failure=None, failed_step=None, retry_at=None, refusals=0, raised=0,
-        is_kept_small=False, avoids=(),
+        status, Phase.PENDING, reason, now, attempt=status.attempt + 1, started_at=None, finished_at=None,
+        failures=FailureHistory(nodes=status.failures.nodes), queue=replace(status.queue, raised=0),
+        size=replace(status.size, is_kept_small=False),
     )  # fmt: skip
     return change_to(workload, status)
 
@@ -194,14 +205,14 @@ def _watch(
     if goes_on is not None:
         return goes_on
     num_vanished = lost_pods.num_expected(workload) - len(current)
-    own = lost_pods.counted(current, now) if status.lost else current
+    own = lost_pods.counted(current, now) if status.failures.lost_pods else current
     failure = diagnose(workload.gang, own, snapshot.nodes, workload.progress, now)
     if failure is None and num_vanished > 0:
         gone = Reason(code=Code.POD_LOST, message=f"{plural(num_vanished, 'pod')} of it vanished")
         failure = Failure(blame=Blame.INFRASTRUCTURE, reason=gone)
     if failure is not None and failure.blame is Blame.QUOTA:
         return _withdraw(workload, live, failure.reason, now)
-    if untried(workload.spec, status.probing):
+    if untried(workload.spec, status.measured.probing):
         from fairlead.policy.strategy.probing import follow  # here, since few runs try splits
 
         tried = follow(workload, own, failure, now)
@@ -212,13 +223,15 @@ def _watch(
         larger = None if more is None else more(workload, snapshot.nodes)
         if larger is not None:
             # It was given too little memory, which does not count as its own failure.
-            counts = {"program_failures": status.program_failures, "disruptions": status.disruptions}
-            return after_failure(workload, live, failure, Again(at=now, **counts), now, requests=larger, used=used)
+            again = Again(
+                at=now, program_failures=status.failures.program, disruptions=status.failures.disruptions
+            )  # fmt: skip
+            return after_failure(workload, live, failure, again, now, requests=larger, usage=used)
         verdict = retry(workload.spec, status, failure, workload.progress, now)
         progressed = made_progress(workload, verdict.disruptions, now)
         nodes = failed_on(workload, failure, own, progressed=progressed)
         shown = blamed_program(failure, nodes) if is_of_program(failure, nodes) else failure
-        change = after_failure(workload, live, shown, verdict, now, used=used, failed_on=nodes)
+        change = after_failure(workload, live, shown, verdict, now, usage=used, nodes=nodes)
         return with_incident(change, workload, failure, own, now, progressed=progressed)
     must_leave = reclaim(workload.spec, (pod for pod in current if not pod.phase.is_final), snapshot.nodes)
     if must_leave is not None and lost_pods.leaving_alone(workload, current, snapshot.nodes):
@@ -227,19 +240,24 @@ def _watch(
             return leaves
     elif must_leave is not None:
         why = must_leave.reason
-        return stop(workload, live, Phase.PENDING, why, why, now, grace_s=must_leave.grace_s, last_failure=why)
+        failures = replace(status.failures, last=why)
+        return stop(workload, live, Phase.PENDING, why, why, now, grace_s=must_leave.grace_s, failures=failures)
     if all(pod.phase is PodPhase.SUCCEEDED for pod in own):
         began = status.started_at if status.started_at is not None else _began(own, now)
-        return change_to(workload, move(status, *_outcome(workload, own, now), now, started_at=began, used=used))
+        measured = replace(status.measured, usage=used)
+        return change_to(
+            workload, move(status, *_outcome(workload, own, now), now, started_at=began, measured=measured)
+        )
     if status.phase is Phase.STARTING and all(pod.phase is not PodPhase.CREATED and pod.started_at for pod in own):
         ranks = plural(workload.gang.world_size, "rank")
         cluster = "" if own[0].cluster is None else f" of cluster {own[0].cluster}"
         message = f"{ranks} {_where(own)}{cluster} started{elastic.outlook(workload)}"
         reason = Reason(code=Code.RANKS_STARTED, message=message)
-        refusals = 0 if workload.spec.most_nodes is None else status.refusals
+        refusals = 0 if workload.spec.most_nodes is None else status.failures.refusals
         # A run started by an engine has waited there until now, which does not count as run time.
         began = now if status.started_at is None else status.started_at
-        running = move(status, Phase.RUNNING, reason, now, refusals=refusals, started_at=began, avoids=())
+        failures = replace(status.failures, refusals=refusals, avoided_nodes=())
+        running = move(status, Phase.RUNNING, reason, now, started_at=began, failures=failures)
         return change_to(workload, running)
     if status.phase is Phase.STARTING:
         return _tell_delay(workload, own, now)
@@ -254,12 +272,15 @@ def _after_probe(workload: Workload, live: tuple[Pod, ...], verdict: "Verdict", 
     """Restart a run with the next split to try, or with the chosen one; no failure is counted."""
     status = workload.status
     if verdict.failure is not None:
-        counts = {"program_failures": status.program_failures, "disruptions": status.disruptions}
-        over = GiveUp(why="there is no other split to try", **counts)
+        over = GiveUp(
+            why="there is no other split to try", program_failures=status.failures.program,
+            disruptions=status.failures.disruptions,
+        )  # fmt: skip
         return after_failure(workload, live, verdict.failure, over, now, probing=verdict.probing)
     moved = move(
         status, Phase.RESTARTING, verdict.reason, now,
-        attempt=status.attempt + 1, retry_at=now, ran_s=status.ran_s, probing=verdict.probing,
+        attempt=status.attempt + 1, failures=replace(status.failures, retry_at=now), run_time=status.run_time,
+        measured=replace(status.measured, probing=verdict.probing),
     )  # fmt: skip
     return replace(
         change_to(workload, moved),
@@ -285,8 +306,8 @@ def _warn(workload: Workload, live: tuple[Pod, ...], snapshot: Snapshot, now: fl
     status = checkpoints.warned(workload, now, first, otherwise=otherwise)
     if status is None:
         return None
-    is_told = status.warning is not None and status.warning.code in _TOLD
-    event = Event(type=status.warning.code.value, reason=status.warning) if is_told and status.warning else None
+    reason = status.warning.reason
+    event = None if reason is None or reason.code not in _TOLD else Event(type=reason.code.value, reason=reason)
     return Change(workload_uid=workload.uid, version=workload.version, status=status, event=event)
 
 
@@ -355,19 +376,31 @@ def after_failure(
     failure: Failure,
     verdict: Again | GiveUp,
     now: float,
-    **changes: object,
+    *,
+    requests: Requests | None = None,
+    usage: Usage | None = None,
+    nodes: tuple[str, ...] | None = None,
+    probing: Probing | None = None,
 ) -> Change:
     """Return the change of a failed gang: it restarts or has failed for good, by the verdict.
 
     Args:
-        changes: Further fields of its status.
+        requests: What it requests from now on; None if that stays.
+        usage: Its peak usage; None if that stays.
+        nodes: The nodes on which its last failures in a row began; None if these stay.
+        probing: The results of the splits that it tried; None if these stay.
     """
-    progress = workload.progress
-    reached = [step for step in (progress.step if progress else None, workload.status.failed_step) if step is not None]
-    step = max(reached, default=None)
-    counters = {"program_failures": verdict.program_failures, "disruptions": verdict.disruptions}
-    avoids = tuple(sorted({*workload.status.avoids, *failure.nodes}))
-    remember = {"last_failure": failure.reason, "failed_step": step, "avoids": avoids, **counters, **changes}
+    progress, status = workload.progress, workload.status
+    reached = [step for step in (progress.step if progress else None, status.failures.step) if step is not None]
+    failures = replace(
+        status.failures, program=verdict.program_failures, disruptions=verdict.disruptions, last=failure.reason,
+        step=max(reached, default=None), nodes=status.failures.nodes if nodes is None else nodes,
+        avoided_nodes=tuple(sorted({*status.failures.avoided_nodes, *failure.nodes})),
+    )  # fmt: skip
+    measured = replace(
+        status.measured, requests=requests or status.measured.requests, usage=usage or status.measured.usage,
+        probing=probing or status.measured.probing,
+    )  # fmt: skip
     if isinstance(verdict, GiveUp):
         remedy = failure.remedy(workload.spec.name, is_over=True)
         # The last words of a pipeline's driver may be what was said of the run of a step.
@@ -375,21 +408,22 @@ def after_failure(
         message = failure_message if verdict.why in failure_message else f"{failure_message}; {verdict.why}"
         reason = replace(failure.reason, message=message, remedy=remedy)
         if not live:
-            return change_to(workload, move(workload.status, Phase.FAILED, reason, now, **remember))
+            return change_to(workload, move(status, Phase.FAILED, reason, now, failures=failures, measured=measured))
         return stop(
-            workload, live, Phase.FAILED, reason, reason, now, grace_s=_teardown_s(workload, reason), **remember
-        )
+            workload, live, Phase.FAILED, reason, reason, now, grace_s=_teardown_s(workload, reason),
+            failures=failures, measured=measured,
+        )  # fmt: skip
     wait = verdict.at - now
     again = "restarts at once" if wait <= 0 else f"restarts in {describe_duration(wait)}"
     origin = "" if progress is None else describe_origin(progress)
-    requests = changes.get("requests")
-    if isinstance(requests, Requests):
+    if requests is not None:
         origin += f" with {requests.why}"
     remedy = None if requests else failure.remedy(workload.spec.name, is_over=False)
     reason = replace(failure.reason, message=f"{failure.reason.message}; it {again}{origin}", remedy=remedy)
     status = move(
-        workload.status, Phase.RESTARTING, reason, now,
-        attempt=workload.status.attempt + 1, retry_at=verdict.at, ran_s=ran_up_to_checkpoint_s(workload), **remember,
+        status, Phase.RESTARTING, reason, now, attempt=status.attempt + 1,
+        failures=replace(failures, retry_at=verdict.at), measured=measured,
+        run_time=replace(status.run_time, saved_s=ran_up_to_checkpoint_s(workload)),
     )  # fmt: skip
     return replace(change_to(workload, status), terminate=notices(live, _teardown_s(workload, reason)))
 
@@ -406,8 +440,10 @@ def _withdraw(workload: Workload, live: tuple[Pod, ...], refused: Reason, now: f
     """Withdraw all pods of a gang after a quota refused one, and wait for room in that quota."""
     within = describe_duration(longest_wait_s(workload.spec))
     reason = replace(refused, remedy=f"It starts by itself once there is room, at most {within} later.")
-    again = {"retry_at": retry_refused(workload, now), "refusals": workload.status.refusals + 1}
-    return stop(workload, live, Phase.PENDING, reason, reason, now, grace_s=_teardown_s(workload, reason), **again)
+    failures = workload.status.failures
+    failures = replace(failures, retry_at=retry_refused(workload, now), refusals=failures.refusals + 1)
+    grace_s = _teardown_s(workload, reason)
+    return stop(workload, live, Phase.PENDING, reason, reason, now, grace_s=grace_s, failures=failures)
 
 
 def _tell_hang(workload: Workload, pods: tuple[Pod, ...]) -> Change | None:
@@ -416,8 +452,8 @@ def _tell_hang(workload: Workload, pods: tuple[Pod, ...]) -> Change | None:
     hang = _hang(workload, pods, status.attempt - 1) if status.reason.code is Code.STALLED else None
     if hang is None or hang in status.reason.message:
         return None
-    failure = _prefixed(hang, status.last_failure or status.reason)
-    new_status = replace(status, reason=_prefixed(hang, status.reason), last_failure=failure)
+    failure = _prefixed(hang, status.failures.last or status.reason)
+    new_status = replace(status, reason=_prefixed(hang, status.reason), failures=replace(status.failures, last=failure))
     event = Event(type=Code.STALLED.value, reason=replace(status.reason, message=hang))
     return replace(change_to(workload, new_status), event=event)
 
@@ -442,7 +478,7 @@ def ran_up_to_checkpoint_s(workload: Workload) -> float:
     """Return its run time up to its newest checkpoint, from which it resumes."""
     status, progress = workload.status, workload.progress
     saved_at = None if progress is None else progress.checkpoint_at
-    return status.ran_s if saved_at is None else ran_until(status, saved_at)
+    return status.run_time.saved_s if saved_at is None else ran_until(status, saved_at)
 
 
 def _is_placed_again(workload: Workload, pods: tuple[Pod, ...]) -> bool:
@@ -458,20 +494,21 @@ def _all_ended_well(workload: Workload, pods: tuple[Pod, ...]) -> bool:
 def _settle(workload: Workload, pods: tuple[Pod, ...], snapshot: Snapshot, now: float) -> Change:
     """Return the change of a stopping workload without live pods."""
     status = workload.status
-    goes_on = status.next_phase in (Phase.PENDING, Phase.SUSPENDED)
+    goes_on = status.after_stop.phase in (Phase.PENDING, Phase.SUSPENDED)
     if workload.intent is Intent.DELETE and goes_on:
         after, reason = Phase.STOPPED, Reason(code=Code.STOPPED, message="stopped to be deleted")
     elif workload.intent is Intent.STOP and goes_on:
         after, reason = Phase.STOPPED, Reason(code=Code.STOPPED, message="stopped on request")
     else:
-        after, reason = status.next_phase or Phase.STOPPED, status.next_reason or status.reason
+        after, reason = status.after_stop.phase or Phase.STOPPED, status.after_stop.reason or status.reason
     if after is Phase.STOPPED and workload.intent is Intent.STOP and reason.code is Code.STOPPED:
         # A trial that saved its first checkpoint at its stop is paused.
         by_parent = _stopped_by_parent(workload, snapshot)
         reason = reason if by_parent is None else replace(reason, message=by_parent, remedy=None)
     if after is not Phase.FAILED and _all_ended_well(workload, pods):
         after, reason = _outcome(workload, pods, now)
-        return change_to(workload, move(status, after, reason, now, used=used_by(workload, pods)))
+        measured = replace(status.measured, usage=used_by(workload, pods))
+        return change_to(workload, move(status, after, reason, now, measured=measured))
     step = workload.progress.stopped_step if workload.progress is not None else None
     lost = checkpoints.unsaved(workload.progress)
     if step is not None:
@@ -482,8 +519,9 @@ def _settle(workload: Workload, pods: tuple[Pod, ...], snapshot: Snapshot, now: 
         return requeue(workload, reason.code, reason.message, now, remedy=reason.remedy)
     hang = _hang(workload, pods, status.attempt) if reason.code is Code.STALLED else None
     if hang is not None:
-        failure = _prefixed(hang, status.last_failure or reason)
-        return change_to(workload, move(status, after, _prefixed(hang, reason), now, last_failure=failure))
+        failure = _prefixed(hang, status.failures.last or reason)
+        failures = replace(status.failures, last=failure)
+        return change_to(workload, move(status, after, _prefixed(hang, reason), now, failures=failures))
     return change_to(workload, move(status, after, reason, now))
 
 

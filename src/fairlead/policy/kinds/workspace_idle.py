@@ -78,8 +78,8 @@ def activity_of(run: Workload, live: Iterable[Pod]) -> Activity:
     signs = [pod.active_at for pod in live if pod.active_at is not None]
     if run.gpu_active_at is not None:
         signs.append(run.gpu_active_at)
-    warning = run.status.warning
-    warned_at = run.status.warned_at if warning is not None and warning.code is Code.IDLE else None
+    warning = run.status.warning.reason
+    warned_at = run.status.warning.at if warning is not None and warning.code is Code.IDLE else None
     return Activity(since=run.status.since, active_at=max(signs, default=None), warned_at=warned_at)
 
 

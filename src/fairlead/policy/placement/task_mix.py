@@ -52,7 +52,7 @@ def settled_mix(workloads: Iterable[Workload]) -> TaskMix:
     """Return the settled mix of all pods of these runs; shared between callers, so not to be modified."""
     oldest_first = sorted(workloads, key=lambda run: (run.created_at, run.uid))
     return _mix_of(
-        tuple((workload.spec.resources, workload.status.nodes or workload.spec.nodes) for workload in oldest_first)
+        tuple((workload.spec.resources, workload.status.size.nodes or workload.spec.nodes) for workload in oldest_first)
     )
 
 

@@ -16,7 +16,7 @@ def raised(workload: Workload, now: float) -> int:
     """Return the points of priority gained by waiting so far."""
     status = workload.status
     waited_s = now - status.since if status.phase is _PENDING else 0.0
-    return status.raised + (int(waited_s / AGEING_S) if waited_s > 0.0 else 0)
+    return status.queue.raised + (int(waited_s / AGEING_S) if waited_s > 0.0 else 0)
 
 
 def effective_priority(workload: Workload, now: float) -> int:

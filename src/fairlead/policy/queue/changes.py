@@ -9,7 +9,7 @@ from fairlead.policy.queue.ageing import raised
 from fairlead.state.phase_transitions import move
 from fairlead.state.plan import Change, CreatePod, Event, TerminatePod
 from fairlead.state.reasons import Code, Reason
-from fairlead.state.snapshot import AnyWorkload, Intent, Node, Phase, Pod, Status, Workload
+from fairlead.state.snapshot import AfterStop, AnyWorkload, Intent, Node, Phase, Pod, Status, Workload
 from fairlead.text.quantities import plural
 
 _BETWEEN_STARTS = (Phase.PENDING, Phase.RESTARTING, Phase.SUSPENDED)
@@ -51,9 +51,11 @@ def started(
     attempt = next_attempt(status)
     create = tuple(CreatePod(attempt=attempt, index=item.index, node=item.node, grant=item.grant) for item in placed)
     moved = move(
-        status, Phase.STARTING, reason, now, attempt=attempt, started_at=began, raised=raised(workload, now),
-        taken_by=None, asked_at=None, ask_again_at=None, nodes=None if spec.most_nodes is None else num_nodes,
-        room_since=None, seats=(), retry_at=None,
+        status, Phase.STARTING, reason, now, attempt=attempt, started_at=began,
+        failures=replace(status.failures, retry_at=None),
+        queue=replace(status.queue.without_request(), raised=raised(workload, now), preempted_by=None),
+        size=replace(status.size, nodes=None if spec.most_nodes is None else num_nodes, room_since=None),
+        migration=replace(status.migration, seats=()),
     )  # fmt: skip
     return replace(change_to(workload, moved), create=create)
 
@@ -71,7 +73,7 @@ def stop(
 ) -> Change:
     """Return the change that stops every live pod; once all are over, the run goes to ``after`` for ``final``."""
     status = move(workload.status, Phase.STOPPING, why, now, **changes)
-    status = replace(status, next_phase=after, next_reason=final)
+    status = replace(status, after_stop=AfterStop(phase=after, reason=final))
     grace = workload.spec.grace_s if grace_s is None else grace_s
     return replace(change_to(workload, status), terminate=notices(live, grace))
 
@@ -98,12 +100,17 @@ def requeue(workload: Workload, code: Code, message: str, now: float, *, remedy:
         # restarts.
         status = replace(status, started_at=None)
     if code is not Code.OVER_QUOTA:
-        status = replace(status, retry_at=None)
+        status = replace(status, failures=replace(status.failures, retry_at=None))
     if code is Code.SUSPENDED:
-        suspended = replace(status, refusals=0, is_kept_small=False, asked_at=None, ask_again_at=None)
+        suspended = replace(
+            status,
+            failures=replace(status.failures, refusals=0),
+            size=replace(status.size, is_kept_small=False),
+            queue=status.queue.without_request(),
+        )
         return change_to(workload, move(suspended, Phase.SUSPENDED, reason, now, attempt=next_attempt(status)))
     if status.phase is Phase.PENDING:
-        return change_to(workload, replace(status, reason=reason, since=now, asked_at=None, ask_again_at=None))
+        return change_to(workload, replace(status, reason=reason, since=now, queue=status.queue.without_request()))
     return change_to(workload, move(status, Phase.PENDING, reason, now, attempt=next_attempt(status)))
 
 
@@ -121,17 +128,16 @@ def wait(
     ask_again_at: float | None = None,
 ) -> list[Change]:
     """Record why it waits, once per reason; and since when nodes are requested, or when they are again."""
-    before = workload.status
-    if (before.phase, before.asked_at, before.ask_again_at, before.reason) == (
-        Phase.PENDING,
-        asked_at,
-        ask_again_at,
-        reason,
-    ):
-        return []
-    status = replace(workload.status, asked_at=asked_at, ask_again_at=ask_again_at)
+    status = workload.status
+    queue = status.queue
+    if (queue.nodes_requested_at, queue.request_again_at) != (asked_at, ask_again_at):
+        queue = replace(queue, nodes_requested_at=asked_at, request_again_at=ask_again_at)
     if status.phase is not Phase.PENDING:
-        return [
-            change_to(workload, move(status, Phase.PENDING, reason, now, attempt=next_attempt(status), retry_at=None))
-        ]
-    return [change_to(workload, replace(status, reason=reason))]
+        failures = replace(status.failures, retry_at=None)
+        pending = move(
+            status, Phase.PENDING, reason, now, attempt=next_attempt(status), queue=queue, failures=failures
+        )  # fmt: skip
+        return [change_to(workload, pending)]
+    if queue is status.queue and reason == status.reason:
+        return []
+    return [change_to(workload, replace(status, queue=queue, reason=reason))]

@@ -98,7 +98,7 @@ class Durations:
             return started + spec.max_duration_s + spec.grace_s
         done_s = max(0.0, now - started)
         if spec.expected_duration_s is not None and spec.most_nodes is None:
-            left_s = max(0.0, spec.expected_duration_s - workload.status.ran_s)
+            left_s = max(0.0, spec.expected_duration_s - workload.status.run_time.saved_s)
             if done_s <= left_s:
                 return started + left_s
         took_s = self._took.get(kind_of(spec), ())
@@ -109,7 +109,7 @@ class Durations:
         """Return the whole duration of a start that has run for this long."""
         expected_s = workload.spec.expected_duration_s
         if expected_s is not None and workload.spec.most_nodes is None:
-            left_s = max(0.0, expected_s - workload.status.ran_s)
+            left_s = max(0.0, expected_s - workload.status.run_time.saved_s)
             if done_s <= left_s:
                 return left_s
         return self._learnt_s(workload, done_s)

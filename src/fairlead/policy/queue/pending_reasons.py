@@ -247,7 +247,7 @@ def _starts(claim: Claim, last: Workload | None, holders: Iterable[Workload], re
         return _unknown(holders, reader)
     if last is None:
         return "starts when the room that is free is not promised to others"
-    if last.status.phase is Phase.STOPPING or last.status.next_phase is not None:
+    if last.status.phase is Phase.STOPPING or last.status.after_stop.phase is not None:
         does = "changed its size" if is_resizing(last.status) else "left"
         return f"starts when {reader.name(last.spec)} has saved its work and {does}"
     return f"starts at {describe_moment(claim.start)} at the latest, when {reader.name(last.spec)} ends"
@@ -346,7 +346,7 @@ def _closed_nodes(timeline: Timeline) -> str | None:
 
 def _with_cause(reason: Reason, workload: Workload) -> Reason:
     """Append the run that took the room, if any."""
-    taken = workload.status.taken_by
+    taken = workload.status.queue.preempted_by
     return reason if taken is None else replace(reason, message=f"{reason.message}; it was {taken}")
 
 

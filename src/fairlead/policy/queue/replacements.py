@@ -17,7 +17,7 @@ WAITS, REPLACED = "PodWaits", "PodReplaced"
 def replaced(workload: Workload, create: tuple[CreatePod, ...], now: float) -> Change:
     """Return the change that places replacements."""
     status, which = workload.status, {placement.index for placement in create}
-    lost = tuple(replace(pod, replaced_at=now) if pod.index in which else pod for pod in status.lost)
+    lost = tuple(replace(pod, replaced_at=now) if pod.index in which else pod for pod in status.failures.lost_pods)
     are = "pods" if len(which) > 1 else "pod"
     pods = f"{are} {', '.join(map(str, sorted(which)))} of {workload.gang.nodes}"
     where = ", ".join(sorted({placement.node for placement in create}))
@@ -25,7 +25,12 @@ def replaced(workload: Workload, create: tuple[CreatePod, ...], now: float) -> C
     return Change(
         workload_uid=workload.uid,
         version=workload.version,
-        status=replace(status, lost=lost, reason=reason, asked_at=None, ask_again_at=None),
+        status=replace(
+            status,
+            failures=replace(status.failures, lost_pods=lost),
+            reason=reason,
+            queue=status.queue.without_request(),
+        ),
         event=Event(type=REPLACED, reason=reason),
         create=create,
     )
@@ -45,12 +50,20 @@ def waits(workload: Workload, why: Reason, asked_at: float | None, ask_again_at:
     what = f"{num - len(status.missing)} of {num} pods run; {which} {why.message}"
     remedy = "It is placed as soon as a node has that free; the others continue meanwhile."
     reason = replace(why, message=what, remedy=remedy)
-    if (status.reason, status.asked_at, status.ask_again_at) == (reason, asked_at, ask_again_at):
+    if (status.reason, status.queue.nodes_requested_at, status.queue.request_again_at) == (
+        reason,
+        asked_at,
+        ask_again_at,
+    ):
         return None
     is_new = status.reason.code is not why.code
     return Change(
         workload_uid=workload.uid,
         version=workload.version,
-        status=replace(status, reason=reason, asked_at=asked_at, ask_again_at=ask_again_at),
+        status=replace(
+            status,
+            reason=reason,
+            queue=replace(status.queue, nodes_requested_at=asked_at, request_again_at=ask_again_at),
+        ),
         event=Event(type=WAITS, reason=reason) if is_new else None,
     )

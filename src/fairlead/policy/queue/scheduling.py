@@ -407,7 +407,7 @@ class SchedulingPass:
         return (
             not capacity.auto
             and capacity.tier is not Tier.OVERFLOW
-            and not workload.status.avoids
+            and not workload.status.failures.avoided_nodes
             and workload.parent is None
         )
 
@@ -483,7 +483,10 @@ class SchedulingPass:
                 changes.append(self.making.regroup(run, assignment, self._names(assignment, run)))
             elif assigned is not None and run.uid not in self.busy and run.status.phase is Phase.STOPPING:
                 self.told_round.add(run.uid)
-                changes += _only_seen(run, replace(run, status=replace(run.status, assigned=assigned)))
+                changes += _only_seen(
+                    run,
+                    replace(run, status=replace(run.status, measured=replace(run.status.measured, assigned=assigned))),
+                )
         return changes
 
     def observe(self, colocated: Sequence[Workload]) -> list[Change]:
@@ -498,7 +501,7 @@ class SchedulingPass:
             if status.phase is Phase.RUNNING:
                 status = observe(run, beside[run.uid], self.now)
             if run.uid in news:
-                status = replace(status, assigned=news[run.uid])
+                status = replace(status, measured=replace(status.measured, assigned=news[run.uid]))
             changes += _only_seen(run, replace(run, status=status))
         return changes
 
@@ -563,16 +566,23 @@ class SchedulingPass:
             spec = spec.on(spot=spot_deadline.is_on_spot(held, self.snapshot.nodes))
         avoided = (*spec.capacity.avoided, *(held if keeps_apart(spec.kubernetes) else ()))
         spec = spec.away_from(avoided) if avoided else spec
-        away = spec.away_from((*avoided, *workload.status.avoids))
-        return away if workload.status.avoids and has_room(away, self.free) else spec
+        away = spec.away_from((*avoided, *workload.status.failures.avoided_nodes))
+        return away if workload.status.failures.avoided_nodes and has_room(away, self.free) else spec
 
     def look_at(self, workload: Workload) -> list[Change]:
         """Start the run, or record why it waits."""
-        if workload.status.avoids and has_room(away := workload.spec.away_from(workload.status.avoids), self.free):
+        if workload.status.failures.avoided_nodes and has_room(
+            away := workload.spec.away_from(workload.status.failures.avoided_nodes), self.free
+        ):
             workload = replace(workload, spec=away)
         capacity = workload.spec.capacity
         if self.round is not None and workload.uid in self.round.news:
-            seen = replace(workload, status=replace(workload.status, assigned=self.round.news[workload.uid]))
+            seen = replace(
+                workload,
+                status=replace(
+                    workload.status, measured=replace(workload.status.measured, assigned=self.round.news[workload.uid])
+                ),
+            )
             changes = self._look_at(seen)
             is_changed = any(change.workload_uid == workload.uid for change in changes)
             return changes if is_changed else [*changes, *_only_seen(workload, seen)]
@@ -650,7 +660,7 @@ class SchedulingPass:
         placed = self.openings.take(workload.uid) if has_place else self._try(spec, shape, end, self._peers(workload))
         if placed is not None:
             self._note_start(workload, placed, end)
-            beside = self._names(workload.status.assigned, workload) if has_place else ()
+            beside = self._names(workload.status.measured.assigned, workload) if has_place else ()
             return [started(workload, placed, now, self.snapshot.nodes, beside)]
         return self._keep_waiting(workload, end)
 
@@ -957,7 +967,7 @@ class SchedulingPass:
         """Return what the run needs, and the holders of what is not free."""
         known = self.making.known
         is_as_before = known is not None and not (self.started or self.kept or self.claims or self.making.stopped)
-        key = workload.spec, workload.status.taken_by, self.rules.shows_names
+        key = workload.spec, workload.status.queue.preempted_by, self.rules.shows_names
         if known is not None and is_as_before:
             before = known.needs.get(workload.uid)
             if before is not None and before[0][0] is key[0] and before[0][1:] == key[1:]:
@@ -972,7 +982,7 @@ class SchedulingPass:
     def _promised(self, workload: Workload, claim: Claim, chosen: Sequence[Victim], *, is_owed: bool) -> Reason:
         """Return the same, with the promised start."""
         known, uid = self.making.known, claim.after
-        key = workload.spec, workload.status.taken_by, claim.start, uid, is_owed, self.rules.shows_names
+        key = workload.spec, workload.status.queue.preempted_by, claim.start, uid, is_owed, self.rules.shows_names
         is_as_before = not (self.started or self.kept or chosen or self.making.stopped)
         if known is not None and is_as_before:
             before = known.reasons.get(workload.uid)

@@ -19,6 +19,7 @@ from fairlead.state.scheduling_policy import DEFAULT, SchedulingPolicy
 from fairlead.state.snapshot import (
     AnyWorkload,
     Completed,
+    ElasticSize,
     Grant,
     Intent,
     Node,
@@ -165,7 +166,7 @@ def _shared(run: Workload, team: int, rules: SchedulingPolicy) -> SharedRun:
     return SharedRun(
         team=team, name=spec.name if rules.shows_names else "", phase=status.phase, since=status.since,
         created_at=run.created_at, started_at=status.started_at, attempt=status.attempt,
-        size=status.nodes, nodes=spec.nodes, most_nodes=spec.most_nodes,
+        size=status.size.nodes, nodes=spec.nodes, most_nodes=spec.most_nodes,
         resources=spec.resources, capacity=spec.capacity, priority=spec.priority, max_duration_s=spec.max_duration_s,
         grace_s=spec.grace_s,
     )  # fmt: skip
@@ -233,7 +234,7 @@ def _other(number: int, run: SharedRun, team: str) -> Workload:
     )  # fmt: skip
     status = Status(
         phase=run.phase, reason=HIDDEN, since=run.since, attempt=run.attempt, started_at=run.started_at,
-        nodes=run.size,
+        size=ElasticSize(nodes=run.size),
     )  # fmt: skip
     return Workload(
         uid=f"{OTHER_RUN}{number}", spec=spec, intent=Intent.RUN, status=status, version=1, created_at=run.created_at

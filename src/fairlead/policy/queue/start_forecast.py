@@ -110,7 +110,7 @@ def queue(snapshot: Snapshot, now: float) -> list[Expected]:
             )
             unknown, first = UNKNOWN, run
             continue
-        waits.append(Expected(run=run, start=max(claim.start, run.status.retry_at or 0.0)))
+        waits.append(Expected(run=run, start=max(claim.start, run.status.failures.retry_at or 0.0)))
         timeline.claim(claim)
     return [*waits, *(Expected(run=run, unknown=_HELD[run.status.reason.code]) for run in held)]
 

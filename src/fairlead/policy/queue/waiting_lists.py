@@ -329,11 +329,11 @@ def _is_first_wait(run: Workload) -> bool:
     spec, status = run.spec, run.status
     return (
         status.since == run.created_at
-        and status.raised == 0
-        and status.asked_at is None
-        and status.ask_again_at is None
+        and status.queue.raised == 0
+        and status.queue.nodes_requested_at is None
+        and status.queue.request_again_at is None
         and status.started_at is None
-        and status.ran_s == 0.0
+        and status.run_time.saved_s == 0.0
         and spec.most_nodes is None
         and spec.max_cost is None
         and not spec.capacity.auto

@@ -68,13 +68,13 @@ def share_out(
 
 def is_resizing(status: Status) -> bool:
     """Return whether the gang stops, or has stopped, only to continue with another number of nodes."""
-    reason = status.next_reason
+    reason = status.after_stop.reason
     return status.phase is Phase.STOPPING and reason is not None and reason.code is Code.RESIZED
 
 
 def stays_small(status: Status) -> bool:
     """Return whether an elastic gang starts with its fewest nodes and grows no more."""
-    return status.refusals > 0 or status.is_kept_small
+    return status.failures.refusals > 0 or status.size.is_kept_small
 
 
 def may_grow(workload: Workload, now: float) -> bool:
@@ -83,7 +83,7 @@ def may_grow(workload: Workload, now: float) -> bool:
     return (
         status.phase is Phase.RUNNING
         and workload.intent is Intent.RUN
-        and (workload.spec.most_nodes or 0) > (status.nodes or 0)
+        and (workload.spec.most_nodes or 0) > (status.size.nodes or 0)
         and not stays_small(status)
         and progress is not None
         and progress.checkpoint_step is not None
@@ -111,12 +111,20 @@ def grow(workload: Workload, more: int, live: tuple[Pod, ...], durations: Durati
     """
     status = workload.status
     if not more or not pays(workload, more, live, durations, now):
-        if status.room_since is None:
+        if status.size.room_since is None:
             return []
-        return [change_to(workload, replace(status, reason=says_no_room(workload), room_since=None))]
-    if status.room_since is None:
-        return [change_to(workload, replace(status, reason=says_room(workload, more), room_since=now))]
-    if now - status.room_since < SETTLE_S:
+        return [
+            change_to(
+                workload, replace(status, reason=says_no_room(workload), size=replace(status.size, room_since=None))
+            )
+        ]
+    if status.size.room_since is None:
+        return [
+            change_to(
+                workload, replace(status, reason=says_room(workload, more), size=replace(status.size, room_since=now))
+            )
+        ]
+    if now - status.size.room_since < SETTLE_S:
         return []
     reason = says_grows(workload, more)
     return [stop(workload, live, Phase.PENDING, reason, reason, now)]
@@ -136,7 +144,7 @@ def next_look(workload: Workload, now: float) -> float:
     status = workload.status
     if workload.spec.most_nodes is None or status.phase is not Phase.RUNNING:
         return math.inf
-    times = (status.since + PAUSE_S, math.inf if status.room_since is None else status.room_since + SETTLE_S)
+    times = (status.since + PAUSE_S, math.inf if status.size.room_since is None else status.size.room_since + SETTLE_S)
     return min((at for at in times if at > now), default=math.inf)
 
 
@@ -145,9 +153,9 @@ def outlook(workload: Workload) -> str:
     spec, num_nodes = workload.spec, workload.gang.nodes
     if spec.most_nodes is None:
         return ""
-    if workload.status.refusals:
+    if workload.status.failures.refusals:
         return f"; runs on {num_nodes} of {describe_nodes(spec)}, and stays so since a quota refused more"
-    if workload.status.is_kept_small:
+    if workload.status.size.is_kept_small:
         return f"; runs on {num_nodes} of {describe_nodes(spec)}, and stays so since it left more of them idle"
     missing = spec.most_nodes - num_nodes
     more = f"{missing} more are" if missing > 1 else "1 more is"

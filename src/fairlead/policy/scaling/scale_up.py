@@ -61,7 +61,7 @@ def is_asking(workload: Workload) -> bool:
 def requested_pods(workload: Workload) -> Sequence[int]:
     """Return the indexes of the pods for which nodes are requested: of the whole gang, or those it has lost."""
     status = workload.status
-    if status.asked_at is None or workload.intent is not Intent.RUN:
+    if status.queue.nodes_requested_at is None or workload.intent is not Intent.RUN:
         return ()
     if status.phase is Phase.PENDING:
         return range(workload.spec.nodes)
@@ -127,9 +127,9 @@ class Growing:
         is_too_many = others > 0 and others + spec.nodes > MOST_PLACEHOLDERS
         if growth is None or not self._may_ask or is_too_many:
             return WaitingRun(reason=why)
-        if status.asked_at is not None and status.phase in (Phase.PENDING, Phase.RUNNING):
+        if status.queue.nodes_requested_at is not None and status.phase in (Phase.PENDING, Phase.RUNNING):
             request = self._asked.get(workload.uid, CapacityRequest(workload_uid=workload.uid))
-            waited_s = self._now - max(status.asked_at, request.bound_at or 0.0)
+            waited_s = self._now - max(status.queue.nodes_requested_at, request.bound_at or 0.0)
             if request.refused is not None:
                 return _beside(self._refused(growth, request.refused), why, fits_here=fits_here)
             if waited_s >= (growth.patience_s if request.said is None else min(growth.patience_s, REPLY_PATIENCE_S)):
@@ -138,13 +138,13 @@ class Growing:
             is_told = status.reason.code is Code.WAITING_FOR_NODES and why.code is not Code.WAITING_FOR_TURN
             is_told = is_told and (_BY_REQUEST in status.reason.message) == growth.by_request
             reason = status.reason if is_told else _asking(spec, growth, why, fits_here=fits_here)
-            return WaitingRun(reason=reason, asked_at=status.asked_at)
-        if status.ask_again_at is not None and self._now < status.ask_again_at:
+            return WaitingRun(reason=reason, asked_at=status.queue.nodes_requested_at)
+        if status.queue.request_again_at is not None and self._now < status.queue.request_again_at:
             why_pending = why if status.reason.code is not Code.NODES_NOT_COMING else status.reason
             if fits_here:
                 later = f"{growth.by} is asked for nodes again later"
                 why_pending = replace(why, message=f"{why.message}; {later}")
-            return WaitingRun(reason=why_pending, ask_again_at=status.ask_again_at)
+            return WaitingRun(reason=why_pending, ask_again_at=status.queue.request_again_at)
         hindrance = self._hindrance(spec, growth, ever=False)
         if hindrance is not None:
             message, remedy = hindrance

@@ -102,7 +102,10 @@ def round_times(snapshot: Snapshot) -> Iterator[float]:
 
 def last_round(workloads: Iterable[Workload]) -> float:
     """Return the time of the last round; minus infinity before the first."""
-    return max((run.status.assigned.at for run in workloads if run.status.assigned is not None), default=-math.inf)
+    return max(
+        (run.status.measured.assigned.at for run in workloads if run.status.measured.assigned is not None),
+        default=-math.inf,
+    )
 
 
 def current(
@@ -132,11 +135,11 @@ def current(
         candidates = candidates_of(snapshot, may, holders, pods, standing, ledger, fixed, slowdowns)
         return _make(snapshot, candidates, holders, pods, standing, fixed, slowdowns)
     assigned = {
-        run.uid: run.status.assigned
+        run.uid: run.status.measured.assigned
         for run in (*waiting, *holders)
-        if run.status.assigned is not None
-        and run.status.assigned.at == last
-        and run.status.assigned.seats
+        if run.status.measured.assigned is not None
+        and run.status.measured.assigned.at == last
+        and run.status.measured.assigned.seats
         and run.status.phase not in (Phase.STARTING, Phase.RUNNING)
     }
     order = sorted(
@@ -151,7 +154,7 @@ def _has_news(snapshot: Snapshot, waiting: Sequence[Workload], holders: Sequence
     if snapshot.completed and snapshot.completed[-1].at > last:
         return True
     return any(run.status.since > last or run.created_at > last for run in waiting) or any(
-        pace.since > last and pace.rate is not None for run in holders for pace in run.status.paces[-1:]
+        pace.since > last and pace.rate is not None for run in holders for pace in run.status.measured.paces[-1:]
     )
 
 

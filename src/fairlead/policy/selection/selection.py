@@ -219,7 +219,7 @@ def num_gpus_of_one_cell(everybody: Sequence[Candidate], homes: Homes, held: Ite
 
 def _makes_room(workload: Workload) -> bool:
     status = workload.status
-    return _competes(workload) and status.phase is Phase.STOPPING and status.next_phase is Phase.PENDING
+    return _competes(workload) and status.phase is Phase.STOPPING and status.after_stop.phase is Phase.PENDING
 
 
 def turn_times(snapshot: Snapshot, now: float) -> Iterator[float]:

@@ -112,7 +112,7 @@ def company_of(workload: Workload, snapshot: Snapshot) -> Company | None:
 
 def slowdowns_of(workloads: Iterable[Workload], completed: tuple[Completed, ...]) -> Slowdowns:
     """Return the slowdowns known from these runs."""
-    live = tuple(pace for workload in workloads for pace in workload.status.paces)
+    live = tuple(pace for workload in workloads for pace in workload.status.measured.paces)
     return _slowdowns((_paces_of(completed), live))
 
 
@@ -136,13 +136,23 @@ def observe(workload: Workload, others: Iterable[Workload], now: float) -> Statu
     """Return its status with its neighbours and, once settled, its speed; unchanged without news."""
     status, progress = workload.status, workload.progress
     kind, beside = pace_kind(workload.spec), tuple(sorted(pace_kind(run.spec) for run in others))
-    last = status.paces[-1] if status.paces else None
+    last = status.measured.paces[-1] if status.measured.paces else None
     if last is None or (last.kind, last.beside) != (kind, beside):
-        known = [pace for pace in status.paces if pace.rate is not None]
-        return replace(status, paces=(*known[1 - MOST_PACES :], Pace(kind=kind, beside=beside, since=now)))
+        known = [pace for pace in status.measured.paces if pace.rate is not None]
+        return replace(
+            status,
+            measured=replace(
+                status.measured, paces=(*known[1 - MOST_PACES :], Pace(kind=kind, beside=beside, since=now))
+            ),
+        )
     settled = progress is not None and progress.updated_at >= last.since + SETTLE_S
     if last.rate is None and settled and progress is not None and progress.throughput:
-        return replace(status, paces=(*status.paces[:-1], replace(last, since=now, rate=progress.throughput)))
+        return replace(
+            status,
+            measured=replace(
+                status.measured, paces=(*status.measured.paces[:-1], replace(last, since=now, rate=progress.throughput))
+            ),
+        )
     return status
 
 
@@ -151,7 +161,7 @@ def settles_at(workload: Workload, now: float) -> float | None:
 
     A slow one reports late: the delay doubles with each check.
     """
-    paces = workload.status.paces
+    paces = workload.status.measured.paces
     if not paces or paces[-1].rate is not None:
         return None
     after_s = LOOK_S

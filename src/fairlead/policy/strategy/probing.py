@@ -46,8 +46,8 @@ def follow(workload: Workload, own: tuple[Pod, ...], failure: Failure | None, no
         failure: The failure of that start; None without one.
     """
     spec, status, progress = workload.spec, workload.status, workload.progress
-    left = untried(spec, status.probing)
-    before = found_of(spec, status.probing) or Probing(of=subject(spec))
+    left = untried(spec, status.measured.probing)
+    before = found_of(spec, status.measured.probing) or Probing(of=subject(spec))
     if progress is not None and progress.probe_attempt == status.attempt and progress.probe_step_s is not None:
         return _next(spec, before, Probed(name=left[0], step_s=progress.probe_step_s), None)
     if failure is not None:

@@ -592,7 +592,7 @@ class UserClient:
                 status = self.get(uid).status
             except NotFound:
                 return 0
-            has_run = status.started_at is not None or status.program_failures > 0 or status.phase is Phase.SUCCEEDED
+            has_run = status.started_at is not None or status.failures.program > 0 or status.phase is Phase.SUCCEEDED
             return (status.attempt + 1 if has_run else status.attempt) if status.phase.is_final else 0
 
         return logs.follow(over, watermark, num_started)

@@ -194,7 +194,11 @@ class SnapshotCache:
                 ended = (
                     over,
                     Completed(
-                        team=run_object.namespace, name=run_object.name, took_s=over - began, at=over, used=status.used
+                        team=run_object.namespace,
+                        name=run_object.name,
+                        took_s=over - began,
+                        at=over,
+                        used=status.measured.usage,
                     ),
                 )
         if ended != self._ended.get(uid):

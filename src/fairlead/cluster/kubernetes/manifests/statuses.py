@@ -143,9 +143,9 @@ def training_status(
         "attempt": status.attempt,
         "conditions": conditions_of(workload, generation, before),
     }
-    if status.warning is not None:
-        remedy = f". {status.warning.remedy}" if status.warning.remedy else ""
-        fields["warning"] = f"{status.warning.message}{remedy}"[:MESSAGE_MOST]
+    if status.warning.reason is not None:
+        remedy = f". {status.warning.reason.remedy}" if status.warning.reason.remedy else ""
+        fields["warning"] = f"{status.warning.reason.message}{remedy}"[:MESSAGE_MOST]
     if workload.progress is not None:
         fields |= _progress(workload.progress)
     if cost is not None:

@@ -295,7 +295,7 @@ def read_workload(content: Object, allowed: OverlayAllowance | None = None) -> A
         if edited:
             state = replace(state, status=updated_status(state.status))
         if isinstance(spec, Training):
-            spec = with_requests(spec, state.status.requests)
+            spec = with_requests(spec, state.status.measured.requests)
         workload = Workload(
             uid=metadata["uid"],
             spec=spec,

@@ -355,8 +355,8 @@ def _end_of(sweep: Workload[Sweep]) -> tuple[Phase, Reason] | None:
     status = sweep.status
     if status.phase.is_final:
         return status.phase, status.reason
-    if status.next_phase is not None and status.next_phase.is_final:
-        return status.next_phase, status.next_reason or status.reason
+    if status.after_stop.phase is not None and status.after_stop.phase.is_final:
+        return status.after_stop.phase, status.after_stop.reason or status.reason
     return None
 
 

@@ -126,4 +126,4 @@ def is_settled(run_object: TrainingObject, members: tuple[Pod, ...]) -> bool:
         return True
     if status.phase in (Phase.PENDING, Phase.SUSPENDED) and all(pod.phase.is_final for pod in members):
         return True  # it may wait for hours
-    return status.retry_at is None and all(pod.phase is PodPhase.RUNNING for pod in members)
+    return status.failures.retry_at is None and all(pod.phase is PodPhase.RUNNING for pod in members)
