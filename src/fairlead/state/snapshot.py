@@ -609,7 +609,7 @@ class Warned:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredRun:
-    """What was measured of a run and derived from that.
+    """Measurements of a run, and values derived from them.
 
     Attributes:
         requests: Of a run with ``auto`` resources, its derived requests; None until decided.
