@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 from fairlead.cluster.client import ClusterClient
+from fairlead.cluster.local.home import Home
 from fairlead.cluster.output import LogQuery, parse_moment
 from fairlead.cluster.port import EventRecord, LogLine
 from fairlead.cluster.port import Spec as AnySpec
@@ -310,8 +311,6 @@ def only_workloads(
 
 
 def _driven(pipeline: "Pipeline", changed: "Callable[[Pipeline], Pipeline] | None") -> WorkloadSpec:
-    # Here and not above: most files hold no pipeline.
-    from fairlead.cluster.local.home import Home
     from fairlead.control.pipelines.submission import as_workload
 
     return as_workload(pipeline if changed is None else changed(pipeline), Home.open())

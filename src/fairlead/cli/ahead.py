@@ -3,6 +3,8 @@
 import os
 from collections.abc import Mapping, Sequence
 
+from fairlead.errors import ClusterError
+
 ELSEWHERE = ("--cluster", "--context", "--namespace", "-n", "-h", "--help")
 VARIABLES = ("FAIRLEAD_CLUSTER", "FAIRLEAD_CONTEXT", "FAIRLEAD_NAMESPACE")
 
@@ -27,7 +29,6 @@ def start_ahead(arguments: Sequence[str], environ: Mapping[str, str]) -> None:
     # Here and not above: only `run` needs them.
     from fairlead.cluster.local.home import Home
     from fairlead.cluster.local.supervision import start_supervisor
-    from fairlead.errors import ClusterError
     from fairlead.runtime.podfiles import is_locked
 
     try:

@@ -6,9 +6,12 @@ from typing import Any, cast
 
 from fairlead.cli.show import describe_event, message
 from fairlead.cluster.client import ClusterClient
+from fairlead.cluster.local.gateway_proxy import told
 from fairlead.errors import NotFound
+from fairlead.gateway.proxying.programs import HAPROXY
 from fairlead.policy.kinds.serving import asked_revision, replica_counts, share_of_canary
 from fairlead.policy.serving.canary import judge_canary
+from fairlead.policy.serving.routes import public_names
 from fairlead.specs.quantities import format_duration
 from fairlead.specs.serving import Serving
 from fairlead.state.endpoint_detail import detail_of
@@ -51,10 +54,6 @@ def _proxy_json(cluster: ClusterClient, serving: Workload[Serving]) -> dict[str,
     """Return the proxy, and the reason if it does not route the endpoint's requests; None without a proxy."""
     if cluster.machine is None:
         return None
-    from fairlead.cluster.local.gateway_proxy import told  # here and not above: few machines have one
-    from fairlead.gateway.proxying.programs import HAPROXY
-    from fairlead.policy.serving.routes import public_names
-
     state = told(cluster.machine.home)
     if state is None:
         return None

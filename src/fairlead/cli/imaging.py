@@ -10,6 +10,7 @@ import click
 
 from fairlead import __version__
 from fairlead.cli.show import message
+from fairlead.control.image.references import read_reference
 
 if TYPE_CHECKING:
     from fairlead.control.image.content import Image
@@ -36,7 +37,6 @@ def built(base_image: str, platform: str) -> Iterator["Image"]:
     """Build the image for the duration of the block; its files are removed afterwards."""
     from fairlead.control.image.base_images import pull_base
     from fairlead.control.image.building import build
-    from fairlead.control.image.references import read_reference
     from fairlead.control.image.registry import Registry
 
     named = read_reference(base_image)
@@ -55,7 +55,6 @@ def to_registry(base_image: str, platform: str, target: str, *, dry: bool) -> st
         dry: Build only, without a push.
     """
     from fairlead.control.image.building import push
-    from fairlead.control.image.references import read_reference
     from fairlead.control.image.registry import Registry
 
     name = read_reference(target, tag=__version__)

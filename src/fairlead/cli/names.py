@@ -6,6 +6,7 @@ from click.shell_completion import CompletionItem
 from fairlead.cli.target import target_in
 from fairlead.cluster.client import ClusterClient
 from fairlead.errors import FairleadError
+from fairlead.policy.kinds.table import leaf
 from fairlead.state.snapshot import AnyWorkload, Workload
 
 
@@ -41,8 +42,6 @@ def find_run(cluster: ClusterClient, text: str) -> Workload:
     Raises:
         NotFound, Conflict: As ``find``; or it has children instead.
     """
-    from fairlead.policy.kinds.table import leaf  # here and not above: few commands need it
-
     return leaf(find(cluster, text))
 
 

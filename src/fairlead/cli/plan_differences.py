@@ -8,6 +8,7 @@ from pathlib import Path
 
 from fairlead.cli.show import table
 from fairlead.cluster.client import ClusterClient
+from fairlead.cluster.local.home import Home
 from fairlead.control.admission import Admission
 from fairlead.control.pipelines.command import UNSEEN, is_pipeline
 from fairlead.control.pipelines.preview import Foreseen, Preview, preview
@@ -130,8 +131,6 @@ def steps_of(spec: WorkloadSpec) -> tuple[Preview, ...]:
     Raises:
         ClusterError: Code or an input cannot be read.
     """
-    from fairlead.cluster.local.home import Home
-
     pipeline, driver = pipeline_of(spec), driver_of(spec)
     assert pipeline is not None, "it was kept just now"
     assert driver is not None, "it is a pipeline"

@@ -10,9 +10,13 @@ import click
 
 from fairlead.cli.show import describe_time, message
 from fairlead.cli.target import KUBERNETES, LOCAL, VARIABLES, Target, target_of
+from fairlead.control.recording import record
 from fairlead.errors import Conflict, NotAllowed, NotFound
+from fairlead.specs.formats.rendering import to_yaml
+from fairlead.specs.keys import Spec
 from fairlead.state.snapshot import is_leaf
 from fairlead.text.quantities import plural
+from fairlead.traces.writing import write_trace
 
 if TYPE_CHECKING:
     from fairlead.control.recording import Recording
@@ -43,8 +47,6 @@ def record_history(target: Target) -> "tuple[Recording, tuple[Team, ...]]":
     Raises:
         NotFound: The history is empty.
     """
-    from fairlead.control.recording import record
-
     cluster = target.quietly()
     try:
         workloads, events = cluster.history()
@@ -82,10 +84,6 @@ def save_history(recording: "Recording", teams: "tuple[Team, ...]", directory: P
     Raises:
         Conflict: A file exists already, or cannot be written.
     """
-    from fairlead.specs.formats.rendering import to_yaml
-    from fairlead.specs.keys import Spec
-    from fairlead.traces.writing import write_trace
-
     specs: tuple[Spec, ...] = (*recording.pools, *teams)
     texts = {
         TRACE: write_trace(recording.arrivals, remarks(recording)),

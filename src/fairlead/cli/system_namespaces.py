@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from fairlead.cluster.kubernetes.system_namespaces import DEFAULT, SystemNamespaces
 from fairlead.specs.constraints import NAME
 
 if TYPE_CHECKING:
@@ -63,8 +64,6 @@ def trusted(namespaces: tuple[str, ...], hosts: tuple[str, ...]) -> "SystemNames
     Raises:
         UsageError: A namespace or a host is not one.
     """
-    from fairlead.cluster.kubernetes.system_namespaces import DEFAULT, SystemNamespaces
-
     for name in namespaces:
         if (problem := NAME.problem(name)) is not None:
             raise click.UsageError(f"--system-namespace: {problem}.")

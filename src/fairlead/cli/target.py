@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 from click.core import ParameterSource
 
+from fairlead.cli.show import message
 from fairlead.cli.suggestions import suggest
-from fairlead.errors import FairleadError
+from fairlead.errors import ClusterError, FairleadError
 from fairlead.frozen import dataclass
 
 if TYPE_CHECKING:
@@ -58,9 +59,6 @@ class Target:
         Raises:
             ClusterError: It cannot be reached, or has a problem.
         """
-        from fairlead.cli.show import message
-        from fairlead.errors import ClusterError
-
         cluster = self.quietly()
         cluster.nudge()
         trouble = cluster.trouble()

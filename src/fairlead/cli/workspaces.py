@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 from fairlead.cli.show import message
 from fairlead.cluster.client import ClusterClient
+from fairlead.cluster.local.workspaces import address_of
 from fairlead.errors import Conflict
 from fairlead.state.snapshot import AnyWorkload, Phase
 
@@ -23,8 +24,6 @@ def await_address(cluster: ClusterClient, run: AnyWorkload) -> "WorkspaceAddress
     Raises:
         Conflict: It is suspended or over, or this is not its machine.
     """
-    from fairlead.cluster.local.workspaces import address_of  # here, since few commands are about workspaces
-
     machine, name = cluster.machine, run.spec.name
     if machine is None:
         raise Conflict(f"{name} is on a cluster, and workspaces run on this machine only so far.")

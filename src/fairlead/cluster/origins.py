@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from fairlead.errors import Conflict
+from fairlead.runtime.errors import StoreUnavailable
 from fairlead.runtime.places import is_url
 from fairlead.specs.constraints import NAME
 from fairlead.specs.training import Training
@@ -33,7 +34,6 @@ def refuse_empty(spec: Training, place: str, run: Workload | None) -> None:
         return
     # Imported here because callers that only tell names from places need none of it.
     from fairlead.runtime.checkpoint.directory import Directory
-    from fairlead.runtime.errors import StoreUnavailable
 
     root = Path(place.removeprefix("file://"))
     try:

@@ -15,10 +15,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from fairlead.cluster.client import CheckPrograms
+from fairlead.cluster.local.home import SHARED_MEMORY
+from fairlead.runtime import trial
 from fairlead.runtime.launching import interpreter_for, needs_shell, simple_words
 from fairlead.runtime.workspace import servers
 from fairlead.specs.constraints import quote
 from fairlead.specs.overlay import Overlay
+from fairlead.specs.pipeline import Pipeline
+from fairlead.specs.serving import Serving
+from fairlead.specs.sweep import Sweep
 from fairlead.specs.training import Training
 from fairlead.specs.workload import WorkloadSpec
 
@@ -140,9 +145,6 @@ def place_problem(
     to = spec.checkpoint.to
     if to is None or probing is CheckPrograms.NONE:
         return None
-    # Imported here because a spec without a place does not need it.
-    from fairlead.runtime import trial
-
     env = {**environ, **spec.env}
     if trial.is_store(to):
         own = interpreter_for(spec.run, env)
@@ -178,8 +180,6 @@ def pod_problem(spec: Training) -> str | None:
 
 def shared_memory_problem(spec: Training) -> str | None:
     """Return the reason why this machine cannot hold a run's checkpoints in memory; None when it can, or need not."""
-    from fairlead.cluster.local.home import SHARED_MEMORY  # here and not above: few runs ask
-
     if not spec.checkpoint.is_in_memory or SHARED_MEMORY.is_dir():
         return None
     return f"checkpoint.memory_every: this machine has no {SHARED_MEMORY} to hold them in; leave it out"
@@ -187,10 +187,6 @@ def shared_memory_problem(spec: Training) -> str | None:
 
 def population_problem(spec: WorkloadSpec) -> str | None:
     """Return the reason why Kubernetes cannot honour the `prune` of a sweep, or of a step that is one; or None."""
-    # Imported here because submitting a run needs neither.
-    from fairlead.specs.pipeline import Pipeline
-    from fairlead.specs.sweep import Sweep
-
     if isinstance(spec, Sweep):
         return f"prune.rule: {NO_POPULATION}" if spec.is_population else None
     if isinstance(spec, Pipeline):
@@ -204,8 +200,6 @@ def gateway_problem(spec: "Serving") -> str | None:
     """Return the key of an endpoint that needs a gateway, with the reason; None where none does."""
     if spec.engine is not None:
         return None
-    from fairlead.specs.serving import Serving  # here and not above: few runs are endpoints
-
     default = Serving(name="default", run="serve")
     is_asked = {
         # The operator queries Prometheus; only the requests of the last replica are counted by gateways.

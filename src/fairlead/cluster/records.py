@@ -14,6 +14,8 @@ from enum import Enum
 from functools import cache
 from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
+from fairlead.policy.kinds.record import ParentKind
+from fairlead.policy.kinds.table import KINDS
 from fairlead.state.snapshot import Status
 
 Value = TypeVar("Value")
@@ -51,10 +53,6 @@ def with_detail(kind: str, status: Status) -> Status:
     """Return a status with its detail, read as plain data, converted to the class of its kind."""
     if status.detail is None:
         return status
-    # Imported here because only parents have a detail.
-    from fairlead.policy.kinds.record import ParentKind
-    from fairlead.policy.kinds.table import KINDS
-
     record = KINDS[kind]
     assert isinstance(record, ParentKind), f"a {kind} has no detail"
     return replace(status, detail=build(record.detail, status.detail))

@@ -7,9 +7,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Generic, cast
 
 from fairlead.cluster.client import CheckPrograms, ClusterClient
+from fairlead.cluster.local.home import Home
 from fairlead.cluster.port import Spec
 from fairlead.control.exit_codes import hidden_exit_code
 from fairlead.control.framework_detection import detect
+from fairlead.control.model_config import read_config
 from fairlead.control.pipelines.command import is_driver
 from fairlead.errors import CannotFit, Conflict
 from fairlead.frozen import dataclass
@@ -17,6 +19,7 @@ from fairlead.policy.kinds.defaults import complete
 from fairlead.policy.kinds.table import map_runs, parent_of, runs_of
 from fairlead.policy.placement.placement import why_never
 from fairlead.policy.queue.run_limits import limit_of, refusal
+from fairlead.policy.strategy.checkpoint_memory import memory_note
 from fairlead.specs.overlay import Overlay
 from fairlead.specs.parallel import Choose
 from fairlead.specs.quantities import format_duration
@@ -181,8 +184,6 @@ def _locked(spec: Training, directory: Path | None, probing: CheckPrograms) -> t
     """Return a run with the lock of its `environment`, and notes on it."""
     if probing is CheckPrograms.NONE:
         return spec, ("environment: not looked at, since no programs may be started; `fairlead run` locks it",)
-    # Imported here, since few runs have an environment.
-    from fairlead.cluster.local.home import Home
     from fairlead.control.image.environments import lock_for_pods, note_of
 
     home = Home.open()
@@ -250,7 +251,6 @@ def _admit_run(
     if prepared.spec.parallel is not None:
         # Imported here, since few runs have a parallel split.
         from fairlead.control.gpu_measurement import read_measured
-        from fairlead.control.model_config import read_config
         from fairlead.policy.strategy.resolution import resolve
 
         measured = read_measured()
@@ -263,8 +263,6 @@ def _admit_run(
         divided = replace(prepared.spec, parallel=resolved.parallel)
         prepared = replace(prepared, spec=divided, notes=(*prepared.notes, resolved.note))
     if prepared.spec.data:
-        # Imported here, since few runs have data.
-        from fairlead.cluster.local.home import Home
         from fairlead.control.data import admit_data
 
         home = Home.at()
@@ -293,9 +291,6 @@ def _admit_run(
 
 
 def _memory_note(spec: Training, directory: Path | None) -> str:
-    # Imported here, since few runs hold checkpoints in memory.
-    from fairlead.control.model_config import read_config
-    from fairlead.policy.strategy.checkpoint_memory import memory_note
     from fairlead.policy.strategy.resolution import transformer_of
 
     model = None if spec.model is None else transformer_of(spec.model, read_config(spec, directory))
@@ -389,8 +384,6 @@ def with_images(
     """
     if not cluster.has_containers or all(run.environment is None for run in runs_of(admitted.spec)):
         return admitted
-    # Imported here, since few runs have an environment.
-    from fairlead.cluster.local.home import Home
     from fairlead.control.image.environments import with_image
 
     home = Home.open()

@@ -26,7 +26,10 @@ from fairlead.cluster.local.room import hold_reserve
 from fairlead.cluster.local.supervision import AHEAD
 from fairlead.cluster.selection import FINISHED, RunSelection
 from fairlead.control.loop import run_pass
+from fairlead.control.notifications.local import LocalNotifier
 from fairlead.control.pass_counts import PassCounts
+from fairlead.control.span_exporter import SpanExporter
+from fairlead.control.span_receiver import receiver_of
 from fairlead.errors import ClusterError, NoRoom
 from fairlead.policy.kinds.parents import foresee_parents
 from fairlead.policy.kinds.retention import KEEP_ALL, forgetting
@@ -34,6 +37,7 @@ from fairlead.policy.next_decision import next_decision_at
 from fairlead.policy.queue.team_debts import TeamDebts
 from fairlead.runtime import shell_limits, utf8_mode
 from fairlead.runtime.podfiles import take_lock
+from fairlead.specs.serving import Serving
 from fairlead.state.snapshot import Snapshot
 
 if TYPE_CHECKING:
@@ -247,8 +251,6 @@ def quiet_wait_s(spent_s: float, seen: Snapshot, now: float) -> float:
     wait_s = min(spent_s / QUIET_SHARE, LONGEST_QUIET_WAIT_S)
     if wait_s <= QUIET_WAIT_S:
         return QUIET_WAIT_S
-    from fairlead.specs.serving import Serving  # here and not above: few supervisors have endpoints
-
     left = [workload for workload in (*seen.workloads, *seen.parents) if not workload.status.phase.is_final]
     if not all(isinstance(workload.spec, Serving) for workload in left):
         return QUIET_WAIT_S
@@ -259,9 +261,6 @@ def _span_exporter(home: Home) -> "SpanExporter | None":
     """Start the exporter of spans if OpenTelemetry's variables configure a receiver."""
     if not any(name.startswith("OTEL_EXPORTER_OTLP_") for name in os.environ):
         return None
-    from fairlead.control.span_exporter import SpanExporter  # here and not above: rarely configured
-    from fairlead.control.span_receiver import receiver_of
-
     receiver = receiver_of(os.environ)
     return None if receiver is None else SpanExporter(home, receiver)
 
@@ -270,8 +269,6 @@ def _notifier(home: Home) -> "LocalNotifier | None":
     """Start to notify if this machine has destinations."""
     if not home.notifications.exists():
         return None
-    from fairlead.control.notifications.local import LocalNotifier  # here and not above: seldom configured
-
     return LocalNotifier(home)
 
 

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from fairlead.policy.disruption.node_reclaims import leaving
+from fairlead.policy.disruption.partitioning import partition_steps
 from fairlead.policy.health.node_withdrawal import withdrawals
 from fairlead.policy.kinds import checkpoint_health as checkpoints
 from fairlead.policy.kinds.internal_failures import InternalFailures, without_failing
@@ -187,9 +188,6 @@ def _partitioning(snapshot: Snapshot, changes: Sequence[Change], now: float) -> 
     """Return the steps for nodes whose GPUs are repartitioned."""
     if not snapshot.partitioned:
         return ()
-    # Imported here and not above: few clusters have such nodes.
-    from fairlead.policy.disruption.partitioning import partition_steps
-
     return partition_steps(snapshot, changes, now)
 
 

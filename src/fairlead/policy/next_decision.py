@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterable, Iterator
 
 from fairlead.policy.capacity import spot_deadline
+from fairlead.policy.disruption.partitioning import look_times
 from fairlead.policy.kinds.lost_pods import look_times as replacement_times
 from fairlead.policy.kinds.parents import families_of
 from fairlead.policy.kinds.slow_starts import look_times as start_times
@@ -96,8 +97,6 @@ def decision_times(snapshot: Snapshot, now: float, timed: Iterable[Workload] | N
 
         yield from next_standby(snapshot.pools, now)
     if snapshot.partitioned:
-        from fairlead.policy.disruption.partitioning import look_times
-
         yield from look_times(snapshot, now)
     families = families_of(snapshot) if snapshot.parents else {}
     for parent in snapshot.parents:

@@ -20,7 +20,7 @@ import sys
 import time
 
 from fairlead.errors import RuntimeFault
-from fairlead.runtime import podfiles, reporting, run_key
+from fairlead.runtime import podfiles, reporting, run_key, trial
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -50,8 +50,6 @@ def main() -> None:
     if len(sys.argv) >= 5 and sys.argv[1] == "enter":
         enter(sys.argv[2], int(sys.argv[3]), sys.argv[4:])
     if len(sys.argv) == 3 and sys.argv[1] == "try":
-        from fairlead.runtime import trial
-
         sys.exit(trial.main(sys.argv[2]))
     if (sys.argv[1:2], len(sys.argv)) in ((["give"], 4), (["return"], 5)):
         from fairlead.runtime import step_files

@@ -30,12 +30,15 @@ from fairlead.runtime.checkpoint.saving import Saved, Saver
 from fairlead.runtime.checkpoint.store import CheckpointSource, CheckpointStore
 from fairlead.runtime.data.positions import DATA, DataPositions
 from fairlead.runtime.elastic.beginnings import has_begun
+from fairlead.runtime.elastic.boards import open_board
+from fairlead.runtime.elastic.member_server import MEMBERS
 from fairlead.runtime.elastic.membership import Membership
 from fairlead.runtime.environment import Environment, read_environment
 from fairlead.runtime.errors import LossNotFinite, Misuse, StoreUnavailable
 from fairlead.runtime.hook import fairlead_stackdump
 from fairlead.runtime.links import Links
 from fairlead.runtime.parallelism.plan import ParallelPlan
+from fairlead.runtime.parallelism.probing import Probe
 from fairlead.runtime.parallelism.split import ParallelSplit, read_split
 from fairlead.runtime.progress import Reporter
 from fairlead.runtime.save_interval import SaveInterval, continued
@@ -382,9 +385,7 @@ class Run:
         directory = self._environment.members_dir
         if directory is None or not self._can_go_on_in_place():
             return Steps(place=place, num_members=size, host=host, **rest)
-        from fairlead.runtime.elastic.boards import open_board
         from fairlead.runtime.elastic.group import EpochGroup
-        from fairlead.runtime.elastic.member_server import MEMBERS
 
         comes_back, token = self._comes_back(), f"{os.getpid()}-{time.monotonic_ns()}"
         board = open_board(
@@ -1055,9 +1056,6 @@ class _Forks:
 
 
 def _new_probe() -> "Probe":
-    # Imported here because few attempts measure a split.
-    from fairlead.runtime.parallelism.probing import Probe
-
     return Probe()
 
 

@@ -43,6 +43,8 @@ from fairlead.runtime import (
     utf8_mode,
 )
 from fairlead.runtime.elastic.beginnings import has_begun
+from fairlead.runtime.experiment_tracking import choice
+from fairlead.runtime.experiment_tracking.child import ExporterChild
 from fairlead.runtime.launching import Exec, interpreter_for, plan_launch
 
 TYPE_CHECKING = False
@@ -458,14 +460,10 @@ class Shim:
         first = next((entry for entry in self._pod["ranks"] if entry["rank"] == 0), None)
         if first is None or not self._pod.get("export"):
             return None
-        from fairlead.runtime.experiment_tracking import choice
-
         env = self._env_of(first)
         names = choice.chosen(env)
         if not names:
             return None
-        from fairlead.runtime.experiment_tracking.child import ExporterChild
-
         python: tuple[str, ...] = (sys.executable,)
         if choice.WANDB in names:  # its package is one of the program's
             fallback = shutil.which("python3", path=env.get("PATH")) or sys.executable

@@ -17,6 +17,7 @@ import tempfile
 from functools import partial
 from pathlib import Path
 
+from fairlead.errors import RuntimeFault
 from fairlead.runtime.extraction import InvalidArchive, archive_digest, extract
 from fairlead.runtime.paths import UnsafeName, below
 from fairlead.runtime.places import open_place, translated, upload
@@ -36,8 +37,6 @@ _DIGITS = frozenset("0123456789abcdef")
 
 def main(arguments: list[str]) -> int:
     """Fetch inputs or upload outputs; return the exit code, with the problem on standard error."""
-    from fairlead.errors import RuntimeFault
-
     try:
         if arguments[0] == "give":
             fetch_given(arguments[1], Path(arguments[2]))

@@ -11,6 +11,9 @@ import os
 import sys
 import types
 
+from fairlead.errors import RuntimeFault
+from fairlead.runtime.errors import MissingExtra
+
 if __name__ == "__main__":
     # Started by path: Fairlead's modules are found without changing sys.path or running fairlead/__init__.py.
     _here = os.path.dirname(os.path.abspath(__file__))
@@ -28,9 +31,6 @@ NOT_INSTALLED = 3
 
 def main(place: str) -> int:
     """Test an object store and return the exit code, with the problem on standard output."""
-    from fairlead.errors import RuntimeFault
-    from fairlead.runtime.errors import MissingExtra
-
     try:
         _try_store(place)
     except RuntimeFault as error:

@@ -10,20 +10,16 @@ from fairlead.web.views.cost import cost
 from fairlead.web.views.fleets import fleets
 from fairlead.web.views.queue import queue
 from fairlead.web.views.runs import runs
+from fairlead.web.views.simulations import simulation, simulations
 from fairlead.web.views.teams import teams
 from fairlead.web.views.workload import workload
 
 
 def _simulations(question: Question) -> Answer:
-    # Imported here because it needs much of what simulates, and few look at it.
-    from fairlead.web.views.simulations import simulations
-
     return simulations(question)
 
 
 def _simulation(question: Question, name: str) -> Answer:
-    from fairlead.web.views.simulations import simulation  # as above
-
     return simulation(question, name)
 
 

@@ -6,9 +6,11 @@ from typing import Any
 
 import click
 
+from fairlead.api import submit
 from fairlead.cli.plan_differences import steps_of, would_change
 from fairlead.cli.show import as_json, describe_time, json_option, message, run_json, table
 from fairlead.cli.specfiles import directory_of, files_type, refuse_twice, workloads
+from fairlead.cli.standing import apply_files, describe_standing, standing_in
 from fairlead.cli.target import Target, cluster_options
 from fairlead.cluster.local.home import Home
 from fairlead.control.admission import Admission, admit
@@ -59,8 +61,6 @@ def apply(target: Target, files: tuple[str, ...], lists: bool, removed: str | No
 
 def _on_cluster(target: Target, files: tuple[str, ...], *, lists: bool, removed: str | None, json_: bool) -> None:
     """Run the command on a cluster, where an applied pipeline is an object."""
-    from fairlead.cli.standing import apply_files, describe_standing, standing_in  # here: only clusters have them
-
     if removed is not None:
         raise Conflict(
             f"On a cluster {removed} is an object with its runs: `fairlead suspend {removed}` has it wait, `fairlead "
@@ -120,8 +120,6 @@ def _only_run(spec: WorkloadSpec) -> Training | Pipeline:
 
 
 def _run_if_changed(home: Home, admitted: Admission[Training | Pipeline], applied: AppliedPipeline) -> dict[str, Any]:
-    from fairlead.api import submit
-
     name = applied.pipeline.name
     ended = "; it no longer runs automatically" if remove(home, applied.pipeline.team, name) else ""
     if not would_change(steps_of(admitted.spec)):

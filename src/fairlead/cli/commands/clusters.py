@@ -6,8 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from fairlead import __version__
 from fairlead.cli.show import as_json, json_option, message, table
 from fairlead.cli.target import LOCAL, Target, cluster_options
+from fairlead.cluster.kubernetes.api.config import contexts
+from fairlead.cluster.local.machine import node
 
 if TYPE_CHECKING:
     from fairlead.cluster.kubernetes.client.discovery import InstalledOperator, Overview
@@ -19,7 +22,6 @@ if TYPE_CHECKING:
 @json_option
 def clusters(target: Target, json_: bool) -> None:
     """List this machine and every context of the kubeconfig; `*` marks the one that commands use."""
-    from fairlead.cluster.kubernetes.api.config import contexts
     from fairlead.cluster.kubernetes.client.discovery import look_at_all
 
     names, current = contexts()
@@ -79,22 +81,16 @@ def _json(overview: "Overview", chosen: str | None) -> dict[str, Any]:
 
 
 def _local_row(chosen: str | None) -> tuple[str, ...]:
-    from fairlead import __version__
-
     mark = "*" if chosen == LOCAL else ""
     return (mark, LOCAL, __version__, "1/1", describe_gpus(_models(_node())), "starts by itself", "this machine")
 
 
 def _local_json(chosen: str | None) -> dict[str, Any]:
-    from fairlead import __version__
-
     own = {"name": LOCAL, "is_default": chosen == LOCAL, "reachable": True, "version": __version__}
     return {**own, "num_nodes": 1, "num_ready": 1, "gpus": _models(_node())}
 
 
 def _node() -> "Node":
-    from fairlead.cluster.local.machine import node
-
     return node()
 
 

@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
+from fairlead.cli.cloud_or_own import Offers, describe, draw, load_of_cluster, load_of_machine, load_of_trace
 from fairlead.cli.moments import Moment
+from fairlead.cli.parquet import write_costs
 from fairlead.cli.pricing import Dollars, Number, owned_node, owned_options
 from fairlead.cli.show import as_json, describe_time, json_option, message, table
 from fairlead.cli.svg_files import SvgFile
@@ -112,8 +114,6 @@ def cost(
             )
         )
     elif parquet is not None:
-        from fairlead.cli.parquet import write_costs  # here and not above: it needs a package that few have
-
         write_costs(parquet, rows, by)
         message(f"{parquet} has {plural(len(rows), 'row')}, {describe_microusd(statement.billed_microusd)} in all.")
     elif csv_:
@@ -208,8 +208,6 @@ def compare(
     is that of all runs or of a namespace. No other mix costs less for this load. Work that is lost with reclaimed spot
     nodes is left out.
     """
-    from fairlead.cli.cloud_or_own import Offers, describe, draw, load_of_trace
-
     node = owned_node(**owned)
     prices = {Payment.OWNED: None if node is None else node.rate, Payment.RESERVED: reserved, Payment.SPOT: spot}
     known = {way: rate for way, rate in prices.items() if rate is not None} | {Payment.ON_DEMAND: on_demand}
@@ -233,8 +231,6 @@ def compare(
 
 
 def _recorded_load(target: Target, pool: str | None, since: float | None) -> "Load":
-    from fairlead.cli.cloud_or_own import load_of_cluster, load_of_machine
-
     now = time.time()
     start = now - WINDOW_S if since is None else since
     if start > now:

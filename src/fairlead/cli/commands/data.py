@@ -7,7 +7,11 @@ import click
 
 from fairlead.cli.commands.secrets import SecretName
 from fairlead.cli.show import as_json, describe_time, json_option, message, table
+from fairlead.cluster.local.home import Home
+from fairlead.cluster.local.secret_store import SecretStore
+from fairlead.control.data import known_versions, remove_version, upload_directory
 from fairlead.errors import InvalidArgument
+from fairlead.runtime.data.reader import Data, DataSet
 from fairlead.text.quantities import describe_memory, plural
 
 if TYPE_CHECKING:
@@ -56,9 +60,6 @@ def ls(url: str, include: str | None, credentials: str | None, profile: str | No
 @json_option
 def versions(json_: bool) -> None:
     """List the versions that were used on this machine, and what it has of them."""
-    from fairlead.cluster.local.home import Home
-    from fairlead.control.data import known_versions
-
     known = list(known_versions(Home.at().data))
     if json_:
         print(as_json([_version_row(version) for version in known]))
@@ -120,8 +121,6 @@ def pull(
 @json_option
 def push(directory: Path, url: str, credentials: str | None, json_: bool) -> None:
     """Upload the files of DIRECTORY to URL, and print the version that they are there."""
-    from fairlead.control.data import upload_directory
-
     count = upload_directory(directory, url, None if credentials is None else _secret(credentials))
     opened = _open(url, None, credentials, None)
     sentence = f"{plural(count, 'file')} uploaded; {url} has version {opened.version}."
@@ -134,18 +133,12 @@ def push(directory: Path, url: str, credentials: str | None, json_: bool) -> Non
 @json_option
 def rm(version: str, json_: bool) -> None:
     """Remove what this machine has of VERSION: bundles, copy and manifest. The store keeps its objects."""
-    from fairlead.cluster.local.home import Home
-    from fairlead.control.data import remove_version
-
     size = remove_version(Home.at().data, version)
     sentence = f"{describe_memory(size)} of version {version} removed."
     print(as_json({"version": version, "removed_bytes": size}) if json_ else sentence)
 
 
 def _open(url: str, include: str | None, credentials: str | None, profile: str | None) -> "Data":
-    from fairlead.cluster.local.home import Home
-    from fairlead.runtime.data.reader import Data, DataSet
-
     if credentials is not None and profile is not None:
         raise InvalidArgument("Keys are either in a secret or in a profile; leave --credentials or --profile out.")
     secret = None if credentials is None else _secret(credentials)
@@ -157,9 +150,6 @@ def _open(url: str, include: str | None, credentials: str | None, profile: str |
 
 def _secret(name: str) -> str:
     """Return the directory of a secret of this machine."""
-    from fairlead.cluster.local.home import Home
-    from fairlead.cluster.local.secret_store import SecretStore
-
     return str(SecretStore(Home.open().secrets).path(name))
 
 

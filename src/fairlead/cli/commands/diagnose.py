@@ -12,6 +12,7 @@ from fairlead.control.opening import open_local
 from fairlead.errors import Conflict, InvalidSpec
 from fairlead.policy.health.gang_times import OwnTimes
 from fairlead.state.snapshot import is_leaf
+from fairlead.traces.step_trace import operations_of_reports, read_operations
 
 if TYPE_CHECKING:
     from fairlead.policy.health.step_replay import StepGraph
@@ -44,8 +45,6 @@ def diagnose(name: str | None, trace: Path | None, json_: bool) -> None:
         from fairlead.policy.health.what_if import analyse
     except ModuleNotFoundError as error:
         raise InvalidSpec((MISSING,)) from error
-    from fairlead.traces.step_trace import operations_of_reports, read_operations
-
     operations = operations_of_reports(_reports_of(name)) if name is not None else read_operations(trace or Path())
     try:
         graph = step_graph(operations)

@@ -21,6 +21,9 @@ from fairlead.cli.target import Target, cluster_options
 from fairlead.cluster.findings import Finding
 from fairlead.cluster.local import gateway_proxy, limits, machine
 from fairlead.cluster.local.cluster import LocalCluster
+from fairlead.cluster.local.home import Home
+from fairlead.control.gpu_measurement import measure
+from fairlead.control.notifications.local import destinations_in_force, read_record
 from fairlead.errors import ClusterError
 from fairlead.gateway.proxying.programs import HAPROXY
 from fairlead.policy.gpu.cuda_support import Support, judge
@@ -64,10 +67,6 @@ def doctor(target: Target, gpu: bool, json_: bool) -> int:
 
 
 def _measure(json_: bool) -> int:
-    # Here and not above: only this needs them.
-    from fairlead.cluster.local.home import Home
-    from fairlead.control.gpu_measurement import measure
-
     home = Home.open()
     gpu = measure(home, os.environ, time.time())
     if json_:
@@ -140,8 +139,6 @@ def _notifications(cluster: LocalCluster) -> list[Finding]:
     """Check the optional file of notifications, and whether their destinations accept them."""
     if not cluster.home.notifications.exists():
         return []
-    from fairlead.control.notifications.local import destinations_in_force, read_record  # seldom configured
-
     reading = destinations_in_force(cluster.home)
     boxes = read_record(cluster.home).outboxes
     problems = [reading.problem] if reading.problem else []

@@ -14,7 +14,11 @@ import click
 from fairlead.cli.names import RunName, find_run
 from fairlead.cli.show import message
 from fairlead.cli.target import Target, cluster_options
+from fairlead.cluster.local.cluster import LocalCluster
 from fairlead.errors import ClusterError, Conflict
+from fairlead.runtime.ranks import environment_beside, start_failure
+from fairlead.runtime.secret_entries import read_pod
+from fairlead.state.snapshot import PodPhase
 
 if TYPE_CHECKING:
     from fairlead.cluster.kubernetes.api.streams import ExecStream
@@ -57,11 +61,6 @@ def exec(name: str, command: tuple[str, ...], rank: int, stdin: bool, tty: bool,
 
 def _here(run: "Workload", command: tuple[str, ...], rank: int) -> int:
     """Run the command as a local process with the environment of the rank and our standard streams."""
-    from fairlead.cluster.local.cluster import LocalCluster
-    from fairlead.runtime.ranks import environment_beside, start_failure
-    from fairlead.runtime.secret_entries import read_pod
-    from fairlead.state.snapshot import PodPhase
-
     cluster = LocalCluster.open()
     name = run.spec.name
     if rank >= run.gang.world_size:

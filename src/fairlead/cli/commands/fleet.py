@@ -13,7 +13,13 @@ from fairlead.cli.overrides import Overrides, override_options
 from fairlead.cli.show import as_json, describe_time, json_option, message, table
 from fairlead.cli.specfiles import directory_of, files_type, load, refuse_twice, workloads
 from fairlead.cluster.local.home import Home
+from fairlead.control.fleets.controller import FleetController
+from fairlead.control.fleets.journal import FleetJournal, names
 from fairlead.errors import Conflict, NotFound
+from fairlead.policy.fleet.placement import dollars_so_far
+from fairlead.specs.fleet import Fleet
+from fairlead.specs.training import Training
+from fairlead.state.fleets import FleetStage
 
 if TYPE_CHECKING:
     from fairlead.control.fleets.journal import FleetJournal
@@ -36,10 +42,6 @@ def run(file: str) -> None:
 
     It may be killed and restarted at any time; clusters keep their runs meanwhile.
     """
-    # Here and not above: other commands of fleets need no clusters.
-    from fairlead.control.fleets.controller import FleetController
-    from fairlead.control.fleets.journal import FleetJournal
-
     journal = FleetJournal.create(Home.open(), _fleet_of(file))
     logging.getLogger("fairlead.cluster").setLevel(logging.ERROR)  # the controller logs each problem once, by cluster
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", stream=sys.stderr)
@@ -61,8 +63,6 @@ def run(file: str) -> None:
 @json_option
 def submit(name: str, files: tuple[str, ...], overrides: Overrides, json_: bool) -> None:
     """Submit the runs in FILES to the fleet NAME, with the current files of their `workdir`."""
-    from fairlead.specs.training import Training
-
     refuse_twice(files)
     wanted = [(overrides.of(spec), directory_of(file)) for file in files for spec in workloads(file)]
     for spec, _ in wanted:
@@ -83,8 +83,6 @@ def submit(name: str, files: tuple[str, ...], overrides: Overrides, json_: bool)
 @json_option
 def status(name: str | None, json_: bool) -> None:
     """Show the clusters and runs of the fleet NAME, or list the fleets."""
-    from fairlead.control.fleets.journal import names
-
     if name is None:
         fleets = names(Home.open())
         print(as_json(fleets) if json_ else "\n".join(fleets) or "There is no fleet here.")
@@ -144,8 +142,6 @@ def events(name: str, json_: bool) -> None:
 
 
 def _fleet_of(file: str) -> "Fleet":
-    from fairlead.specs.fleet import Fleet
-
     specs = load(file)
     if len(specs) != 1 or not isinstance(specs[0], Fleet):
         kinds = ", ".join(f"{type(spec).__name__} {spec.name}" for spec in specs)
@@ -154,8 +150,6 @@ def _fleet_of(file: str) -> "Fleet":
 
 
 def _open(name: str) -> "FleetJournal":
-    from fairlead.control.fleets.journal import FleetJournal
-
     if name.endswith((".yaml", ".yml", ".json")):
         raise NotFound(f"Give the name of the fleet instead of its file {name!r}.")
     return FleetJournal.open(Home.open(), name)
@@ -167,9 +161,6 @@ def _tell_unled(journal: "FleetJournal") -> None:
 
 
 def _row(run: "FleetRun", fleet_: "Fleet") -> tuple[str, ...]:
-    from fairlead.policy.fleet.placement import dollars_so_far
-    from fairlead.state.fleets import FleetStage
-
     is_there = run.stage is FleetStage.PLACED or run.stage is FleetStage.ENDED
     step = "-" if run.step is None else f"{run.step}" + (f"/{run.total_steps}" if run.total_steps else "")
     rent = dollars_so_far(run, fleet_, time.time())
@@ -179,8 +170,6 @@ def _row(run: "FleetRun", fleet_: "Fleet") -> tuple[str, ...]:
 
 
 def _run_json(run: "FleetRun", fleet_: "Fleet") -> Mapping[str, Any]:
-    from fairlead.policy.fleet.placement import dollars_so_far
-
     return {
         "name": run.spec.name, "uid": run.uid, "stage": run.stage, "phase": run.phase, "reason": run.reason,
         "cluster": run.cluster, "target": run.target, "child": run.child, "submitted_at": run.submitted_at,

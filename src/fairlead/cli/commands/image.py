@@ -7,6 +7,8 @@ import click
 from fairlead import __version__
 from fairlead.cli.imaging import base_option, built, platform_option
 from fairlead.cli.show import as_json, json_option, message
+from fairlead.control.image.archives import write_archive
+from fairlead.control.image.references import read_reference
 
 
 @click.group()
@@ -26,9 +28,6 @@ def build_(file: Path, name: str, base_image: str, platform: str, json_: bool) -
     It needs no daemon. The image has Fairlead and its pinned and hashed packages, on a base image from its registry.
     The build is reproducible, byte for byte, with the same Python; one of the image's version compiles its modules.
     """
-    from fairlead.control.image.archives import write_archive
-    from fairlead.control.image.references import read_reference
-
     named = read_reference(name)
     with built(base_image, platform) as made:
         write_archive(made, named, file)

@@ -13,6 +13,9 @@ from fairlead.cli.retaining import keep_options
 from fairlead.cli.show import as_json, json_option, message
 from fairlead.cli.system_namespaces import networks_of, trust_options, trusted
 from fairlead.cli.target import VARIABLES
+from fairlead.cluster.kubernetes.api.config import find_access
+from fairlead.cluster.kubernetes.manifests.ledger_storage import read_place
+from fairlead.cluster.kubernetes.manifests.spec_objects import to_yaml
 from fairlead.cluster.kubernetes.names import SYSTEM_NAMESPACE
 from fairlead.errors import Conflict
 from fairlead.gateway.proxying.programs import PROXIES, PYTHON
@@ -156,10 +159,8 @@ def install(
     days after their end.
     """
     from fairlead.cluster.kubernetes.api.client import Client
-    from fairlead.cluster.kubernetes.api.config import find_access
     from fairlead.cluster.kubernetes.client import installation as installing
     from fairlead.cluster.kubernetes.manifests.install import InstallSettings, render_install, traces_port
-    from fairlead.cluster.kubernetes.manifests.ledger_storage import read_place
 
     if only_render and (context is not None or chart is not None or dry_run or wait or json_):
         raise click.UsageError("--render prints YAML and asks no cluster; leave the other options out.")
@@ -226,8 +227,6 @@ def install(
     if image is None and client is None:
         message(f"The image is {settings.image}, which is on no public registry: name yours with --image.")
     if only_render:
-        from fairlead.cluster.kubernetes.manifests.spec_objects import to_yaml
-
         print(to_yaml(render_install(settings)), end="")
         return
     if chart is not None:
@@ -255,7 +254,6 @@ def _install_on_karmada(context: str | None, *, dry: bool, json_: bool) -> bool:
         click.UsageError: Options of the operator were given, and none runs there.
     """
     from fairlead.cluster.kubernetes.api.client import Client
-    from fairlead.cluster.kubernetes.api.config import find_access
     from fairlead.cluster.kubernetes.client.installation import install_on_karmada
     from fairlead.cluster.kubernetes.client.karmada import is_karmada
 

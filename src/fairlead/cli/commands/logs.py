@@ -22,6 +22,7 @@ from fairlead.cli.target import Target, cluster_options
 from fairlead.cluster.client import ClusterClient
 from fairlead.cluster.output import EVERYTHING, LogQuery
 from fairlead.cluster.port import LogLine
+from fairlead.control.pipelines.step_output import runs_of_steps
 from fairlead.errors import FairleadError
 from fairlead.state.snapshot import Workload
 from fairlead.text.quantities import plural
@@ -115,8 +116,6 @@ def logs(
     cluster = target.open()
     workloads = find_all(cluster, names)
     if steps:
-        from fairlead.control.pipelines.step_output import runs_of_steps  # here and not above: few runs are pipelines
-
         selected = [
             (run, replace(query, prefix=prefix))
             for workload in workloads

@@ -10,6 +10,11 @@ from typing import TYPE_CHECKING
 import click
 
 from fairlead.cli.show import message
+from fairlead.control.metrics.dashboards import DASHBOARDS, grafana
+from fairlead.control.metrics.exposition import exposition
+from fairlead.control.metrics.rules import rule_groups
+from fairlead.control.metrics.served_endpoints import served_metrics
+from fairlead.control.metrics.server import metrics_server
 from fairlead.errors import ClusterError, Conflict
 
 if TYPE_CHECKING:
@@ -35,8 +40,6 @@ def metrics(ctx: click.Context, port: int | None, host: str) -> None:
         return
     if port is None and ctx.get_parameter_source("host") is not click.core.ParameterSource.DEFAULT:
         raise click.UsageError("--host is for --port.")
-    from fairlead.control.metrics.exposition import exposition
-
     if port is not None:
         _serve(host, port)
         return
@@ -49,8 +52,6 @@ def rules() -> None:
     """Print the alerts as a Prometheus rule file."""
     import yaml
 
-    from fairlead.control.metrics.rules import rule_groups
-
     print(yaml.safe_dump(rule_groups(), sort_keys=False, width=120, allow_unicode=True), end="")
 
 
@@ -61,8 +62,6 @@ def dashboards(directory: Path) -> None:
 
     The directory is created if needed; files of the same names are replaced.
     """
-    from fairlead.control.metrics.dashboards import DASHBOARDS, grafana
-
     try:
         directory.mkdir(parents=True, exist_ok=True)
         for dashboard in DASHBOARDS:
@@ -75,7 +74,6 @@ def dashboards(directory: Path) -> None:
 
 def _read() -> "tuple[Readings, tuple[Metric, ...]]":
     from fairlead.control.metrics.local import read_local
-    from fairlead.control.metrics.served_endpoints import served_metrics
     from fairlead.control.opening import open_local
 
     cluster = open_local()
@@ -87,8 +85,6 @@ def _read() -> "tuple[Readings, tuple[Metric, ...]]":
 
 def _serve(host: str, port: int) -> None:
     from fairlead.control.metrics.local import read_local
-    from fairlead.control.metrics.served_endpoints import served_metrics
-    from fairlead.control.metrics.server import metrics_server
     from fairlead.control.opening import open_local
 
     cluster = open_local()

@@ -12,8 +12,11 @@ import click
 
 from fairlead.cli.show import as_json, describe_time, json_option, message, table
 from fairlead.cli.target import Target, cluster_options
+from fairlead.cluster.model_versions import find_version
+from fairlead.control.model_registry import alias, is_configured, register
 from fairlead.errors import Conflict
-from fairlead.state.models import ModelVersion
+from fairlead.specs.model_reference import LATEST, ModelReference
+from fairlead.state.models import ModelVersion, best_version
 from fairlead.text.quantities import describe_memory
 
 if TYPE_CHECKING:
@@ -54,8 +57,6 @@ def push(name: str, source: str, metrics: tuple[str, ...], objective: str | None
     version of another model, or on this machine RUN/STEP.OUTPUT of a pipeline or a path. If MLFLOW_REGISTRY_URI or
     MLFLOW_TRACKING_URI is set, the version is also registered at that server.
     """
-    from fairlead.control.model_registry import is_configured, register
-
     cluster = target.quietly()
     values = dict(_metric(metric) for metric in metrics)
     version, is_new = _push_at(target)(cluster, name, source, metrics=values, objective=objective)
@@ -83,10 +84,6 @@ def push(name: str, source: str, metrics: tuple[str, ...], objective: str | None
 @cluster_options
 def list_(name: str | None, json_: bool, target: Target) -> None:
     """List the versions of the model NAME, or of all models."""
-    from fairlead.cluster.model_versions import find_version
-    from fairlead.specs.model_reference import LATEST, ModelReference
-    from fairlead.state.models import best_version
-
     cluster = cast("ModelVersions", target.quietly())
     if name is not None:
         find_version(cluster, ModelReference(name=name, which=LATEST))
@@ -121,7 +118,6 @@ def promote(version: str, stage: str, json_: bool, target: Target) -> None:
     VERSION is NAME@best, NAME@latest, NAME@3 or NAME@STAGE. If MLFLOW_REGISTRY_URI or MLFLOW_TRACKING_URI is set, the
     stage is an alias at that server.
     """
-    from fairlead.control.model_registry import alias, is_configured
     from fairlead.control.models import promote as promote_model
 
     cluster = target.quietly()

@@ -7,6 +7,10 @@ from typing import TYPE_CHECKING
 import click
 
 from fairlead.cli.show import as_json, message, table
+from fairlead.cluster.local.home import Home
+from fairlead.control.notifications.local import destinations_in_force, read_record, read_secret
+from fairlead.control.notifications.topics import RunNotice, Topic
+from fairlead.control.notifications.transports import Undeliverable, deliver
 from fairlead.errors import ClusterError, NotFound
 
 if TYPE_CHECKING:
@@ -20,9 +24,6 @@ if TYPE_CHECKING:
 @click.option("--json", "json_", is_flag=True, help="Print the destinations as JSON.")
 def notifications(name: str | None, json_: bool) -> int:
     """List the destinations of notifications of this machine, in `notifications.yaml` of the state directory."""
-    from fairlead.cluster.local.home import Home
-    from fairlead.control.notifications.local import destinations_in_force, read_record
-
     home = Home.open()
     reading = destinations_in_force(home)
     if reading.problem is not None:
@@ -63,10 +64,6 @@ def _cells(row: dict[str, str | int | list[str]]) -> tuple[str, ...]:
 
 
 def _try(destination: "Destination") -> int:
-    from fairlead.control.notifications.local import read_secret
-    from fairlead.control.notifications.topics import RunNotice, Topic
-    from fairlead.control.notifications.transports import Undeliverable, deliver
-
     now = time.time()
     notice = RunNotice(
         id=f"test-{now:.3f}", at=now, topic=Topic.TEST, type="Test", run="notifications", team="default", kind="Test",

@@ -11,6 +11,12 @@ from fairlead.cli.commands.install import policy_option, show_names_option
 from fairlead.cli.overlay_options import allow_option
 from fairlead.cli.retaining import keep_options
 from fairlead.cli.system_namespaces import networks_of, trust_options, trusted
+from fairlead.cluster.kubernetes.api.config import find_access
+from fairlead.cluster.kubernetes.manifests.pods import PodSettings
+from fairlead.cluster.kubernetes.manifests.runtime_bundle import bundle_name
+from fairlead.control.health import JsonLines
+from fairlead.control.span_receiver import receiver_of
+from fairlead.control.termination import hold_signals, stop_on_signals
 from fairlead.errors import Conflict
 from fairlead.policy.kinds.retention import OF_CLUSTERS, Retention
 from fairlead.specs.overlay_allowance import OverlayAllowance
@@ -67,17 +73,11 @@ def operator(
     It deletes finished runs that neither --keep nor --keep-last keeps: without these options, 30 days after their end.
     Runs that Argo CD, Flux or Helm would create again stay.
     """
-    from fairlead.control.termination import hold_signals, stop_on_signals
-
     hold_signals()
     from fairlead.cluster.kubernetes.api.client import Client, Limits
-    from fairlead.cluster.kubernetes.api.config import find_access
     from fairlead.cluster.kubernetes.client.karmada import is_karmada
-    from fairlead.cluster.kubernetes.manifests.pods import PodSettings
-    from fairlead.cluster.kubernetes.manifests.runtime_bundle import bundle_name
     from fairlead.control.controllers import OperatorSettings
     from fairlead.control.operator import Operator
-    from fairlead.control.span_receiver import receiver_of
 
     pod = os.environ.get("POD_NAME")
     listen = listen or ("127.0.0.1:8080" if pod is None else "0.0.0.0:8080")
@@ -122,8 +122,6 @@ def operator(
 
 
 def _log(form: str) -> None:
-    from fairlead.control.health import JsonLines
-
     handler = logging.StreamHandler(sys.stderr)
     text = logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s")
     handler.setFormatter(JsonLines() if form == "json" else text)

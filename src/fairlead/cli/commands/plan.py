@@ -26,6 +26,7 @@ from fairlead.cli.show import as_json, json_option, message, table
 from fairlead.cli.specfiles import files_type
 from fairlead.cli.target import Target, cluster_options
 from fairlead.cluster.client import CheckPrograms, ClusterClient
+from fairlead.cluster.local.home import Home
 from fairlead.control.admission import IGNORABLE, Admission, admit, free_name
 from fairlead.control.pipelines.command import UNSEEN, is_pipeline
 from fairlead.control.revisions import PlannedRevision, plan_revision
@@ -36,6 +37,7 @@ from fairlead.policy.kinds.table import runs_of
 from fairlead.policy.placement.networks import describe_network
 from fairlead.policy.start_outlook import outlook
 from fairlead.specs.formats.differences import differences as of_specs
+from fairlead.specs.formats.rendering import render, to_yaml
 from fairlead.specs.formats.secret_values import conceal
 from fairlead.specs.serving import Serving
 from fairlead.specs.training import Training
@@ -118,8 +120,6 @@ def plan(
     Exit code 0: `run` would take the files, though they may have to wait, or would change nothing; 1: it would refuse
     one of them, or with --diff something differs; other codes: an error.
     """
-    from fairlead.specs.formats.rendering import render, to_yaml
-
     if form is not None and not diff:
         raise click.UsageError("--format is for --diff: add it.")
     if diff and verify:
@@ -260,7 +260,6 @@ def _gpu_support(cluster: ClusterClient, spec: WorkloadSpec, probing: CheckProgr
     runs = [run for run in runs_of(spec) if run.environment is not None]
     if cluster.has_containers or not runs or probing is CheckPrograms.NONE:
         return None
-    from fairlead.cluster.local.home import Home
     from fairlead.cluster.local.packages.submission_support import foresee  # here, since few runs have an environment
 
     home = Home.at()

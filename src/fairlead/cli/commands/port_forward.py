@@ -9,6 +9,8 @@ import click
 from fairlead.cli.names import RunName, find_run
 from fairlead.cli.show import as_json, json_option, message
 from fairlead.cli.target import Target, cluster_options
+from fairlead.cluster.kubernetes.api.streams import forward
+from fairlead.cluster.kubernetes.client.rank_pods import member_of
 from fairlead.errors import Conflict, FairleadError
 
 LOOPBACK = "127.0.0.1"
@@ -48,8 +50,6 @@ def port_forward(name: str, ports: tuple[tuple[int, int], ...], rank: int, targe
         raise click.UsageError(
             f"{name} runs on this machine: its ports are here already, on {LOOPBACK}. --context names another cluster."
         )
-    from fairlead.cluster.kubernetes.client.rank_pods import member_of
-
     client, cluster = target.client(), target.quietly()
     member_of(client, find_run(cluster, name), rank)
     listeners = [(_listen(local), remote) for local, remote in ports]
@@ -60,8 +60,6 @@ def port_forward(name: str, ports: tuple[tuple[int, int], ...], rank: int, targe
         message(f"{LOOPBACK}:{local} leads to port {remote} of rank {rank} of {name}; Ctrl-C ends it.")
 
     def join(connection: socket.socket, remote: int) -> None:
-        from fairlead.cluster.kubernetes.api.streams import forward
-
         try:
             member = member_of(client, find_run(cluster, name), rank)
             forward(client.access, member.path, remote, connection)

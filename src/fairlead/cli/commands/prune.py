@@ -11,7 +11,10 @@ from fairlead.cli.selecting import confirm, selection_options
 from fairlead.cli.show import as_json, describe_time, json_option, message, table
 from fairlead.cli.target import Target, cluster_options
 from fairlead.cluster.client import ClusterClient
+from fairlead.cluster.local.packages.pruning import remove, unneeded
 from fairlead.cluster.selection import FINISHED, RunSelection
+from fairlead.control.opening import open_local
+from fairlead.control.pipelines.collection import collect
 from fairlead.policy.kinds.retention import KEEP_ALL, Retention, expired
 from fairlead.state.snapshot import AnyWorkload
 from fairlead.text.quantities import describe_memory, plural
@@ -132,23 +135,14 @@ def _remove_costs(
 
 
 def _collect(keeps: Retention, runs: list[AnyWorkload], *, dry_run: bool) -> "Collected":
-    # Here and not above: rarely used.
-    from fairlead.control.opening import open_local
-    from fairlead.control.pipelines.collection import collect
-
     return collect(open_local(), keeps, time.time(), without=frozenset(run.uid for run in runs), dry_run=dry_run)
 
 
 def _prune_environments(runs: list[AnyWorkload], *, all_: bool, dry_run: bool) -> int:
     """Remove environments that no run needs after these runs are gone; of finished ones all if ``all_``."""
-    # Here and not above: few machines have environments.
-    from fairlead.control.opening import open_local
-
     local = open_local()
     if not local.home.packages.is_dir():
         return 0
-    from fairlead.cluster.local.packages.pruning import remove, unneeded
-
     if all_ and not dry_run and local.home.environment_images.is_dir():
         from fairlead.control.image.environments import forget_images
 

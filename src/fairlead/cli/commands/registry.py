@@ -6,7 +6,11 @@ import click
 
 from fairlead.cli.imaging import BASE, platform_option
 from fairlead.cli.show import as_json, json_option, message
+from fairlead.cluster.local.home import Home
+from fairlead.control.image.environments import with_base
+from fairlead.control.image.registry_settings import RegistrySettings, read_settings, read_target, write_settings
 from fairlead.errors import NotFound
+from fairlead.specs.overlay import OBJECT_NAME
 
 
 @click.group()
@@ -32,11 +36,6 @@ def set_(url: str, base: str, pull_secret: str | None, platform: str, json_: boo
     The base image is looked up now and stays the same until the next `set`. It is the official image of Python or made
     from it, since its Python is expected in /usr/local/bin.
     """
-    from fairlead.cluster.local.home import Home
-    from fairlead.control.image.environments import with_base
-    from fairlead.control.image.registry_settings import RegistrySettings, read_target, write_settings
-    from fairlead.specs.overlay import OBJECT_NAME
-
     read_target(url)
     if pull_secret is not None and not (pull_secret and OBJECT_NAME.fullmatch(pull_secret)):
         raise click.UsageError(f"--pull-secret {pull_secret!r} is no name of a Secret.")
@@ -53,9 +52,6 @@ def set_(url: str, base: str, pull_secret: str | None, platform: str, json_: boo
 @json_option
 def show(json_: bool) -> None:
     """Show the registry, the base image and the Secret that are set."""
-    from fairlead.cluster.local.home import Home
-    from fairlead.control.image.registry_settings import read_settings
-
     settings = read_settings(Home.at().registry)
     if settings is None:
         raise NotFound("No registry is set; `fairlead registry set URL` sets one.")
@@ -72,8 +68,6 @@ def show(json_: bool) -> None:
 @json_option
 def unset(json_: bool) -> None:
     """Forget the registry; images that were pushed stay there."""
-    from fairlead.cluster.local.home import Home
-
     path = Home.at().registry
     was_set = path.exists()
     path.unlink(missing_ok=True)

@@ -6,9 +6,23 @@ import click
 
 from fairlead.cli.show import message
 from fairlead.cli.specfiles import files_type, load, refuse_twice
+from fairlead.cluster.kubernetes.api.objects import MODEL_LABELS
+from fairlead.cluster.kubernetes.devices import WHOLE, DeviceResource
+from fairlead.cluster.kubernetes.manifests.network_policies import render_run_policy
+from fairlead.cluster.kubernetes.manifests.run_keys import render_key
+from fairlead.cluster.kubernetes.manifests.runtime_bundle import bundle_name
+from fairlead.cluster.kubernetes.manifests.services import render_service
+from fairlead.cluster.kubernetes.manifests.spec_objects import to_yaml, write_object
+from fairlead.cluster.local.home import Home
+from fairlead.control.pipelines.submission import as_training
+from fairlead.policy.kinds.defaults import complete
 from fairlead.specs.keys import Spec
+from fairlead.specs.pipeline import Pipeline
 from fairlead.specs.training import Training
 from fairlead.specs.workload import Kind, WorkloadSpec
+from fairlead.state.plan import CreatePod
+from fairlead.state.reasons import JUST_SUBMITTED
+from fairlead.state.snapshot import Grant, Intent, Phase, Status, Workload
 
 if TYPE_CHECKING:
     from fairlead.cluster.kubernetes.devices import DeviceResource
@@ -28,8 +42,6 @@ NO_UID = "00000000-0000-0000-0000-000000000000"
 )
 def render(files: tuple[str, ...], pods: bool) -> int:
     """Print FILES as Kubernetes objects in YAML; a FILE of `-` is standard input."""
-    from fairlead.cluster.kubernetes.manifests.spec_objects import to_yaml, write_object
-
     refuse_twice(files)
     objects: list[dict[str, Any]] = []
     for spec in (_as_object(spec) for file in files for spec in load(file)):
@@ -57,11 +69,7 @@ def _as_object(spec: Spec) -> "Spec | WorkloadSpec":
     """
     if spec.kind != Kind.PIPELINE:
         return spec
-    # Here and not above: few files hold pipelines.
-    from fairlead.cluster.local.home import Home
     from fairlead.control.pipelines.as_pod import as_object, in_pods
-    from fairlead.control.pipelines.submission import as_training
-    from fairlead.specs.pipeline import Pipeline
 
     assert isinstance(spec, Pipeline)
     if spec.has_children:
@@ -71,16 +79,7 @@ def _as_object(spec: Spec) -> "Spec | WorkloadSpec":
 
 def _created(spec: Training) -> list[dict[str, Any]]:
     """Render the operator's objects, with placeholders for the node, the uid and the GPU resource."""
-    from fairlead.cluster.kubernetes.devices import WHOLE, DeviceResource
-    from fairlead.cluster.kubernetes.manifests.network_policies import render_run_policy
     from fairlead.cluster.kubernetes.manifests.pods import PodSettings, render_pod
-    from fairlead.cluster.kubernetes.manifests.run_keys import render_key
-    from fairlead.cluster.kubernetes.manifests.runtime_bundle import bundle_name
-    from fairlead.cluster.kubernetes.manifests.services import render_service
-    from fairlead.policy.kinds.defaults import complete
-    from fairlead.state.plan import CreatePod
-    from fairlead.state.reasons import JUST_SUBMITTED
-    from fairlead.state.snapshot import Grant, Intent, Phase, Status, Workload
 
     spec = complete(spec, ()).spec
     status = Status(phase=Phase.PENDING, reason=JUST_SUBMITTED, since=0.0)
@@ -103,11 +102,8 @@ def _created(spec: Training) -> list[dict[str, Any]]:
 
 def _served(spec: "Serving") -> dict[str, Any]:
     """Render the initial objects for an endpoint's engine; node and GPU labels depend on the cluster."""
-    from fairlead.cluster.kubernetes.devices import WHOLE, DeviceResource
     from fairlead.cluster.kubernetes.engines.endpoint_port import Handover, Version, rendered
     from fairlead.cluster.kubernetes.engines.table import driver_of
-    from fairlead.state.reasons import JUST_SUBMITTED
-    from fairlead.state.snapshot import Intent, Phase, Status, Workload
 
     assert spec.engine is not None
     status = Status(phase=Phase.PENDING, reason=JUST_SUBMITTED, since=0.0)
@@ -124,8 +120,6 @@ def _served(spec: "Serving") -> dict[str, Any]:
 def _searched(spec: "Sweep") -> dict[str, Any]:
     """Render the initial object for the engine of a sweep."""
     from fairlead.cluster.kubernetes.engines.table import driver_of
-    from fairlead.state.reasons import JUST_SUBMITTED
-    from fairlead.state.snapshot import Intent, Phase, Status, Workload
 
     status = Status(phase=Phase.PENDING, reason=JUST_SUBMITTED, since=0.0)
     sweep = Workload(uid=NO_UID, spec=spec, intent=Intent.RUN, status=status, version=1, created_at=0.0)
@@ -135,8 +129,6 @@ def _searched(spec: "Sweep") -> dict[str, Any]:
 
 def _models(is_chosen: bool) -> tuple[tuple[str, str], ...]:
     """Return a placeholder for the node labels of a GPU model."""
-    from fairlead.cluster.kubernetes.api.objects import MODEL_LABELS
-
     return ((MODEL_LABELS[0], LATER),) if is_chosen else ()
 
 

@@ -17,6 +17,7 @@ from fairlead.control.admission import IGNORABLE
 from fairlead.control.pipelines.command import is_driver, is_pipeline
 from fairlead.errors import Conflict
 from fairlead.policy.kinds.lifecycle import check_intent
+from fairlead.policy.kinds.table import leaf
 from fairlead.specs.sweep import Sweep
 from fairlead.specs.training import Training
 from fairlead.state.reasons import Code, Reason
@@ -164,7 +165,6 @@ def _planned(
     ignore: tuple[str, ...],
 ) -> "Update":
     from fairlead.control.updates import plan_sweep_update, plan_update
-    from fairlead.policy.kinds.table import leaf
 
     spec = _of_run(specs, run.spec.name, files[0]) if specs else None
     # A relative directory is relative to the file, or else to the current directory.

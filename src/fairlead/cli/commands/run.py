@@ -16,6 +16,7 @@ from fairlead.cli.overrides import Overrides, override_options
 from fairlead.cli.show import as_json, message, run_json
 from fairlead.cli.specfiles import ENDINGS, directory_of, files_type, is_spec_file, refuse_twice, workloads
 from fairlead.cli.target import Target, cluster_options
+from fairlead.cli.workspaces import await_workspaces
 from fairlead.cluster.client import ClusterClient
 from fairlead.control.admission import IGNORABLE, Admission, admit, with_images
 from fairlead.control.pipelines.command import is_pipeline
@@ -205,8 +206,6 @@ def _run(
 
         code = await_ready(cluster, endpoints, json_=json_)
     if workspaces:
-        from fairlead.cli.workspaces import await_workspaces  # here, since few runs are workspaces, which never end
-
         await_workspaces(cluster, workspaces)
     if not others:
         if json_:

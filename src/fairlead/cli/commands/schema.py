@@ -4,10 +4,10 @@ import json
 
 import click
 
+from fairlead.specs.formats.schema import json_schema
+
 
 @click.command()
 def schema() -> None:
     """Print the JSON Schema of spec files."""
-    from fairlead.specs.formats.schema import json_schema
-
     print(json.dumps(json_schema(), indent=2))

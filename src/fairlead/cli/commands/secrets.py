@@ -9,6 +9,8 @@ import click
 from click.shell_completion import CompletionItem
 
 from fairlead.cli.show import as_json, describe_time, json_option, message, table
+from fairlead.cluster.local.home import Home
+from fairlead.cluster.local.secret_store import SecretStore
 from fairlead.errors import FairleadError, InvalidArgument
 from fairlead.text.quantities import plural
 
@@ -24,9 +26,6 @@ class SecretName(click.ParamType[str]):
     name = "name"
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-        from fairlead.cluster.local.home import Home
-        from fairlead.cluster.local.secret_store import SecretStore
-
         try:
             names = SecretStore(Home.at().secrets).names()
         except FairleadError:  # no completions; the command itself reports the error
@@ -127,9 +126,6 @@ def rm(name: tuple[str, ...], json_: bool) -> None:
 
 
 def _store() -> "SecretStore":
-    from fairlead.cluster.local.home import Home
-    from fairlead.cluster.local.secret_store import SecretStore
-
     return SecretStore(Home.open().secrets)
 
 

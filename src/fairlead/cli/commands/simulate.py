@@ -7,9 +7,16 @@ from typing import TYPE_CHECKING
 
 import click
 
+from fairlead.cli.recorded import record_history, recorded_target, save_history
 from fairlead.cli.show import as_json, message, table
+from fairlead.cluster.local.home import Home
 from fairlead.errors import CannotFit, ClusterError, InvalidSpec
+from fairlead.specs.formats.reading import load_file
+from fairlead.specs.pool import Pool
+from fairlead.specs.simulation import Simulation
+from fairlead.specs.team import Team
 from fairlead.state.scheduling_policy import POLICIES
+from fairlead.traces.reading import read_trace
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -135,7 +142,6 @@ def simulate(
 
 def _keep(title: str, settings: list[str], results: "list[Result]") -> None:
     """Keep the report for the web page; the simulation succeeds without."""
-    from fairlead.cluster.local.home import Home
     from fairlead.control.simulation_reports import keep_report, report_of
 
     try:
@@ -147,8 +153,6 @@ def _keep(title: str, settings: list[str], results: "list[Result]") -> None:
 
 
 def _from_cluster(place: dict[str, str | None], save: Path | None) -> tuple[str, "Replay"]:
-    from fairlead.cli.recorded import record_history, recorded_target, save_history
-
     target = recorded_target(place)
     recording, teams = record_history(target)
     if save is not None:
@@ -157,8 +161,6 @@ def _from_cluster(place: dict[str, str | None], save: Path | None) -> tuple[str,
 
 
 def _from_files(trace: Path | None, cluster: str | None, stray: object) -> tuple[str, "Replay"]:
-    from fairlead.traces.reading import read_trace
-
     if trace is None or cluster is None:
         raise click.UsageError("Give TRACE and --cluster FILE, or --from-cluster.")
     if stray is not None:
@@ -168,11 +170,6 @@ def _from_files(trace: Path | None, cluster: str | None, stray: object) -> tuple
 
 
 def _read_cluster(path: Path) -> tuple[tuple["Pool", ...], tuple["Team", ...], tuple["Simulation", ...]]:
-    from fairlead.specs.formats.reading import load_file
-    from fairlead.specs.pool import Pool
-    from fairlead.specs.simulation import Simulation
-    from fairlead.specs.team import Team
-
     specs = load_file(path)
     strangers = [spec for spec in specs if not isinstance(spec, Pool | Team | Simulation)]
     if strangers:

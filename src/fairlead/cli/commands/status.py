@@ -24,6 +24,7 @@ from fairlead.cli.show import (
 )  # fmt: skip
 from fairlead.cli.suggestions import suggest
 from fairlead.cli.target import Target, cluster_options
+from fairlead.cli.watching import watch
 from fairlead.cluster.client import ClusterClient
 from fairlead.cluster.listing import Listing, PagedClient
 from fairlead.cluster.output import describe_dropped
@@ -31,6 +32,8 @@ from fairlead.cluster.port import EventRecord
 from fairlead.cluster.selection import FINISHED, RunSelection
 from fairlead.control.pipelines.command import is_pipeline
 from fairlead.policy.kinds.progress import describe_progress, progress_of, warning_of
+from fairlead.specs.formats.rendering import render
+from fairlead.specs.formats.secret_values import conceal
 from fairlead.specs.training import Training
 from fairlead.specs.workload import Kind, WorkloadSpec
 from fairlead.state.run_times import active_until
@@ -101,8 +104,6 @@ def status(
             print(as_json(_parent_json(cluster, workload)) if json_ else _full_parent(cluster, workload))
         return
     if watches:
-        from fairlead.cli.watching import watch  # here and not above: a listing needs nothing of it
-
         watch(cluster, lambda: _listed(cluster, selection, everything=everything, limit=limit)[0], json_=json_)
     runs, is_cut = _listed(cluster, selection, everything=everything, limit=limit)
     if json_:
@@ -143,9 +144,6 @@ def _listed(
 
 
 def _parent_json(cluster: ClusterClient, parent: AnyWorkload) -> dict[str, Any]:
-    from fairlead.specs.formats.rendering import render
-    from fairlead.specs.formats.secret_values import conceal
-
     children = [run_json(child) for child in cluster.children(parent.uid)]
     where = {} if cluster.has_containers else {"directory": cluster.kept_at(parent)}
     steps = {"steps": steps_json(cluster, parent)} if is_pipeline(parent.spec) else {}
@@ -200,9 +198,6 @@ def _full_parent(cluster: ClusterClient, parent: AnyWorkload) -> str:
 
 
 def _full_json(cluster: ClusterClient, workload: Workload) -> dict[str, Any]:
-    from fairlead.specs.formats.rendering import render
-    from fairlead.specs.formats.secret_values import conceal
-
     pods = [_pod_json(pod) for pod in cluster.pods(workload.uid)]
     spec = conceal(render(_shown(workload.spec)))
     fields: dict[str, Any] = {"pods": pods, "starts_at": latest_start(cluster, workload)}

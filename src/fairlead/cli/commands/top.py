@@ -7,9 +7,12 @@ from dataclasses import asdict
 import click
 
 from fairlead.cli.families import leaves
+from fairlead.cli.live_top import watch_cluster
 from fairlead.cli.names import RunName, find
 from fairlead.cli.show import as_json, json_option, message, table
 from fairlead.cli.target import Target, cluster_options
+from fairlead.cluster.local.cluster import LocalCluster
+from fairlead.cluster.local.process_metrics import usages
 from fairlead.cluster.usages import GpuUsage, PodUsage, Usages
 from fairlead.text.quantities import describe_memory
 
@@ -45,8 +48,6 @@ def _watch(target: Target, name: str | None, *, json_: bool) -> None:
         raise click.UsageError("--watch is of the whole cluster, in a terminal: give neither NAME nor --json.")
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise click.UsageError("--watch needs a terminal; `fairlead status --watch` tells changes line by line.")
-    from fairlead.cli.live_top import watch_cluster  # here and not above: it draws
-
     watch_cluster(target.open())
 
 
@@ -61,9 +62,6 @@ def _on_kubernetes(target: Target, name: str | None) -> Usages:
 
 
 def _here(target: Target, name: str | None) -> Usages:
-    from fairlead.cluster.local.cluster import LocalCluster
-    from fairlead.cluster.local.process_metrics import usages
-
     cluster = LocalCluster.open()
     runs = cluster.unfinished() if name is None else (find(target.quietly(), name),)
     return usages(cluster, leaves(cluster, runs))

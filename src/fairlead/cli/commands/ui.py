@@ -8,6 +8,7 @@ import click
 
 from fairlead.cli.show import as_json, json_option, message
 from fairlead.cli.target import Target, cluster_options
+from fairlead.control.opening import TokenAccess
 from fairlead.errors import Conflict
 
 if TYPE_CHECKING:
@@ -69,7 +70,6 @@ def ui(target: Target, port: int | None, sign_in: bool, listen: str | None, json
 
 
 def _admission(target: Target) -> "Authenticator":
-    from fairlead.control.opening import TokenAccess
     from fairlead.web.visitors import Authenticator
 
     access = TokenAccess(context=target.context)

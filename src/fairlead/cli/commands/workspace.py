@@ -13,6 +13,7 @@ from fairlead.cli.names import RunName, find_run
 from fairlead.cli.show import as_json, json_option, message
 from fairlead.cli.target import Target, cluster_options
 from fairlead.cli.workspaces import await_address, show_address
+from fairlead.cluster.local.workspaces import remove_home
 from fairlead.errors import Conflict, NotFound
 from fairlead.runtime.podfiles import write_private
 from fairlead.specs.training import DEFAULT_TEAM
@@ -81,8 +82,6 @@ def delete_home(target: Target, name: str, team: str, yes: bool) -> None:
 
     A directory that a spec names as `home` is never deleted.
     """
-    from fairlead.cluster.local.workspaces import remove_home  # here, since `open` needs nothing of it
-
     cluster = target.open()
     if cluster.machine is None:
         raise NotFound("workspaces run on this machine only so far, and so do their homes.")

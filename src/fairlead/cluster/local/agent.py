@@ -23,6 +23,8 @@ from fairlead.cluster.local.code.keeping import CodeStore
 from fairlead.cluster.local.code.trees import Tree
 from fairlead.cluster.local.home import Home
 from fairlead.cluster.local.launchers import Launchers
+from fairlead.cluster.local.packages.place import complete
+from fairlead.cluster.local.packages.requests import request_of
 from fairlead.cluster.local.pod_files import (
     MOST_PID,
     NewEvents,
@@ -281,9 +283,6 @@ class Agent:
             return
         packages = None
         if workload.spec.environment is not None:
-            from fairlead.cluster.local.packages.place import complete  # here because few runs have one
-            from fairlead.cluster.local.packages.requests import request_of
-
             request = request_of(workload.spec, self._home, workload.uid)
             packages = None if request is None else complete(self._home, request["digest"])
             if packages is None:

@@ -19,18 +19,28 @@ from fairlead.cluster.local.last_good import InForce, in_force, is_news
 from fairlead.cluster.local.logs import dropped_output, read_logs
 from fairlead.cluster.local.policy_file import read_rules
 from fairlead.cluster.local.room import release_reserve, trouble
+from fairlead.cluster.local.secret_store import secret_problem
+from fairlead.cluster.local.space import used_bytes
 from fairlead.cluster.local.store import LocalStore
+from fairlead.cluster.local.supervision import start_supervisor
 from fairlead.cluster.local.team_file import read_teams
 from fairlead.cluster.names import unknown
+from fairlead.cluster.origins import is_run_name, refuse_empty
 from fairlead.cluster.output import EVERYTHING, Dropped, LogQuery, Watermark
 from fairlead.cluster.port import MOST_COMPLETED, EventRecord, LogLine, Spec
 from fairlead.cluster.selection import RunSelection
 from fairlead.errors import ClusterError, Conflict, InvalidSpec, NoRoom, NotAllowed, NotFound
+from fairlead.ledger.goodput import goodput
+from fairlead.ledger.usage import share_of
+from fairlead.policy.kinds.table import leaf, runs_of
 from fairlead.runtime import shell_limits
 from fairlead.runtime.podfiles import is_locked, read_json, write_json
 from fairlead.specs.constraints import PATH, quote
+from fairlead.specs.model_reference import read_reference
 from fairlead.specs.training import Training
 from fairlead.specs.workload import Kind
+from fairlead.state.access_keys import with_uses
+from fairlead.state.plan import Change, Plan, child_uid
 from fairlead.state.scheduling_policy import DEFAULT, SchedulingPolicy
 from fairlead.state.snapshot import (
     AnyWorkload,
@@ -203,8 +213,6 @@ class LocalCluster:
 
     def share_of(self, grant: Grant) -> int:
         """Return the share of this machine that a pod pays for."""
-        from fairlead.ledger.usage import share_of  # imported here because listing runs does not need the ledger
-
         return share_of(grant, self.node())
 
     def _priced_node(self) -> Node:
@@ -377,10 +385,6 @@ class LocalCluster:
         """
         if not change.submit and not change.children:
             return ()
-        # Imported here because listing runs needs neither.
-        from fairlead.policy.kinds.table import runs_of
-        from fairlead.state.plan import child_uid
-
         parent, new = change.workload_uid, list[str]()
         specs = {child_uid(parent, order.name): order.spec for order in change.submit}
         resumed = {child.uid for child in change.children if child.intent is Intent.RUN}
@@ -420,8 +424,6 @@ class LocalCluster:
 
     def forget(self, workloads: Sequence[AnyWorkload]) -> tuple[bool, ...]:
         """Delete finished workloads that have not changed since."""
-        from fairlead.state.plan import Change, Plan  # imported here because listing runs does not need plans
-
         over = [run for run in workloads if run.status.phase.is_final]
         changes = (Change(workload_uid=run.uid, version=run.version, forget=True) for run in over)
         done = dict(zip((run.uid for run in over), self.apply(Plan(changes=tuple(changes))), strict=True))
@@ -436,8 +438,6 @@ class LocalCluster:
                 self._remove(uid)
 
     def space_of(self, workload: AnyWorkload) -> int | None:
-        from fairlead.cluster.local.space import used_bytes  # imported here because it is seldom needed
-
         return used_bytes(self.home.run(workload.uid))
 
     def keeps(self) -> "Retention":
@@ -460,11 +460,9 @@ class LocalCluster:
         # Imported here because only submissions need it.
         from fairlead.cluster.preflight import command_problem, place_problem, workdir_problem
 
-        if spec.secrets or any(source.credentials for source in spec.data.values()):
-            from fairlead.cluster.local.secret_store import secret_problem  # here as few runs have some
-
-            if (problem := secret_problem(self.home.secrets, spec)) is not None:
-                raise InvalidSpec((f"{spec.name}: {problem}.",))
+        needs_secrets = spec.secrets or any(source.credentials for source in spec.data.values())
+        if needs_secrets and (problem := secret_problem(self.home.secrets, spec)) is not None:
+            raise InvalidSpec((f"{spec.name}: {problem}.",))
         base = Path.home() if directory is None else directory.absolute()
         if spec.kind == Kind.WORKSPACE:
             workspace = self._with_home(cast("Workspace", spec), base)
@@ -523,8 +521,6 @@ class LocalCluster:
             return spec
         # Imported here because few runs need it.
         from fairlead.cluster.local.pod_spec import checkpoint_place
-        from fairlead.cluster.origins import is_run_name, refuse_empty
-        from fairlead.specs.model_reference import read_reference
 
         if read_reference(origin) is not None:
             return replace(spec, checkpoint=replace(spec.checkpoint, origin=self._place_of_model(spec)))
@@ -635,7 +631,6 @@ class LocalCluster:
         """Return the access keys of all teams."""
         from fairlead.cluster.local.access_keys import read_keys  # here because only endpoints have keys
         from fairlead.gateway.demand import read_key_uses
-        from fairlead.state.access_keys import with_uses
 
         return with_uses(read_keys(self.home.access_keys), read_key_uses(self.home.serving / "demand.json"))
 
@@ -688,9 +683,6 @@ class LocalCluster:
 
     def _keep_code(self, uid: str, spec: Spec) -> Spec:
         """Store the current code of a spec, or the code that an endpoint names. Return the spec with it."""
-        # Imported here because listing runs does not need it.
-        from fairlead.policy.kinds.table import runs_of
-
         is_endpoint = spec.kind == Kind.SERVING
         if is_endpoint and (had := getattr(spec, "code", "")) and self._code().keep_again(uid, had):
             return spec
@@ -715,7 +707,6 @@ class LocalCluster:
         """Keep the current code of a run, and restart the run with it; return whether it restarts."""
         # Imported here because few runs follow edits.
         from fairlead.policy.kinds.code_updates import restart
-        from fairlead.state.plan import Plan
 
         run = self.store.get(uid)
         if run.status.phase.is_final:
@@ -755,8 +746,6 @@ class LocalCluster:
         return self.store.set_intent(uid, intent)
 
     def update(self, uid: str, spec: Spec, *, version: int) -> Workload[Spec]:
-        from fairlead.policy.kinds.table import runs_of  # imported here because listing runs does not need it
-
         def programs(spec: "WorkloadSpec") -> list[tuple[object, ...]]:
             return [(run.run, run.setup, run.workdir, run.snapshot) for run in runs_of(spec)]
 
@@ -839,7 +828,6 @@ class LocalCluster:
         watermark: Watermark | None = None,
     ) -> Iterator[LogLine]:
         """Yield the output of all ranks and attempts by time; following ends once the workload is final and read."""
-        from fairlead.policy.kinds.table import leaf  # imported here because listing runs reads no output
 
         def over() -> bool:
             return (stop is not None and stop()) or self.store.get(uid).status.phase.is_final
@@ -913,8 +901,6 @@ class LocalCluster:
         return self.store.cost_of(workload.uid, time.time())
 
     def goodput_of(self, workload: Workload) -> "Goodput":
-        from fairlead.ledger.goodput import goodput  # imported here because listing runs does not need it
-
         now = time.time()
         until = workload.status.finished_at
         held = self.store.held_by(workload.uid, now)
@@ -999,9 +985,6 @@ class LocalCluster:
             problem = self._found_trouble()
             # A supervisor waits out a full disk; on any other trouble it could only exit.
             if (problem is None or isinstance(problem, NoRoom)) and (self.store.has_work() or self.home.has_triggers):
-                # Imported here, as below, because listing runs neither starts nor wakes a supervisor.
-                from fairlead.cluster.local.supervision import start_supervisor
-
                 start_supervisor(self.home)
             return
         import socket
@@ -1038,8 +1021,6 @@ class LocalCluster:
 
     def _keep_packages(self, uid: str, spec: Spec, environ: Mapping[str, str] | None) -> None:
         """Keep what the environments of a workload's runs ask for now."""
-        from fairlead.policy.kinds.table import runs_of  # imported here because listing runs does not need it
-
         runs = [run for run in runs_of(spec) if run.environment is not None]
         if not runs:
             return

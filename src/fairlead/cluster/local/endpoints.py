@@ -17,12 +17,16 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fairlead.cluster.local.access_keys import read_keys
+from fairlead.cluster.local.gateway_proxy import chosen, haproxy_program
 from fairlead.cluster.local.home import Home
 from fairlead.cluster.local.ports import port_for
 from fairlead.errors import ClusterError
+from fairlead.gateway.proxying.programs import HAPROXY
 from fairlead.runtime.peer_users import is_own
 from fairlead.runtime.podfiles import is_locked, read_json, take_lock, write_json
 from fairlead.state.access_keys import AccessKey
+from fairlead.state.demand import read_demand
 from fairlead.state.snapshot import Snapshot
 
 if TYPE_CHECKING:
@@ -97,8 +101,6 @@ class Endpoints:
 
     def _keys(self) -> tuple[AccessKey, ...]:
         """Return the keys of all teams; none if they cannot be read, which closes endpoints with `access` to all."""
-        from fairlead.cluster.local.access_keys import read_keys  # here and not above: as in `update`
-
         try:
             return read_keys(self._home.access_keys)
         except (ClusterError, OSError) as error:
@@ -147,9 +149,6 @@ class Endpoints:
 
     def _options(self) -> list[str]:
         """Return the gateway's options for a proxy; none without haproxy, as the gateway proxies itself then."""
-        from fairlead.cluster.local.gateway_proxy import chosen, haproxy_program  # as there
-        from fairlead.gateway.proxying.programs import HAPROXY
-
         try:
             if chosen(self._home) == HAPROXY:
                 return ["--haproxy", os.fspath(haproxy_program())]
@@ -220,8 +219,6 @@ def demand_here(home: Home, names: Iterable[str]) -> "dict[str, Demand]":
     report = read_json(home.serving / "demand.json")
     if report is None or not isinstance(report.get("services"), dict):
         return {}
-    from fairlead.state.demand import read_demand  # here and not above: a supervisor without endpoints needs none
-
     try:
         return read_demand(report, "local", names)
     except ValueError as error:

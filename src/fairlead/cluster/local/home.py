@@ -8,9 +8,11 @@ import zlib
 from collections.abc import Collection
 from pathlib import Path
 
+from fairlead.cluster.local.disk_errors import explained
 from fairlead.errors import ClusterError
 from fairlead.frozen import dataclass
 from fairlead.runtime.paths import below
+from fairlead.runtime.private_directory import make_private
 
 # A Unix socket's path may have 107 bytes on Linux and 103 on macOS.
 MAX_SOCKET_PATH = 100
@@ -40,9 +42,6 @@ class Home:
             if status.st_uid != os.geteuid() or status.st_mode & 0o077:
                 _take_over(path, status)
         except OSError as error:
-            # Imported here because errors are rare.
-            from fairlead.cluster.local.disk_errors import explained
-
             raise explained(path, error) from error
         return cls(path)
 
@@ -296,8 +295,6 @@ def _socket_directory() -> Path:
         ClusterError: There is none, for example because another user has made the one in the temporary directory.
     """
     import tempfile
-
-    from fairlead.runtime.private_directory import make_private
 
     runtime = os.environ.get("XDG_RUNTIME_DIR", "")
     own = Path(tempfile.gettempdir(), f"fairlead-{os.getuid()}")

@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fairlead.policy.gpu.cuda_support import GpuPlatform, parse_driver
 from fairlead.state.snapshot import Gpu, Node
 
 if TYPE_CHECKING:
@@ -53,8 +54,6 @@ def gpu_driver() -> str | None:
 
 def gpu_platform() -> "GpuPlatform":
     """Return the driver and the compute capabilities of this machine's GPUs, as far as NVML says."""
-    from fairlead.policy.gpu.cuda_support import GpuPlatform, parse_driver  # here, since few processes need it
-
     nothing = GpuPlatform(driver=None, processor=platform.machine())
     if sys.platform != "linux" or not any(map(os.path.exists, DRIVERS[:-1])):
         return nothing  # in Windows' subsystem the driver is that of Windows, with versions of its own

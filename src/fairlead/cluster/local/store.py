@@ -22,7 +22,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 from fairlead.cluster.ledger_schema import LEDGER_SCHEMA
+from fairlead.cluster.local import pages
 from fairlead.cluster.local.home import Home
+from fairlead.cluster.local.model_tables import ModelTables
 from fairlead.cluster.local.room import trouble
 from fairlead.cluster.local.tables import (
     ACTIVE,
@@ -48,11 +50,16 @@ from fairlead.cluster.records import dump, load, load_all
 from fairlead.cluster.selection import RunSelection
 from fairlead.errors import ClusterError, Conflict, NameTaken, NoRoom, NotAllowed, NotFound
 from fairlead.frozen import dataclass
+from fairlead.ledger.activity import ended_ms
+from fairlead.ledger.usage import divided, reshared
 from fairlead.runtime.podfiles import is_locked, read_json
 from fairlead.specs.formats.serialization import to_json
+from fairlead.specs.team import PROJECT_LABEL
 from fairlead.specs.workload import WorkloadSpec
+from fairlead.state.plan import Event
 from fairlead.state.pod_uids import pod_uid
-from fairlead.state.reasons import JUST_SUBMITTED, Reason
+from fairlead.state.reasons import JUST_SUBMITTED, Code, Reason
+from fairlead.state.series import Point, continued, thinned
 from fairlead.state.snapshot import (
     WHOLE_MILLI,
     AnyWorkload,
@@ -99,7 +106,6 @@ def _held(
     """Divide what a pod held up to an end by use and, where it shared GPUs with others, by its share of them."""
     # Imported here because listing runs does not need the ledger.
     from fairlead.cluster.ledger_tables import holder_of, intervals_of
-    from fairlead.ledger.usage import reshared
 
     holder = holder_of(pod.workload_uid, training_of(spec), _user())
     held = intervals_of(pod, holder, progress_of(progress), end_ms, share, idle_ms)
@@ -117,8 +123,6 @@ def _user() -> str:
 
 
 def _point(row: Sequence[Any]) -> Point:
-    from fairlead.state.series import Point  # here and not above: what only lists runs needs none of it
-
     attempt, step, at, value = row
     return Point(at=at, step=step, value=value, attempt=attempt)
 
@@ -232,9 +236,6 @@ class LocalStore:
 
     @cached_property
     def _models(self) -> ModelTables:
-        # Imported here because few commands need it.
-        from fairlead.cluster.local.model_tables import ModelTables
-
         return ModelTables(self._db)
 
     def relieve(self) -> None:
@@ -298,9 +299,6 @@ class LocalStore:
                 type(spec).__name__, parent,
             ),
         )  # fmt: skip
-        # Imported here because listing runs does not need plans.
-        from fairlead.state.plan import Event
-
         self._record(uid, spec.name, Event(type="Submitted", reason=JUST_SUBMITTED), now)
         return status
 
@@ -358,8 +356,6 @@ class LocalStore:
         """Replace the spec of an endpoint, with the event ``Changed``."""
         # Imported here because reading does not need it.
         from fairlead.policy.kinds.spec_updates import CHANGED
-        from fairlead.state.plan import Event
-        from fairlead.state.reasons import Code, Reason
 
         with self._transaction():
             before, after = json.loads(to_json(self.get(uid).spec)), json.loads(to_json(spec))
@@ -547,8 +543,6 @@ class LocalStore:
             (count,) = self._db.execute(f"SELECT count(*) FROM points WHERE {of_series}", (uid, name)).fetchone()
             if count <= MOST_POINTS:
                 continue
-            from fairlead.state.series import thinned
-
             stored = self._db.execute(
                 f"SELECT id, attempt, step, at, value FROM points WHERE {of_series} ORDER BY id", (uid, name)
             ).fetchall()
@@ -559,8 +553,6 @@ class LocalStore:
 
     def series(self, uid: str) -> dict[str, tuple[Point, ...]]:
         """Return the metrics of a workload over time, by name."""
-        from fairlead.state.series import continued
-
         with self._translated():
             rows = self._db.execute(
                 "SELECT name, attempt, step, at, value FROM points WHERE workload_uid = ? ORDER BY name, id", (uid,)
@@ -837,22 +829,16 @@ class LocalStore:
     def page(self, listing: Listing) -> tuple[AnyWorkload, ...]:
         """Return the workloads of a page, newest first."""
         with self._reading():
-            from fairlead.cluster.local import pages  # Imported here because commands read no pages.
-
             return pages.page(self._db, listing)
 
     def num_kept(self) -> int:
         """Count the stored workloads."""
         with self._translated():
-            from fairlead.cluster.local import pages  # Imported here because commands read no pages.
-
             return pages.num_kept(self._db)
 
     def num_unfinished(self) -> dict[Phase, int]:
         """Count the unfinished workloads by phase."""
         with self._translated():
-            from fairlead.cluster.local import pages  # Imported here because commands read no pages.
-
             return pages.num_unfinished(self._db)
 
     def events(self, uid: str | None, after: int) -> tuple[EventRecord, ...]:
@@ -985,8 +971,6 @@ class LocalStore:
         """Record an event with each unfinished run of a budget when a percentage is spent; once a month."""
         # Imported here because only the supervisor needs it.
         from fairlead.cluster.ledger_tables import month_of
-        from fairlead.specs.team import PROJECT_LABEL
-        from fairlead.state.plan import Event
 
         month = month_of(now)[0]
         with self._translated():
@@ -1056,8 +1040,6 @@ class LocalStore:
             (pod_uid,),
         ).fetchone()
         if row is not None:
-            from fairlead.ledger.activity import ended_ms  # imported here because only the supervisor needs it
-
             spec, progress, share, shares, *rest = row
             pod = pod_of(tuple(rest)).pod
             idle_ms = self._ledger.idle_of(pod_uid)
@@ -1075,8 +1057,6 @@ class LocalStore:
         held = Counter((node, uuid) for _, own, _, _ in live if own.gpu_milli >= WHOLE_MILLI for uuid in own.gpu_uuids)
         if max(held.values(), default=0) < 2 and all(shares is None for *_, shares in live):
             return
-        from fairlead.ledger.usage import divided  # imported here because few runs share GPUs
-
         for uid, own, share, known in live:
             shares = [] if known is None else json.loads(known)
             part = divided(share, own, node, held)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from fairlead.errors import ClusterError, InvalidSpec
+from fairlead.specs.team import Team
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -20,7 +21,6 @@ def read_teams(path: Path) -> tuple[Team, ...]:
     """
     # Imported here because few machines have teams, and listing runs need not load the reader of specs.
     from fairlead.specs.formats.reading import load_file
-    from fairlead.specs.team import Team
 
     try:
         specs = load_file(path)

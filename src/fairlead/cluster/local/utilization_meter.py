@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from fairlead.cluster.local.nvml import NvmlReader
 from fairlead.cluster.local.pod_files import read_pids
 from fairlead.cluster.local.store import Measured
 from fairlead.policy.kinds import idleness
@@ -253,6 +254,4 @@ def _since_ms(pod: Pod, since: float | None, now: float) -> int:
 
 
 def _nvml() -> NvmlReader:
-    from fairlead.cluster.local.nvml import NvmlReader  # here and not above: most machines have no GPU
-
     return NvmlReader()

@@ -15,6 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from fairlead.cluster.client import ClusterClient
+from fairlead.cluster.kubernetes.manifests.pod_environment import checkpoint_place
 from fairlead.cluster.selection import RunSelection
 from fairlead.control.admission import admit, free_name
 from fairlead.control.fleets.journal import ClusterNote, FleetJournal
@@ -303,8 +304,5 @@ def _copy(client: ClusterClient, workload: Workload) -> Copy:
 
 def _place(workload: Workload) -> str | None:
     """Return the place of a copy's checkpoints if another cluster may read it: a URL or an absolute path."""
-    # Here and not above: a controller of local clusters needs no Kubernetes modules before a checkpoint is saved.
-    from fairlead.cluster.kubernetes.manifests.pod_environment import checkpoint_place
-
     to = workload.spec.checkpoint.to
     return checkpoint_place(workload, None) if to is not None and ("://" in to or to.startswith("/")) else None

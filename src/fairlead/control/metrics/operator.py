@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from fairlead.cluster.kubernetes.operator.ledger.ledger_keeper import LedgerKeeper
 from fairlead.cluster.kubernetes.operator.ledger.month_costs import MonthCosts
 from fairlead.cluster.kubernetes.operator.runs.gpu_telemetry import HeldGpu
+from fairlead.control.metrics.exposition import MOST_RUNS, exposition
 from fairlead.control.metrics.readings import Readings, RunUsage, gpu_reading, shown_runs
 from fairlead.control.pass_counts import PassCounts
 from fairlead.ledger.goodput import Goodput
@@ -37,8 +38,6 @@ def operator_metrics(
     seen = counts.seen
     if not is_leader or seen is None:
         return FOLLOWS
-    from fairlead.control.metrics.exposition import MOST_RUNS, exposition
-
     gpu_readings = tuple(gpu_reading(gpu.node, gpu.usage) for gpu in gpus)
     held = {(gpu.node, gpu.usage.name): gpu.run for gpu in gpus}
     now = time.time()

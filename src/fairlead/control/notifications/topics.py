@@ -2,6 +2,7 @@
 
 from enum import StrEnum
 
+from fairlead.control.pipelines.command import is_pipeline
 from fairlead.frozen import dataclass
 from fairlead.state.plan import Event
 from fairlead.state.reasons import Code, Reason
@@ -116,6 +117,4 @@ def _notice(run: AnyWorkload, topic: Topic, type: str, reason: Reason, *, id: st
 
 def type_name(run: AnyWorkload) -> str:
     """Return the kind of a run as people write it."""
-    from fairlead.control.pipelines.command import is_pipeline  # here and not above: most runs are none
-
     return "Pipeline" if is_pipeline(run.spec) else type(run.spec).__name__

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from fairlead.frozen import dataclass
+from fairlead.policy.kinds import workspace_idle
 from fairlead.policy.queue.budgets import HOUR_S, rate_of
 from fairlead.policy.queue.changes import stop
 from fairlead.specs.training import Idle, WhenIdle
@@ -156,8 +157,6 @@ def reason(run: Workload, nodes: Iterable[Node]) -> Reason | None:
 def announced(run: Workload, live: tuple[Pod, ...], nodes: Iterable[Node], now: float) -> Reason | None:
     """Return the warning about an idle run, or about the coming suspension of a workspace; None for none."""
     if is_workspace(run):
-        from fairlead.policy.kinds import workspace_idle  # here, since few runs are workspaces
-
         return workspace_idle.reason(run, live, now)
     return reason(run, nodes)
 
@@ -177,8 +176,6 @@ def _remedy(idle: Idleness) -> str:
 def act(run: Workload, live: tuple[Pod, ...], nodes: Iterable[Node], now: float) -> Change | None:
     """Return the change for an idle run whose spec asks for one; None if it asks for a notification only."""
     if is_workspace(run):
-        from fairlead.policy.kinds import workspace_idle  # here, since few runs are workspaces
-
         return workspace_idle.act(run, live, now)
     wish = run.spec.idle
     if wish.then is WhenIdle.NOTIFY:

@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 from fairlead.errors import Conflict
+from fairlead.policy.kinds.table import parent_of
 from fairlead.state.reasons import Code
 from fairlead.state.snapshot import AnyWorkload, Intent, Phase, Status
 
@@ -55,8 +56,6 @@ def is_over(run: AnyWorkload) -> bool:
 
 def has_more(run: AnyWorkload) -> bool:
     """Return whether a run that has succeeded has more to do, by a spec that has changed since."""
-    from fairlead.policy.kinds.table import parent_of  # here, since few runs have succeeded and are to run
-
     kind = parent_of(run.spec)
     return kind is not None and kind.has_more is not None and kind.has_more(run)
 

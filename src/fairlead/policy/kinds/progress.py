@@ -1,6 +1,7 @@
 """Describes the progress of a workload and its warnings, the same for every interface."""
 
 from fairlead.policy.kinds.checkpoint_health import warning
+from fairlead.policy.kinds.table import parent_of
 from fairlead.state.reasons import Code, Reason
 from fairlead.state.snapshot import AnyWorkload, Progress, is_leaf
 
@@ -22,8 +23,6 @@ def warning_of(workload: AnyWorkload, now: float) -> Reason | None:
 
 def progress_of(workload: AnyWorkload, *, short: bool = False) -> str:
     """Describe the progress of a workload of any kind in one line; ``-`` if unknown."""
-    from fairlead.policy.kinds.table import parent_of  # here and not above: a listing of runs needs no records of kinds
-
     if is_leaf(workload):
         return describe_progress(workload.progress, short=short)
     kind = parent_of(workload.spec)

@@ -18,10 +18,12 @@ from fairlead.errors import InvalidSpec
 from fairlead.policy.kinds.parents import advance, child_name, submit
 from fairlead.policy.kinds.record import Family, ParentKind
 from fairlead.policy.serving.canary import CanaryVerdict, Judgement, fails_mostly, judge_canary, step_at
+from fairlead.policy.serving.latency_scaling import out_of_reach, room_for, service_of, shares
 from fairlead.policy.serving.metric_scaling import ASK_S, unmeasured
 from fairlead.policy.serving.replica_count import asleep_at, wanted_replicas
 from fairlead.policy.serving.rollout import DRAIN_S, ReplicaState, RolloutStep, canary_step, next_step
 from fairlead.policy.serving.scheduled_replicas import next_change
+from fairlead.policy.serving.spot_return import spot_room
 from fairlead.specs.endpoint_engines import TITLES, EndpointEngine
 from fairlead.specs.formats.serialization import from_json, to_json
 from fairlead.specs.quantities import format_duration
@@ -201,17 +203,11 @@ def together(snapshot: Snapshot, families: Mapping[str, Family], now: float) -> 
         if isinstance(parent.spec, Serving) and parent.spec.scale.is_by_tokens:
             family = with_shares.get(parent.uid, families[parent.uid])
             if family.demand is not None:
-                # Here and not above: few endpoints scale so.
-                from fairlead.policy.serving.latency_scaling import out_of_reach
-
                 with_shares[parent.uid] = replace(family, out_of_reach=out_of_reach(parent.spec, family.demand))
         if isinstance(parent.spec, Serving) and parent.spec.capacity.overflow is not None:
             serving, family = cast("Workload[Serving]", parent), with_shares.get(parent.uid, families[parent.uid])
             displaced = _displaced(replicas_of(detail_of(serving), family))
             if displaced and parent.spec.rollout.max_surge:
-                # Imported here and not above: displaced replicas are rare.
-                from fairlead.policy.serving.spot_return import spot_room
-
                 workloads = [cast("Workload", family.children[replica.name]) for replica in displaced]
                 room = spot_room(workloads[0].spec, workloads, snapshot)
                 with_shares[parent.uid] = replace(family, spot_room=room)
@@ -227,9 +223,6 @@ def _shares(snapshot: Snapshot, families: Mapping[str, Family], now: float) -> d
     ]
     if not by_latency:
         return {}
-    # Imported here and not above: few endpoints scale this way.
-    from fairlead.policy.serving.latency_scaling import room_for, service_of, shares
-
     grants = {pod.workload_uid: pod.grant for pod in snapshot.pods if not pod.phase.is_final}
     groups = defaultdict[Grant, dict[str, "EndpointState"]](dict)
     during_change: dict[str, int] = {}

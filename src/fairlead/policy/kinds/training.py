@@ -22,6 +22,7 @@ from fairlead.policy.queue.budgets import budget_overspent, run_overspent
 from fairlead.policy.queue.changes import change_to, notices, requeue, stop, terminate
 from fairlead.policy.scaling import elastic
 from fairlead.policy.scaling.elastic import is_resizing
+from fairlead.policy.strategy.probing import follow
 from fairlead.specs.quantities import format_duration
 from fairlead.specs.training import DECADE_S, Training
 from fairlead.state.phase_transitions import move
@@ -213,8 +214,6 @@ def _watch(
     if failure is not None and failure.blame is Blame.QUOTA:
         return _withdraw(workload, live, failure.reason, now)
     if untried(workload.spec, status.measured.probing):
-        from fairlead.policy.strategy.probing import follow  # here, since few runs try splits
-
         tried = follow(workload, own, failure, now)
         if tried is not None:
             return _after_probe(workload, live, tried, now)

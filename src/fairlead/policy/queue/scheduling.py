@@ -21,6 +21,7 @@ from fairlead.policy.capacity import spot_deadline
 from fairlead.policy.disruption.aftermath import without
 from fairlead.policy.disruption.eviction import EvictionPass
 from fairlead.policy.disruption.migration import change_place, coming, describe_makes_room, keep, move_away, placed_in
+from fairlead.policy.disruption.partitioning import layout_for
 from fairlead.policy.disruption.preemption import Victim
 from fairlead.policy.health.node_risk import risks_of
 from fairlead.policy.placement.free_capacity import rooms
@@ -1121,9 +1122,6 @@ def _other_layout(spec: GangSpec, snapshot: Snapshot) -> str | None:
     """Return the name of a layout in which nodes of this cluster would hold the run; None if they have no others."""
     if not snapshot.partitioned:
         return None
-    # Imported here and not above: few clusters have such nodes.
-    from fairlead.policy.disruption.partitioning import layout_for
-
     return layout_for(spec, snapshot)
 
 

@@ -8,6 +8,8 @@ from itertools import islice
 from typing import TYPE_CHECKING, TypeAlias
 
 from fairlead.frozen import dataclass
+from fairlead.policy.search.covariance_adaptation import distribution_after
+from fairlead.policy.search.nondominated_sorting import POPULATION, breed
 from fairlead.policy.search.pruning import RungReport
 from fairlead.policy.search.trials import CUT_SHORT, TrialRecord, TrialState, draw, has_ended, ranked
 from fairlead.specs.goal import Goal
@@ -118,9 +120,6 @@ def _tpe(sweep: Sweep, number: int, history: Sequence[TrialRecord], reports: Rep
 
 def _cma_es(sweep: Sweep, number: int, history: Sequence[TrialRecord], reports: Reports) -> dict[str, Value]:
     """Draw unconditional ranges by CMA-ES, and the other parameters at random."""
-    # Imported here and not above, as below: most sweeps use another sampler, and submitting one reads this module.
-    from fairlead.policy.search.covariance_adaptation import distribution_after
-
     adapted = sweep.adapted
     ordered = ranked(list(history), _goal_of(sweep))
     ended = sorted(ordered, key=lambda trial: trial.number)
@@ -165,8 +164,6 @@ def _gp(sweep: Sweep, number: int, history: Sequence[TrialRecord], reports: Repo
 
 def _nsga_ii(sweep: Sweep, number: int, history: Sequence[TrialRecord], reports: Reports) -> dict[str, Value]:
     """Cross two of the best trials and mutate the child; at random until there are enough."""
-    from fairlead.policy.search.nondominated_sorting import POPULATION, breed
-
     ended = [trial for trial in history if trial.scores and trial.state is TrialState.SUCCEEDED]
     if len(ended) < POPULATION:
         return _random(sweep, number, history, reports)

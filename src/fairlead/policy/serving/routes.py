@@ -7,6 +7,7 @@ from fairlead.frozen import dataclass
 from fairlead.policy.kinds.parents import families_of
 from fairlead.policy.kinds.record import Family
 from fairlead.policy.kinds.serving import failure_of, replicas_of, share_of_canary
+from fairlead.policy.serving.latency_scaling import most_in_flight
 from fairlead.policy.serving.rollout import ReplicaState
 from fairlead.specs.serving import Routing, Serving
 from fairlead.state.access_keys import AccessKey
@@ -211,8 +212,6 @@ def _most_in_flight(spec: Serving, family: Family, num_ready: int) -> int | None
     """Return the number of requests that can end in time; None if they may be late."""
     if spec.scale.latency_s is None:
         return None
-    from fairlead.policy.serving.latency_scaling import most_in_flight  # here and not above: few endpoints scale so
-
     return most_in_flight(spec, family.demand, num_ready)
 
 

@@ -29,6 +29,8 @@ if __name__ == "__main__":
 from fairlead.runtime import podfiles
 from fairlead.runtime.experiment_tracking import choice
 from fairlead.runtime.experiment_tracking.target import About, MetricPoint, Refused, read_about
+from fairlead.runtime.experiment_tracking.tensorboard_target import TensorBoardTarget
+from fairlead.runtime.experiment_tracking.wandb_target import WandbTarget
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -303,11 +305,7 @@ def _target(name: str, env: Mapping[str, str], about: About) -> TrackerTarget:
 
         return MlflowTarget(env, about)
     if name == choice.WANDB:
-        from fairlead.runtime.experiment_tracking.wandb_target import WandbTarget
-
         return WandbTarget(env, about)
-    from fairlead.runtime.experiment_tracking.tensorboard_target import TensorBoardTarget
-
     return TensorBoardTarget(env, about)
 
 

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, cast, get_args, get_origin
 from fairlead.errors import InvalidSpec
 from fairlead.frozen import dataclass
 from fairlead.specs.constraints import one_line
+from fairlead.specs.keys import KINDS
 
 if TYPE_CHECKING:
     from fairlead.specs.federation import Federation
@@ -74,9 +75,6 @@ def _type_of(kind: object) -> type[Any]:
     if kind in _HOMES:
         spec_type: type[Any] = getattr(import_module(_HOMES[str(kind)]), str(kind))
         return spec_type
-    # Here and not above: a database of runs needs no other kinds.
-    from fairlead.specs.keys import KINDS
-
     if kind not in KINDS:
         raise ValueError(f"kind: give one of {', '.join(KINDS)}")
     return KINDS[str(kind)].type

@@ -8,16 +8,24 @@ from typing import Any
 
 from fairlead.cluster.output import NOTE, LogQuery, describe_dropped
 from fairlead.control.pipelines.command import is_pipeline
+from fairlead.control.pipelines.submission import pipeline_of, shown_phase, shown_spec
+from fairlead.control.pipelines.submission import progress_of as steps_of
+from fairlead.control.pipelines.told import LINE, read_told
 from fairlead.errors import Conflict, NotAllowed, NotFound
+from fairlead.policy.kinds.parents import child_name
 from fairlead.policy.kinds.progress import progress_of, warning_of
+from fairlead.policy.kinds.serving import replica_counts
 from fairlead.policy.kinds.table import parent_of
 from fairlead.policy.queue.run_forecast import forecast
+from fairlead.policy.search.trials import front, ranked
 from fairlead.specs.formats.rendering import to_yaml
 from fairlead.specs.search_space import texts_of
 from fairlead.specs.workload import WorkloadSpec
+from fairlead.state.endpoint_detail import detail_of
 from fairlead.state.reasons import JUST_SUBMITTED
 from fairlead.state.run_times import active_until
 from fairlead.state.snapshot import AnyWorkload, Phase, Pod, Workload, is_leaf
+from fairlead.sweeps import best_of, trials_in
 from fairlead.text.money import describe_microusd
 from fairlead.text.quantities import describe_need
 from fairlead.web.curves import MetricCurve, curve
@@ -61,8 +69,6 @@ def workload(question: Question, uid: str) -> Answer:
 def _shown(spec: WorkloadSpec) -> WorkloadSpec:
     if not is_pipeline(spec):
         return spec
-    from fairlead.control.pipelines.submission import shown_spec  # here and not above: few runs are pipelines
-
     return shown_spec(spec)
 
 
@@ -159,11 +165,6 @@ def _steps(question: Question, run: Workload) -> list[dict[str, Any]]:
     """Return the tasks of a run that is a pipeline."""
     if not is_pipeline(run.spec):
         return []
-    # Here and not above: few runs are pipelines.
-    from fairlead.control.pipelines.submission import pipeline_of, shown_phase
-    from fairlead.control.pipelines.submission import progress_of as steps_of
-    from fairlead.control.pipelines.told import LINE, read_told
-
     pipeline = pipeline_of(run.spec)
     if pipeline is None:
         return []
@@ -248,11 +249,6 @@ def _all_children(question: Question, run: AnyWorkload) -> tuple[AnyWorkload, ..
 
 def _sweep(question: Question, run: Workload[Any]) -> dict[str, Any]:
     """Return the trials of a sweep, best first."""
-    # Here and not above: few runs are sweeps.
-    from fairlead.policy.kinds.parents import child_name
-    from fairlead.policy.search.trials import front, ranked
-    from fairlead.sweeps import best_of, trials_in
-
     trials, objective = trials_in(question.cluster, run), run.spec.objective
     best_first = front(trials) if objective is None else ranked(trials, objective.goal)
     shown = [*best_first, *(trial for trial in trials if trial not in best_first)][:MOST_CHILDREN]
@@ -291,10 +287,6 @@ def _sweep(question: Question, run: Workload[Any]) -> dict[str, Any]:
 
 def _endpoint(question: Question, run: Workload[Any]) -> dict[str, Any]:
     """Return the address of an endpoint, its replicas and its traffic, as ``fairlead status`` prints them."""
-    # Here and not above: few runs are endpoints.
-    from fairlead.policy.kinds.serving import replica_counts
-    from fairlead.state.endpoint_detail import detail_of
-
     detail, cluster = detail_of(run), question.cluster
     ready, wanted = replica_counts(run)
     try:

@@ -30,8 +30,12 @@ from fairlead.cluster.kubernetes.client.node_cordons import cordon, uncordon
 from fairlead.cluster.kubernetes.client.one_shot_snapshot import OneShotSnapshot
 from fairlead.cluster.kubernetes.client.operator_lease import unattended
 from fairlead.cluster.kubernetes.client.pod_logs import PodLogs
+from fairlead.cluster.kubernetes.client.pod_series import read_series
+from fairlead.cluster.kubernetes.client.published_costs import day_of, days_before, read_published, remove_days
 from fairlead.cluster.kubernetes.client.run_code import edited_files, read_code
+from fairlead.cluster.kubernetes.client.secret_checks import pull_problem, secret_problem
 from fairlead.cluster.kubernetes.client.workdir_stores import Submit
+from fairlead.cluster.kubernetes.engines.table import driver_of, missing, needs_of
 from fairlead.cluster.kubernetes.informers.informers import TEAMS
 from fairlead.cluster.kubernetes.informers.node_cache import NODES
 from fairlead.cluster.kubernetes.informers.node_capacity import node_of
@@ -40,21 +44,29 @@ from fairlead.cluster.kubernetes.manifests.endpoints import endpoint_url
 from fairlead.cluster.kubernetes.manifests.pod_environment import checkpoint_place
 from fairlead.cluster.kubernetes.manifests.pods import MEMORY_BYTES_PER_RANK
 from fairlead.cluster.kubernetes.manifests.revision_files import code_name, without_unneeded
+from fairlead.cluster.kubernetes.manifests.statuses import read_cost
+from fairlead.cluster.kubernetes.manifests.team_views import NAME, read_view
 from fairlead.cluster.kubernetes.names import GATEWAY, GATEWAY_NAMESPACE, SYSTEM_NAMESPACE, is_object_name, segment
 from fairlead.cluster.kubernetes.workloads.plain_objects import read_kind
 from fairlead.cluster.kubernetes.workloads.run_record import AnyObject, filled, read_workload, submitted
 from fairlead.cluster.kubernetes.workloads.workload_api import WorkloadApi, is_unknown_kind, items_of, name_taken
 from fairlead.cluster.listing import Listing, page_of
+from fairlead.cluster.model_versions import find_version
 from fairlead.cluster.names import unknown
 from fairlead.cluster.origins import is_run_name, refuse_unsaved
 from fairlead.cluster.output import EVERYTHING, Dropped, LogQuery, Watermark
 from fairlead.cluster.port import EventRecord, LogLine, Spec
+from fairlead.cluster.preflight import pod_model_problem, pod_place_problem
 from fairlead.cluster.selection import RunSelection
 from fairlead.errors import ClusterError, Conflict, InvalidSpec, NotAllowed, NotFound
+from fairlead.ledger.goodput import Goodput
 from fairlead.policy.kinds.defaults import INTERVAL_LATER, describe_rendezvous
 from fairlead.policy.kinds.retention import KEEP_ALL, Retention, managed_elsewhere
 from fairlead.policy.kinds.serving import spec_of
 from fairlead.policy.kinds.table import leaf
+from fairlead.policy.queue.shared_view import seen_by
+from fairlead.runtime.checkpoint.remote import open_remote
+from fairlead.runtime.checkpoint.store import step_name
 from fairlead.specs.endpoint_engines import EndpointEngine
 from fairlead.specs.engines import Engine
 from fairlead.specs.model_reference import LATEST, ModelReference, read_reference
@@ -139,21 +151,14 @@ class UserClient:
             complete = filled(spec)
             return Prepared(spec=complete, notes=tuple(_notes(spec, complete)))
         spec = self.in_its_team(spec)
-        # Imported here because only submission needs it.
-        from fairlead.cluster.preflight import pod_model_problem, pod_place_problem
-
         if (problem := pod_place_problem(spec)) is not None:
             raise InvalidSpec((f"{spec.name}: checkpoint.to: {problem}.",))
-        if spec.secrets or any(source.credentials for source in spec.data.values()):
-            from fairlead.cluster.kubernetes.client.secret_checks import secret_problem  # here, as few runs have any
-
-            if (problem := secret_problem(self.client, spec.team, spec)) is not None:
-                raise InvalidSpec((f"{spec.name}: {problem}.",))
-        if names := _pull_secrets(spec):
-            from fairlead.cluster.kubernetes.client.secret_checks import pull_problem  # here, as few runs name any
-
-            if (problem := pull_problem(self.client, spec.team, names)) is not None:
-                raise InvalidSpec((f"{spec.name}: {problem}.",))
+        needs_secrets = spec.secrets or any(source.credentials for source in spec.data.values())
+        if needs_secrets and (problem := secret_problem(self.client, spec.team, spec)) is not None:
+            raise InvalidSpec((f"{spec.name}: {problem}.",))
+        names = _pull_secrets(spec)
+        if names and (problem := pull_problem(self.client, spec.team, names)) is not None:
+            raise InvalidSpec((f"{spec.name}: {problem}.",))
         if isinstance(spec, Replica):
             spec = self._with_model(spec)
             if (problem := pod_model_problem(spec)) is not None:
@@ -175,9 +180,6 @@ class UserClient:
 
     def _refuse_missing_engine(self, spec: Training) -> None:
         """Refuse a run whose engine the cluster does not have."""
-        # Imported here because few runs have an engine.
-        from fairlead.cluster.kubernetes.engines.table import missing, needs_of
-
         for kind, api in needs_of(spec):
             try:
                 self.client.get(f"/apis/{api}")
@@ -226,9 +228,6 @@ class UserClient:
         reference = read_reference(spec.model_path)
         if reference is None or reference.is_run:
             return spec
-        from fairlead.runtime.checkpoint.remote import open_remote  # imported here because few runs serve a model
-        from fairlead.runtime.checkpoint.store import step_name
-
         version = self._version(reference, spec.team, f"{spec.service}: model")
         steps = open_remote(str(version.place), scratch=None).steps()
         if not steps:
@@ -237,8 +236,6 @@ class UserClient:
 
     def _version(self, reference: ModelReference, team: str, key: str) -> ModelVersion:
         """Return the version of a model that a spec's key refers to, from the spec's namespace."""
-        from fairlead.cluster.model_versions import find_version  # imported here because few runs begin from a model
-
         cluster = self if team == self.namespace else UserClient(self.client, namespace=team, options=self._options)
         try:
             return find_version(cluster, reference)
@@ -328,9 +325,6 @@ class UserClient:
 
     def engine_problem(self, engine: EndpointEngine | SweepEngine) -> str | None:
         """Return the problem if the cluster does not have the engine's API; otherwise None."""
-        # Imported here because few endpoints and sweeps have an engine.
-        from fairlead.cluster.kubernetes.engines.table import driver_of, missing
-
         driver = driver_of(engine)
         try:
             self.client.get(f"/apis/{driver.api}")
@@ -461,10 +455,6 @@ class UserClient:
 
     def _published_view(self) -> Snapshot | None:
         """Return the cluster as the operator shows it to members of the namespace; None if it does not."""
-        # Here and not above: an administrator does not need it.
-        from fairlead.cluster.kubernetes.manifests.team_views import NAME, read_view
-        from fairlead.policy.queue.shared_view import seen_by
-
         try:
             content = self.client.get(f"/api/v1/namespaces/{segment(self.namespace)}/configmaps/{NAME}")
         except ApiError as error:
@@ -599,8 +589,6 @@ class UserClient:
 
     def series(self, uid: str) -> Mapping[str, tuple[Point, ...]]:
         """Return the metrics from existing pods' reporters; empty if the user may not read these."""
-        from fairlead.cluster.kubernetes.client.pod_series import read_series  # rarely needed
-
         namespace, _, kind = self._key(uid)
         return {} if is_parent_kind(kind) else read_series(self.client, namespace, uid)
 
@@ -643,14 +631,9 @@ class UserClient:
         return costs.at, costs.team
 
     def cost_days(self, namespace: str | None, before: float) -> list[tuple[str, str]]:
-        # Imported here because few commands remove costs.
-        from fairlead.cluster.kubernetes.client.published_costs import days_before
-
         return days_before(self.client, namespace, before)
 
     def remove_cost_days(self, days: Sequence[tuple[str, str]]) -> int:
-        from fairlead.cluster.kubernetes.client.published_costs import remove_days
-
         return remove_days(self.client, days)
 
     def load(self, since: float, until: float) -> PublishedLoad:
@@ -662,9 +645,6 @@ class UserClient:
         return self._published(since, until).load()
 
     def _published(self, since: float, until: float) -> PublishedCosts:
-        # Imported here because commands that list runs do not need costs.
-        from fairlead.cluster.kubernetes.client.published_costs import day_of, read_published
-
         first, last = day_of(since), day_of(until)
         if self._costs is None or self._costs[0] != (first, last):
             costs = read_published(
@@ -679,8 +659,6 @@ class UserClient:
         return None if cost is None else cost.microusd_at(time.time())
 
     def goodput_of(self, workload: Workload) -> Goodput | None:
-        from fairlead.ledger.goodput import Goodput  # imported here because commands that list runs do not need it
-
         cost = self._run_cost(workload)
         if cost is None:
             return None
@@ -688,8 +666,6 @@ class UserClient:
 
     def _run_cost(self, workload: Workload) -> RunCost | None:
         """Read the cost in the run's object, cached for ``SAME_S`` seconds."""
-        from fairlead.cluster.kubernetes.manifests.statuses import read_cost  # as above
-
         if not is_leaf(workload):
             return None
         known = self._run_costs.get(workload.uid)

@@ -6,6 +6,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from fairlead.cluster.kubernetes.names import MANAGED_BY, MANAGER
+from fairlead.cluster.postgres import check_address
 from fairlead.errors import ClusterError, Conflict
 from fairlead.frozen import dataclass
 
@@ -62,8 +63,6 @@ def read_place(text: str) -> LedgerStorage:
             )
         return LedgerStorage(kind=Storage.DATABASE, secret=name)
     if text.startswith(("postgresql://", "postgres://")):
-        from fairlead.cluster.postgres import check_address  # here and not above: most installations need none of it
-
         try:
             check_address(text)
             parts = urlsplit(text)

@@ -9,6 +9,7 @@ from typing import Any
 from fairlead.errors import InvalidSpec
 from fairlead.specs.formats.objects import parse_object
 from fairlead.specs.formats.rendering import render
+from fairlead.specs.formats.yaml_writing import dump
 from fairlead.specs.keys import API_VERSION, OBJECTS, Spec
 from fairlead.specs.training import label_problem
 from fairlead.specs.workload import LABELS_MOST, WorkloadSpec
@@ -61,6 +62,4 @@ def merge_patch(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any
 
 def to_yaml(objects: Iterable[Mapping[str, Any]]) -> str:
     """Return the objects as YAML documents of one file."""
-    from fairlead.specs.formats.yaml_writing import dump
-
     return "---\n".join(dump(dict(content)) for content in objects)

@@ -18,8 +18,10 @@ from pathlib import Path
 from typing import Any
 
 import fairlead.runtime
+from fairlead.cluster.local import machine
 from fairlead.cluster.local.code.objects import Objects
 from fairlead.cluster.local.home import Home
+from fairlead.cluster.preflight import read_command
 from fairlead.runtime.podfiles import read_json, write_json
 from fairlead.state.snapshot import Node
 
@@ -114,8 +116,6 @@ class Environments:
 
     def _gpu_driver(self) -> str | None:
         if not self._has_driver:
-            from fairlead.cluster.local import machine
-
             self._driver, self._has_driver = machine.gpu_driver() if self._node.gpus else None, True
         return self._driver
 
@@ -147,9 +147,6 @@ def _of_finder(text: str) -> list[str]:
 
 def interpreter_of(command: str, workdir: str, env: Mapping[str, str]) -> str | None:
     """Return the Python of a command: its program, or that of its script's first line; for a shell, the PATH's."""
-    # Imported here because it is a twentieth of a supervisor's imports before the first run starts.
-    from fairlead.cluster.preflight import read_command
-
     invocation = read_command(command)
     name = "python" if invocation is None else invocation.program
     path = os.pathsep.join(

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from fairlead.cluster.kept_code import KeptCode, KeptFile
+from fairlead.cluster.local.code.environments import editable_directories
 from fairlead.cluster.local.code.objects import Objects
 from fairlead.cluster.local.code.snapshots import (
     CodeSnapshot,
@@ -78,9 +79,6 @@ class AttemptDirectory:
         """
         entries = [self.moved(entry, directory) for entry in path.split(os.pathsep)]
         if self.tree is not None and self.root is not None:
-            # Imported here because a submission needs nothing of it.
-            from fairlead.cluster.local.code.environments import editable_directories
-
             of_trees, real = f"{self.root.parent}/", os.path.realpath(directory or "/")
             below = os.path.relpath(self.tree, self.root)
             for editable in reversed(editable_directories(command, str(self.tree), env)):

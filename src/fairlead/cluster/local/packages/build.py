@@ -22,7 +22,9 @@ from typing import Any
 
 from fairlead.cluster.local.home import Home
 from fairlead.cluster.local.packages import place as places
+from fairlead.cluster.local.packages.gpu_support import judge_lock
 from fairlead.cluster.local.packages.uv_errors import BuildFailure, explain, last_progress
+from fairlead.policy.gpu.cuda_support import Support
 from fairlead.runtime.podfiles import read_json, write_json
 
 # The supervisor is told of progress at most this often.
@@ -114,9 +116,6 @@ def _check_gpus(lock: bytes) -> str:
     Raises:
         BuildFailed: It cannot work with them.
     """
-    from fairlead.cluster.local.packages.gpu_support import judge_lock  # here, since only runs on GPUs need it
-    from fairlead.policy.gpu.cuda_support import Support
-
     answer = judge_lock(lock, os.environ)
     if answer.support is Support.REFUSED:
         raise BuildFailed(BuildFailure(message=answer.message, remedy=answer.remedy), is_of_gpus=True)

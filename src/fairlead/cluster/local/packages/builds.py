@@ -16,7 +16,9 @@ from typing import Any
 
 from fairlead.cluster.local.home import Home
 from fairlead.cluster.local.packages import place as places
+from fairlead.cluster.local.packages.gpu_support import judge_lock
 from fairlead.cluster.local.packages.requests import key_of, request_of
+from fairlead.policy.gpu.cuda_support import Support
 from fairlead.runtime.podfiles import read_json
 from fairlead.specs.environment import PythonEnvironment
 from fairlead.state.preparations import Preparation
@@ -129,9 +131,6 @@ class EnvironmentBuilds:
         It may have been made for runs without GPUs, or with another driver.
         """
         if key not in self._judged and _uses_gpus(run):
-            from fairlead.cluster.local.packages.gpu_support import judge_lock  # here as few runs have environments
-            from fairlead.policy.gpu.cuda_support import Support
-
             environ = read_json(self._home.environment(run.uid)) or {}
             answer = judge_lock(lock.read_bytes(), {"LD_LIBRARY_PATH": text(environ.get("LD_LIBRARY_PATH")) or ""})
             if answer.support is Support.REFUSED:
