@@ -33,6 +33,9 @@ _OF_LAYOUTS = (".NAME.instances", ".NAME.replicas", ".NAME.sharing")
 BESIDE = {
     "queue": {"engine": "kueue"},
     "engine": {"image": "python:3.12"},
+    "preflight": {"nodes": "2"},
+    "preflight.network": {"nodes": "2"},
+    "preflight.gpu": {"resources": "{gpu: 1}"},
     "Sweep.engine": {"parallel": "2"},
     "elastic": {"nodes": "2"},
     "Federation.server": {"client": "python client.py"},

@@ -46,6 +46,7 @@ class Container:
         self.runtime.write_bytes(bundle())
         self.pod_dir = path / "local" / "pod"
         self.termination_log = path / "termination-log"
+        self.prefix: list[str] = []
         (path / "image").mkdir()
 
     def program(self, *lines: str) -> None:
@@ -74,7 +75,7 @@ class Container:
             **({} if setup is None else {"FAIRLEAD_SETUP": setup}),
             **(of_secrets or {}),
         }
-        argv = [self.python, "-I", "-S", str(self.runtime), "run"]
+        argv = [*self.prefix, self.python, "-I", "-S", str(self.runtime), "run"]
         return subprocess.Popen(argv, env=env, cwd=self.path / "image", stdout=subprocess.PIPE, text=True)
 
     def enter(self, rank: int, *command: str) -> subprocess.CompletedProcess[str]:

@@ -47,6 +47,9 @@ from fairlead.runtime.experiment_tracking import choice
 from fairlead.runtime.experiment_tracking.child import ExporterChild
 from fairlead.runtime.launching import Exec, interpreter_for, plan_launch
 
+# Exit codes of `fairlead.runtime.preflight`; `policy/kinds/preflights.py` reads the prefixes.
+PREFLIGHT = {"exit code 3": "preflight, slow: ", "exit code 4": "preflight, faulty: "}
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import resource
@@ -162,6 +165,8 @@ class Shim:
             message = self._try_place()
         if message is None and not self._is_stopping:
             message, tail = self._give_step()
+        if message is None and not self._is_stopping:
+            message, tail = self._test_nodes()
         if message is None and self._is_stopping:
             self._record("stopped before its ranks started", setup_failed=False)
         elif message is not None:
@@ -264,6 +269,19 @@ class Shim:
         if how is None or self._is_stopping:
             return None, []
         return last.removeprefix("fairlead: ") or f"what this step is given cannot be fetched: {how}", tail
+
+    def _test_nodes(self) -> tuple[str | None, list[str]]:
+        """Test this pod's node and GPUs together with the other pods; return what is wrong, and the last lines."""
+        if not self._pod["env"].get("FAIRLEAD_PREFLIGHT"):
+            return None, []
+        env = self._pod["env"]
+        own = interpreter_for(self._pod["command"], env) or (shutil.which("python3", path=env.get("PATH")),)
+        argv = (*(argument or sys.executable for argument in own), "-m", "fairlead.runtime.preflight")
+        how, last, tail = self._run_beside(argv)
+        if how is None or self._is_stopping:
+            return None, []
+        verdict = PREFLIGHT.get(how)
+        return f"the test before the start failed with {how}: {last}" if verdict is None else f"{verdict}{last}", tail
 
     def _return_step(self) -> None:
         """Upload a pipeline step's outputs to an object store, once all its ranks have succeeded.

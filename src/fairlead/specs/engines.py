@@ -41,6 +41,7 @@ NO_PRICE = "`max_price` cannot choose its nodes; leave it out, or give `max_cost
 NO_PRIORITY = "its queue has an order of its own; leave `priority` out"
 NO_IN_PLACE = "`in_place` is for pods that Fairlead starts; leave `elastic` out"
 STARTS = "starts the program itself"
+NO_PREFLIGHT = "Fairlead cannot give it other nodes than those that a test names; leave `preflight` out"
 NO_NETWORK = "it has none to give its pods; leave `network` out, or give `network: auto`"
 NO_FRAMEWORK = "ranks meet as it has them meet; leave `framework` out"
 NO_SETUP = "its workers have no `setup` step; put what it does into the image"
@@ -71,6 +72,8 @@ def engine_problems(spec: "Training") -> Iterable[tuple[str, str]]:
         yield "elastic", refusal(engine, PLACES, NO_IN_PLACE)
     if spec.network.is_required or spec.network.attach:
         yield "network", refusal(engine, PLACES, NO_NETWORK)
+    if spec.preflight is not None:
+        yield "preflight", refusal(engine, PLACES, NO_PREFLIGHT)
     gpu = spec.resources.gpu
     if gpu is not None and gpu.milli % 1000:
         yield "resources", refusal(engine, PLACES, "a share of a GPU cannot be found for it; ask for whole GPUs")

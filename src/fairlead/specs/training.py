@@ -31,6 +31,7 @@ from fairlead.specs.overlay import FOREIGN_LABEL, OWN_DOMAIN, SET_BY_FAIRLEAD, S
 from fairlead.specs.parallel import ModelShape, Parallel
 from fairlead.specs.pod_fields import POD
 from fairlead.specs.pool import LABEL_NAME, LABEL_VALUE
+from fairlead.specs.preflight import NO_GPUS, ONE_NODE, Preflight
 from fairlead.specs.resources import ONLY_FIXED, Resources
 from fairlead.specs.secret_reference import SECRETS, SecretReference, secrets_problems
 from fairlead.specs.workload import LABELS_MOST, Kind
@@ -733,6 +734,11 @@ class Training:
         Key("network", example="auto", also="network_tier interconnect fabric efa infiniband nccl"),
         "The network between its pods; a word alone is `profile`. Other clusters than Kubernetes have none to choose.",
     ] = field(default_factory=Network)
+    preflight: Annotated[
+        Preflight | None,
+        Key("preflight", example="{network: 60s}", also="healthcheck health_check node_check burn_in sanity_check"),
+        "Test of its nodes before the program first starts; those that it names are replaced, see preflight.md.",
+    ] = None
     kubernetes: Annotated[
         Overlay,
         Key(
@@ -822,6 +828,10 @@ class Training:
             yield "resources", ONLY_FIXED
         if self.elastic is Elastic.IN_PLACE:
             yield from self._in_place_problems()
+        if self.preflight is not None and self.preflight.gpu_s is not None and self.resources.gpu is None:
+            yield "preflight", NO_GPUS
+        if self.preflight is not None and self.preflight.network_s is not None and (self.most_nodes or self.nodes) < 2:
+            yield "preflight", ONE_NODE
         yield from env_problems(self.env)
         yield from secrets_problems(self.secrets, self.env)
         yield from places_problems(self.data)

@@ -21,6 +21,7 @@ class FailureCause(StrEnum):
     UNREADY = "unready"
     EVICTED = "evicted"
     NOT_STARTED = "not started"
+    PREFLIGHT = "preflight"
     HANG = "hang"
     PROGRAM = "program"
     UNKNOWN = "unknown"

@@ -37,6 +37,8 @@ class Code(StrEnum):
     NODE_RECLAIMED = "NodeReclaimed"
     START_FAILED = "StartFailed"
     START_TIMED_OUT = "StartTimedOut"
+    NODE_SLOW = "NodeSlow"
+    GPU_FAULTY = "GpuFaulty"
     END_UNCONFIRMED = "EndUnconfirmed"
     STALLED = "Stalled"
     IDLE = "Idle"

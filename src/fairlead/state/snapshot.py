@@ -508,6 +508,9 @@ class FailureHistory:
         refusals: How often a quota refused its pods since it last ran; an elastic gang keeps the count, and grows no
             more.
         avoided_nodes: Nodes that failed to start its pods since it last ran; it is placed elsewhere if there is room.
+        is_tested: Whether the test of nodes before its program is over, so that it starts without: the program has
+            started, or there are no other nodes.
+        preflights: Tests that named one of its nodes.
         lost_pods: The pods of the current attempt that were lost while the others went on, by index.
     """
 
@@ -519,6 +522,8 @@ class FailureHistory:
     retry_at: float | None = None
     refusals: int = 0
     avoided_nodes: tuple[str, ...] = field(default=(), metadata=_stored("avoids"))
+    is_tested: bool = False
+    preflights: int = 0
     lost_pods: tuple[LostPod, ...] = field(default=(), metadata=_stored("lost"))
 
 
@@ -715,6 +720,11 @@ class Workload(Generic[Spec_co]):
                 return self.spec
             return replace(self.spec, parallel=in_force(self.spec, self.status.measured.probing))
         return self.spec.at(self.status.size.nodes or self.spec.nodes)
+
+    @property
+    def is_to_be_tested(self: "Workload") -> bool:
+        """Return whether the nodes of its next start are tested before its program starts."""
+        return self.spec.preflight is not None and not self.status.failures.is_tested
 
     def is_told_by(self, pod: Pod) -> bool:
         """Return whether a pod of the run belongs in a snapshot.

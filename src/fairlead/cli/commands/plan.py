@@ -32,6 +32,7 @@ from fairlead.control.pipelines.command import UNSEEN, is_pipeline
 from fairlead.control.revisions import PlannedRevision, plan_revision
 from fairlead.errors import CannotFit, NameTaken, NotAllowed
 from fairlead.policy.gpu.cuda_support import GpuSupport, Support, describe_support
+from fairlead.policy.kinds.preflights import describe_plan
 from fairlead.policy.kinds.right_sizing import is_unsized, requests_of
 from fairlead.policy.kinds.table import runs_of
 from fairlead.policy.placement.networks import describe_network
@@ -197,6 +198,11 @@ def plan(
                         "costs": [asdict(cost) for cost in costs],
                         "forecast": None if takes is None else asdict(takes),
                         **({} if network is None else {"network": network}),
+                        **(
+                            {}
+                            if new_run is None or new_run.preflight is None
+                            else {"preflight_longest_s": new_run.preflight.longest_s}
+                        ),
                         **({} if support is None else {"gpu_support": asdict(support)}),
                         "spec": conceal(render(_shown(spec))),
                         **_splits_json(cluster, spec, request),
@@ -214,6 +220,8 @@ def plan(
             print(f"chosen: {status.measured.requests.why}")
         if network is not None:
             print(f"{spec.name}: {network}")
+        if new_run is not None and new_run.preflight is not None:
+            print(f"{spec.name}: {describe_plan(new_run)}")
         if support is not None and support.message:
             print(f"{spec.name}: {describe_support(support)}")
         _print_splits(cluster, replace(request, spec=spec))

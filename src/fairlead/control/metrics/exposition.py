@@ -42,6 +42,8 @@ FAILURES = tuple(
         Code.NODE_RECLAIMED,
         Code.START_FAILED,
         Code.START_TIMED_OUT,
+        Code.NODE_SLOW,
+        Code.GPU_FAULTY,
         Code.STALLED,
         Code.DEADLINE_EXCEEDED,
         Code.OVER_BUDGET,

@@ -21,12 +21,14 @@ from fairlead.state.snapshot import Phase, Pod, Workload
 MANY_NODES = 3
 LONG_S = 1800.0
 """A program without reports that ran for so long has made progress."""
-OF_NODE = frozenset({Code.NODE_LOST, Code.POD_LOST, Code.START_TIMED_OUT})
+OF_NODE = frozenset({Code.NODE_LOST, Code.POD_LOST, Code.START_TIMED_OUT, Code.NODE_SLOW, Code.GPU_FAULTY})
 OF_GANG = frozenset({Code.KILLED, Code.STALLED})
 CAUSES = {
     Code.NODE_LOST: FailureCause.UNREADY,
     Code.POD_LOST: FailureCause.EVICTED,
     Code.START_TIMED_OUT: FailureCause.NOT_STARTED,
+    Code.NODE_SLOW: FailureCause.PREFLIGHT,
+    Code.GPU_FAULTY: FailureCause.PREFLIGHT,
     Code.KILLED: FailureCause.UNKNOWN,
     Code.STALLED: FailureCause.HANG,
     Code.PROGRAM_FAILED: FailureCause.PROGRAM,

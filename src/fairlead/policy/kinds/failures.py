@@ -6,6 +6,7 @@ from dataclasses import replace
 from enum import StrEnum
 
 from fairlead.frozen import dataclass
+from fairlead.policy.kinds import preflights
 from fairlead.policy.kinds.slow_starts import LIMIT_S, overdue
 from fairlead.policy.placement.placement import why_never
 from fairlead.specs.quantities import format_duration, format_size
@@ -89,6 +90,10 @@ def diagnose(
     if exits:
         return _ended(spec, _first_cause(spec, exits), progress, nodes)
     broken = [pod for pod in pods if pod.phase is PodPhase.FAILED]
+    named = preflights.named_nodes(spec, broken)
+    if named is not None:
+        reason, unfit = named
+        return Failure(blame=Blame.INFRASTRUCTURE, reason=reason, nodes=unfit)
     if broken:
         message = broken[0].message or f"pod {broken[0].index} could not start"
         return Failure(blame=Blame.PROGRAM, reason=Reason(code=Code.START_FAILED, message=message))

@@ -10,7 +10,16 @@ from typing import TYPE_CHECKING
 from fairlead.policy.disruption.node_reclaims import reclaim
 from fairlead.policy.health.incidents import blamed_program, failed_on, is_of_program, made_progress, with_incident
 from fairlead.policy.kinds import checkpoint_health as checkpoints
-from fairlead.policy.kinds import hangs, idleness, lost_pods, preparing, silent_nodes, slow_rank, unconfirmed_ends
+from fairlead.policy.kinds import (
+    hangs,
+    idleness,
+    lost_pods,
+    preflights,
+    preparing,
+    silent_nodes,
+    slow_rank,
+    unconfirmed_ends,
+)
 from fairlead.policy.kinds.engines import hand_over, tell_wait
 from fairlead.policy.kinds.failures import Blame, Failure, diagnose
 from fairlead.policy.kinds.record import LeafKind
@@ -226,6 +235,13 @@ def _watch(
                 at=now, program_failures=status.failures.program, disruptions=status.failures.disruptions
             )  # fmt: skip
             return after_failure(workload, live, failure, again, now, requests=larger, usage=used)
+        if failure.reason.code in preflights.CODES and workload.is_to_be_tested:
+            # Its program has not failed, and has not even started.
+            counted = preflights.counted(status.failures, failure.reason.code)
+            again = Again(at=now, program_failures=counted.program, disruptions=counted.disruptions)
+            tested = replace(workload, status=replace(status, failures=counted))
+            change = after_failure(tested, live, failure, again, now, usage=used)
+            return with_incident(change, workload, failure, own, now, progressed=True)
         verdict = retry(workload.spec, status, failure, workload.progress, now)
         progressed = made_progress(workload, verdict.disruptions, now)
         nodes = failed_on(workload, failure, own, progressed=progressed)
@@ -255,7 +271,8 @@ def _watch(
         refusals = 0 if workload.spec.most_nodes is None else status.failures.refusals
         # A run started by an engine has waited there until now, which does not count as run time.
         began = now if status.started_at is None else status.started_at
-        failures = replace(status.failures, refusals=refusals, avoided_nodes=())
+        is_tested = workload.spec.preflight is not None
+        failures = replace(status.failures, refusals=refusals, avoided_nodes=(), is_tested=is_tested)
         running = move(status, Phase.RUNNING, reason, now, started_at=began, failures=failures)
         return change_to(workload, running)
     if status.phase is Phase.STARTING:
@@ -329,7 +346,7 @@ def _tell_delay(workload: Workload, own: tuple[Pod, ...], now: float) -> Change 
         delays = (tell(pod, workload.gang.nodes, now) for pod in own if workload.spec.engine is None)
         message = next((delay for delay in delays if delay is not None), None)
     if (message is not None) == (workload.status.reason.code is Code.START_DELAYED):
-        return None
+        return preflights.announce(workload) if message is None else None
     if message is None:
         reason = Reason(code=Code.PLACED, message="its pods are no longer blocked; they start")
     else:

@@ -6,6 +6,7 @@ from dataclasses import replace
 from fairlead.policy.placement.placement import Placement
 from fairlead.policy.placement.topology import describe_where
 from fairlead.policy.queue.ageing import raised
+from fairlead.policy.queue.tested_nodes import start_as_it_is
 from fairlead.state.phase_transitions import move
 from fairlead.state.plan import Change, CreatePod, Event, TerminatePod
 from fairlead.state.reasons import Code, Reason
@@ -46,13 +47,15 @@ def started(
     message = f"{plural(num_nodes, 'pod')} with {ranks} placed on {where}"
     if beside:
         message += f", on the same GPUs as {', '.join(beside)}"
-    reason = Reason(code=Code.PLACED, message=message if lies is None else f"{message}: {lies}")
+    message = message if lies is None else f"{message}: {lies}"
+    untested = start_as_it_is(workload, [item.node for item in placed])
+    reason = Reason(code=Code.PLACED, message=message if untested is None else f"{message}; {untested}")
     began = status.started_at if status.started_at is not None else now
     attempt = next_attempt(status)
     create = tuple(CreatePod(attempt=attempt, index=item.index, node=item.node, grant=item.grant) for item in placed)
     moved = move(
         status, Phase.STARTING, reason, now, attempt=attempt, started_at=began,
-        failures=replace(status.failures, retry_at=None),
+        failures=replace(status.failures, retry_at=None, is_tested=status.failures.is_tested or untested is not None),
         queue=replace(status.queue.without_request(), raised=raised(workload, now), preempted_by=None),
         size=replace(status.size, nodes=None if spec.most_nodes is None else num_nodes, room_since=None),
         migration=replace(status.migration, seats=()),

@@ -54,6 +54,7 @@ from fairlead.policy.queue.rollout_turns import lasting, nodes_of_peers, taking_
 from fairlead.policy.queue.run_limits import refusal
 from fairlead.policy.queue.run_names import name_of
 from fairlead.policy.queue.spec_traits import SpecTraits, Traits
+from fairlead.policy.queue.tested_nodes import must_avoid
 from fairlead.policy.queue.timeline import Claim, Timeline, members
 from fairlead.policy.queue.waiting_lists import Alike, Turns, WaitingLists
 from fairlead.policy.scaling import elastic
@@ -572,10 +573,11 @@ class SchedulingPass:
 
     def look_at(self, workload: Workload) -> list[Change]:
         """Start the run, or record why it waits."""
-        if workload.status.failures.avoided_nodes and has_room(
-            away := workload.spec.away_from(workload.status.failures.avoided_nodes), self.free
-        ):
-            workload = replace(workload, spec=away)
+        failures = workload.status.failures
+        if failures.avoided_nodes:
+            away = workload.spec.away_from(failures.avoided_nodes)
+            if must_avoid(failures) or has_room(away, self.free):
+                workload = replace(workload, spec=away)
         capacity = workload.spec.capacity
         if self.round is not None and workload.uid in self.round.news:
             seen = replace(

@@ -13,11 +13,12 @@ import selectors
 import socket
 import threading
 import time
+from collections import Counter
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from fairlead.frozen import dataclass
 from fairlead.runtime.admission import MOST_HELLO, PeerAdmission, greet
 from fairlead.runtime.channels import Channel, receive, send
 from fairlead.runtime.environment import Environment
@@ -31,6 +32,8 @@ LATE_S = 30.0
 """Beyond the time of a measurement, how long a silent peer is waited for."""
 MOST_S = 600.0
 MOST_GB_S = 1e6
+LEAST_PAIRS = 2
+"""Pairs that a node must have tried before it is taken for cut off; with one the partner may be."""
 _SEND, _RECEIVE = "send", "receive"
 
 
@@ -44,6 +47,8 @@ class NetworkReport:
         median_gb_s: Median over the pairs of all rounds, of the slower direction, in 10^9 bytes a second.
         slow: Slow NICs, the surest first.
         unreachable: Pairs that could not measure, by the names of their nodes, each once.
+        pods: The pod of each node that measured, by the name of the node.
+        cut_off: Nodes that could measure with no partner, of several, while others could.
     """
 
     num_nodes: int
@@ -51,6 +56,8 @@ class NetworkReport:
     median_gb_s: float
     slow: tuple[SlowLink, ...]
     unreachable: tuple[Pair, ...]
+    pods: Mapping[str, int] = field(default_factory=dict)
+    cut_off: tuple[str, ...] = ()
 
     @property
     def is_fine(self) -> bool:
@@ -101,36 +108,52 @@ class _Server:
 
 
 def measure(
-    channel: Channel, environment: Environment, environ: Mapping[str, str], *, num_rounds: int, seconds: float
+    channel: Channel,
+    environment: Environment,
+    environ: Mapping[str, str],
+    *,
+    num_rounds: int,
+    seconds: float,
+    most_s: float = math.inf,
+    takes_part: bool = True,
 ) -> NetworkReport:
     """Measure and return the same report on all ranks. Collective.
 
     Args:
         num_rounds: Rounds, at least 1.
         seconds: Seconds for each direction of a pair, above 0.
+        most_s: Seconds after which no further round begins, by the clock of rank 0; the first always does.
+        takes_part: Whether this node measures; of several pods on one node one should.
 
     Raises:
         AgreementFailed: A rank is gone.
     """
     key = token(environment.key_file, environment.run_uid, environment.attempt, "network")
     host = own_address(environment, environ)
-    server = _Server(host, key, seconds) if environment.local_rank == 0 else None
+    server = _Server(host, key, seconds) if environment.local_rank == 0 and takes_part else None
     try:
-        own = None if server is None else [_node_name(environment, environ), host, server.port]
-        peers = {str(peer[0]): (str(peer[1]), int(peer[2])) for peer in channel.gather(own) if peer is not None}
+        own = None if server is None else [_node_name(environment, environ), host, server.port, environment.node]
+        rows = [peer for peer in channel.gather(own) if peer is not None]
+        peers = {str(peer[0]): (str(peer[1]), int(peer[2])) for peer in rows}
         topology: dict[str, tuple[str, ...]] = dict.fromkeys(peers, ())
         rounds: list[dict[Pair, float]] = []
         unreachable: dict[Pair, None] = {}
         rates: list[float] = []
+        num_pairs, num_measured = Counter[str](), Counter[str]()
+        began = time.monotonic()
         for pairs in plan_rounds(topology, num_rounds, random.Random(environment.run_uid)):
-            channel.gather(None)  # all begin together
+            elapsed_s = float(channel.gather(time.monotonic() - began)[0])  # all begin together
+            if rounds and elapsed_s >= most_s:
+                break
             mine = [pair for pair in pairs if own is not None and pair[0] == own[0]]
             result = [[*pair, _measure_pair(peers[pair[1]], key, seconds)] for pair in mine]
             times: dict[Pair, float] = {}
             for first, second, gb_s in (row for rows in channel.gather(result) for row in rows):
+                num_pairs.update((first, second))
                 if gb_s is None:
                     unreachable[first, second] = None
                 else:
+                    num_measured.update((first, second))
                     times[first, second] = 1.0 / gb_s
                     rates.append(gb_s)
             rounds.append(times)
@@ -140,10 +163,12 @@ def measure(
     rates.sort()
     return NetworkReport(
         num_nodes=len(peers),
-        num_rounds=num_rounds,
+        num_rounds=len(rounds),
         median_gb_s=rates[len(rates) // 2] if rates else math.nan,
         slow=slow_links(topology, rounds),
         unreachable=tuple(unreachable),
+        pods={str(peer[0]): int(peer[3]) for peer in rows},
+        cut_off=tuple(name for name in peers if num_pairs[name] >= LEAST_PAIRS and rates and not num_measured[name]),
     )
 
 
@@ -157,10 +182,14 @@ def own_address(environment: Environment, environ: Mapping[str, str]) -> str:
         return str(probe.getsockname()[0])
 
 
+def node_of(environ: Mapping[str, str]) -> str:
+    """Return the name of this node: that of the cluster, or of the machine."""
+    return environ.get("FAIRLEAD_NODE") or os.uname().nodename
+
+
 def _node_name(environment: Environment, environ: Mapping[str, str]) -> str:
     """Return a name of the node that no other pod of the gang has."""
-    node = environ.get("FAIRLEAD_NODE") or os.uname().nodename
-    return f"{node} (pod {environment.node})"
+    return f"{node_of(environ)} (pod {environment.node})"
 
 
 def _measure_pair(peer: tuple[str, int], key: bytes, seconds: float) -> float | None:

@@ -13,9 +13,8 @@ import math
 import random
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from statistics import median
-
-from fairlead.frozen import dataclass
 
 Pair = tuple[str, str]
 Topology = Mapping[str, tuple[str, ...]]

@@ -374,6 +374,7 @@ def engine_rules() -> list[Rule]:
         ),
         refused("!has(self.priority) || self.priority == 0", engines.PLACES, engines.NO_PRIORITY, at=".priority"),
         refused("!has(self.elastic) || self.elastic != 'in_place'", engines.PLACES, engines.NO_IN_PLACE, at=".elastic"),
+        refused("!has(self.preflight)", engines.PLACES, engines.NO_PREFLIGHT, at=".preflight"),
         refused("has(self.image)", engines.STARTS, engines.NO_IMAGE, at=".engine", of=others),
         refused("!has(self.framework)", engines.STARTS, engines.NO_FRAMEWORK, at=".framework", of=others),
         refused("!has(self.parallel)", engines.STARTS, engines.NO_SPLIT, at=".parallel", of=others),

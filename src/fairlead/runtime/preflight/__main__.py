@@ -1,0 +1,210 @@
+"""Tests the nodes of a gang before its program starts; a pod's supervising process starts it, once in each pod.
+
+It ends with 0 when no node is named. If this pod's node is, it ends with 3 for a slow one and 4 for one that computes
+wrongly, and its last line is the reason. Where only other nodes are named it waits to be stopped, since the gang starts
+anew without them. `FAIRLEAD_PREFLIGHT` has the seconds of each test as JSON.
+"""
+
+import os
+import signal
+import sys
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from fairlead.runtime.channels import Alone, Channel, open_stars
+from fairlead.runtime.environment import Environment, read_environment
+from fairlead.runtime.errors import AgreementFailed, Misuse
+from fairlead.runtime.network.__main__ import LEAST_NODES, sentences
+from fairlead.runtime.network.measuring import NetworkReport, measure, node_of
+from fairlead.runtime.preflight.gpu_burn import BurnResult, burn, slow_gpus
+from fairlead.runtime.run_key import token
+from fairlead.untrusted_json import parse_object
+
+MOST_SETTINGS = 1024
+NUM_ROUNDS = 6
+MOST_SECONDS = 1.0
+USED_SHARE = 0.8
+"""The share of the time in which data is sent; the rest is for connecting."""
+SLOW, FAULTY = 3, 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeVerdict:
+    """The reason why a pod's node is not to be used.
+
+    Attributes:
+        code: ``SLOW`` or ``FAULTY``, as the program ends there.
+        says: A clause about the node.
+    """
+
+    code: int
+    says: str
+
+
+def main() -> int:
+    """Test, and return the exit code of this pod."""
+    try:
+        settings = parse_object(os.environ.get("FAIRLEAD_PREFLIGHT", ""), max_bytes=MOST_SETTINGS)
+        environment = of_pod(read_environment(os.environ))
+    except (ValueError, Misuse) as error:
+        print(f"no test: {error}", file=sys.stderr)
+        return 2
+    try:
+        channel = _channel(environment)
+        verdicts = test(channel, environment, os.environ, settings)
+        channel.close()
+    except ImportError as error:
+        print(f"preflight.gpu needs torch in the Python of `run`: {error}", file=sys.stderr)
+        return 2
+    except (AgreementFailed, Misuse, OSError) as error:
+        # Its ranks are to find out whether they reach each other; they have their own time for it.
+        print(f"The nodes could not be tested, so the program starts as it is: {error}", flush=True)
+        return 0
+    own = verdicts.get(environment.rank)
+    if own is not None:
+        print(own.says, flush=True)
+        return own.code
+    if verdicts:
+        pods = ", ".join(map(str, sorted(verdicts)))
+        print(f"The gang starts anew, as its test names the nodes of other pods: {pods}.", flush=True)
+        while True:
+            signal.pause()
+    return 0
+
+
+def of_pod(environment: Environment) -> Environment:
+    """Return the environment of a gang with one rank in each pod."""
+    num_pods = environment.world_size // environment.local_size
+    return replace(environment, rank=environment.node, world_size=num_pods, local_rank=0, local_size=1)
+
+
+def test(
+    channel: Channel, environment: Environment, environ: Mapping[str, str], settings: Mapping[str, Any]
+) -> dict[int, NodeVerdict]:
+    """Test and return the same verdicts in all pods, by pod. Collective.
+
+    Args:
+        settings: The seconds ``network_s`` and ``gpu_s``, of which one may be absent.
+
+    Raises:
+        AgreementFailed: A pod is gone.
+        ImportError: Torch is not there.
+    """
+    verdicts: dict[int, NodeVerdict] = {}
+    if settings.get("network_s") is not None and channel.world_size > 1:
+        verdicts |= _test_network(channel, environment, environ, float(settings["network_s"]))
+    if settings.get("gpu_s") is not None:
+        verdicts |= _test_gpus(channel, float(settings["gpu_s"]))
+    return verdicts
+
+
+def _channel(environment: Environment) -> Channel:
+    if environment.world_size == 1:
+        return Alone()
+    if environment.agree_port is None:
+        raise Misuse("its pods have no port to find each other")
+    (channel,) = open_stars(
+        rank=environment.rank,
+        world_size=environment.world_size,
+        host=environment.master_addr,
+        port=environment.agree_port,
+        token=token(environment.key_file, environment.run_uid, environment.attempt, "preflight"),
+        names=("preflight",),
+    )
+    return channel
+
+
+def _test_network(
+    channel: Channel, environment: Environment, environ: Mapping[str, str], within_s: float
+) -> dict[int, NodeVerdict]:
+    nodes = [str(name) for name in channel.gather(node_of(environ))]
+    first = {name: nodes.index(name) for name in nodes}  # of several pods on one node one measures
+    if len(first) < 2:
+        if environment.rank == 0:
+            print("network: all pods are on one node, so there is no link to measure", flush=True)
+        return {}
+    report = measure(
+        channel,
+        environment,
+        environ,
+        num_rounds=NUM_ROUNDS,
+        seconds=min(MOST_SECONDS, within_s * USED_SHARE / (2 * NUM_ROUNDS)),
+        most_s=within_s,
+        takes_part=first[nodes[environment.rank]] == environment.rank,
+    )
+    if environment.rank == 0:
+        print("\n".join(f"network: {line}" for line in sentences(report)), flush=True)
+    by_node = network_verdicts(report)
+    return {pod: by_node[first[node]] for pod, node in enumerate(nodes) if first[node] in by_node}
+
+
+def network_verdicts(report: NetworkReport) -> dict[int, NodeVerdict]:
+    """Return the verdicts on slow and unreachable nodes, by the pod that measured."""
+    verdicts = {
+        report.pods[link.node]: NodeVerdict(
+            code=SLOW,
+            says=f"its network is {link.factor:.3g} times as slow as that of the others, in {link.num_slow} of "
+            f"{link.num_pairs} pairs",
+        )
+        for link in report.slow
+        if link.node is not None
+    }
+    if report.num_nodes >= LEAST_NODES:
+        verdicts |= {
+            report.pods[node]: NodeVerdict(code=SLOW, says="no other node can exchange data with it")
+            for node in report.cut_off
+        }
+    return verdicts
+
+
+def _test_gpus(channel: Channel, seconds: float) -> dict[int, NodeVerdict]:
+    problem: str | None = None
+    own: list[BurnResult] = []
+    try:
+        own = burn(seconds)
+    except RuntimeError as error:  # of torch: no GPU, or one that fails at work
+        problem = str(error).strip().splitlines()[0][:200] or type(error).__name__
+    rows = channel.gather([problem, [asdict(result) for result in own]])
+    results = [(pod, BurnResult(**fields)) for pod, (_, burnt) in enumerate(rows) for fields in burnt]
+    if channel.rank == 0:
+        print("\n".join(f"gpu: {line}" for line in gpu_lines(results)), flush=True)
+    failed = {pod: str(row[0]) for pod, row in enumerate(rows) if row[0] is not None}
+    return gpu_verdicts(results, failed)
+
+
+def gpu_verdicts(results: list[tuple[int, BurnResult]], failed: Mapping[int, str]) -> dict[int, NodeVerdict]:
+    """Return the verdicts on nodes of slow and faulty GPUs, by pod.
+
+    Args:
+        results: The results of all GPUs, with their pods.
+        failed: Why GPUs could not be tested, by pod.
+    """
+    verdicts = {
+        pod: NodeVerdict(
+            code=SLOW,
+            says=f"its GPU {device} takes {factor:.3g} times as long for a product as the others of its model",
+        )
+        for (pod, device), factor in slow_gpus(results).items()
+    }
+    for pod, result in results:
+        if result.num_wrong:
+            says = f"its GPU {result.device} gave {result.num_wrong} wrong products of {result.num_products}"
+            verdicts[pod] = NodeVerdict(code=FAULTY, says=says)
+    verdicts |= {pod: NodeVerdict(code=FAULTY, says=f"its GPUs fail: {why}") for pod, why in failed.items()}
+    return verdicts
+
+
+def gpu_lines(results: list[tuple[int, BurnResult]]) -> list[str]:
+    """Return what rank 0 prints: a line for each model of GPUs."""
+    lines = []
+    for model in sorted({result.model for _, result in results}):
+        rates = sorted(result.tflops for _, result in results if result.model == model)
+        num_products = sum(result.num_products for _, result in results if result.model == model)
+        span = f"{rates[0]:.3g} to {rates[-1]:.3g} TFLOP/s"
+        lines.append(f"{len(rates)} of {model}: {span}, {num_products} products checked")
+    return lines or ["no GPU was tested"]
+
+
+if __name__ == "__main__":
+    sys.exit(main())
