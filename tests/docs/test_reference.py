@@ -41,6 +41,7 @@ BESIDE = {
     "Federation.server": {"client": "python client.py"},
     "Federation.client": {"server": "python server.py"},
     "Federation.deadline": {},
+    **{f"aggregate.{key}": {"sites": "{a: {}, b: {}, c: {}, d: {}, e: {}}"} for key in ("malicious", "selected")},
     "deadline": {"capacity": "{spot: auto}", "expected_duration": "8h"},
     **{key: {"replicas": "0..8"} for key in ("scale", "scale.concurrency", "scale.window", "scale.idle")},
     **{key: {"replicas": "0..8"} for key in ("scale.latency", "scale.shed", "scale.schedule")},
@@ -59,6 +60,11 @@ BESIDE = {
     },
     **{f"peaks{key}": {"nodes": "4"} for key in ("", ".NAME.at", ".NAME.nodes", ".NAME.for", ".NAME.timezone")},
 }
+# The strategy of Flower that has a parameter.
+STRATEGY_OF = {
+    "mu": "fedprox", "learning_rate": "fedadam", "momentum": "fedadam", "beta_2": "fedadam", "tau": "fedadam",
+    "trim": "fedtrimmedavg", "malicious": "krum", "selected": "multikrum",
+}  # fmt: skip
 # What one of a cluster's autoscalers needs beside it.
 OF_AUTOSCALERS = {
     "by": ["cpu: 70%"],
@@ -142,6 +148,8 @@ def _others_required(whole: Section, path: list[str], without: str) -> list[str]
     if path[:1] == ["clusters"] and len(path) == 2:
         others = ("context: a", *(() if without.endswith("_price") else ("gpu_price: 1",)))
         return [each for each in others if not each.startswith(f"{without}:")]
+    if path == ["aggregate"] and without in STRATEGY_OF:
+        return [f"strategy: {STRATEGY_OF[without]}"]
     if path == ["prune"] and without == "steps":
         return ["rule: hyperband"]
     if path == ["on"] and without == "every":

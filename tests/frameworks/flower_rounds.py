@@ -37,7 +37,7 @@ class OneProcessGrid:
         self.calls += 1
         fault = self._faults.get(self.calls, "")
         replies = []
-        for message in messages:
+        for message in sorted(messages, key=lambda message: message.metadata.dst_node_id):
             node = message.metadata.dst_node_id
             if fault == SITES[node - 1]:
                 continue
@@ -70,7 +70,10 @@ def main(app: str) -> None:
     original = Strategy.start
     results = {}
 
-    def train(name: str, rounds: int, least: int | None, faults: dict[int, str] | None = None, state: str = "") -> None:
+    def train(
+        name: str, rounds: int, least: int | None, faults: dict[int, str] | None = None, state: str = "",
+        server: Any = server, **others: Any,
+    ) -> None:  # fmt: skip
         Strategy.start = original
         directory = state or tempfile.mkdtemp()
         os.environ["FEDERATION_STATE"] = directory
@@ -78,9 +81,16 @@ def main(app: str) -> None:
         os.environ["DIGITS_RESULT"] = f"{directory}/result.npz"
         config = {"num-sites": 3, "num-server-rounds": rounds, "learning-rate": 0.1}
         context = Context(run_id=1, node_id=0, node_config={}, state=RecordDict(), run_config=config)
-        settings = {"sites": SITES, "rounds": rounds, "min_sites": least, "deadline_s": 5.0}
+        settings = {
+            "sites": SITES, "rounds": rounds, "min_sites": least, "deadline_s": 5.0, "sample": None, "aggregate": None,
+            **others,
+        }  # fmt: skip
         grid = OneProcessGrid(client if least is None else wrap_client(client), faults)
-        (server if least is None else wrap_server(server, settings))(grid, context)
+        problem = None
+        try:
+            (server if least is None else wrap_server(server, settings))(grid, context)
+        except ValueError as error:
+            problem = str(error)
         lines = Path(f"{directory}/report.jsonl")
         reports = [json.loads(line) for line in lines.read_text().splitlines()] if lines.exists() else []
         result = Path(directory, "result.npz")
@@ -90,8 +100,11 @@ def main(app: str) -> None:
                 digest = hashlib.sha256(b"".join(stored[key].tobytes() for key in stored.files)).hexdigest()
             result.unlink()
         events = [report["event"] for report in reports if report["event"] != "train"]
-        losses = [report["site_loss"] for report in reports if report["event"] == "round"]
-        results[name] = {"digest": digest, "events": events, "losses": losses, "calls": grid.calls}
+        done = [report for report in reports if report["event"] == "round"]
+        results[name] = {
+            "digest": digest, "events": events, "losses": [report["site_loss"] for report in done],
+            "updates": [report["updates"] for report in done], "calls": grid.calls, "problem": problem,
+        }  # fmt: skip
         if not state:
             shutil.rmtree(directory)
 
@@ -105,7 +118,63 @@ def main(app: str) -> None:
     train("continued", 5, 3, state=directory)
     train("continued after its end", 5, 3, state=directory)
     shutil.rmtree(directory)
+
+    train("refused", 5, 3, aggregate=["FedAdam", {}])
+    train("sample", 5, 1, sample=2)
+    train("sample of few", 5, 1, sample=2, server=an_app("FedAvg", min_train_nodes=3), aggregate=["FedProx", PROX])
+    for name, arguments in STRATEGIES.items():
+        train(f"{name} alone", 5, None, server=an_app(name, **arguments))
+        train(f"{name} chosen", 5, 3, server=an_app("FedAvg"), aggregate=[name, arguments])
+        train(f"{name} with its own evaluation", 5, 3, server=an_app("Evaluated"), aggregate=[name, arguments])
+        directory = tempfile.mkdtemp()
+        train(f"{name} begun", 3, 3, server=an_app("FedAvg"), aggregate=[name, arguments], state=directory)
+        train(f"{name} continued", 5, 3, server=an_app("FedAvg"), aggregate=[name, arguments], state=directory)
+        shutil.rmtree(directory)
+    train("app's own FedAdam", 5, 3, server=an_app("FedAdam", eta=0.05), aggregate=["FedAdam", {}])
+    train("FedAdam of that rate", 5, None, server=an_app("FedAdam", eta=0.05))
+    train("trees", 5, 3, server=an_app("FedXgbBagging"), aggregate=["FedAdam", {}])
     print(json.dumps(results))
+
+
+PROX = {"proximal_mu": 0.1}
+STRATEGIES: dict[str, dict[str, float]] = {
+    "FedAvg": {},
+    "FedProx": PROX,
+    "FedAvgM": {"server_learning_rate": 0.9, "server_momentum": 0.5},
+    "FedAdam": {"eta": 0.05, "tau": 0.01},
+    "FedYogi": {"eta": 0.05},
+    "FedAdagrad": {"eta": 0.05},
+    "FedMedian": {},
+    "FedTrimmedAvg": {"beta": 0.34},
+    "Krum": {"num_malicious_nodes": 0},
+    "MultiKrum": {"num_malicious_nodes": 0, "num_nodes_to_select": 2},
+    "Bulyan": {"num_malicious_nodes": 0},
+}
+
+
+def an_app(name: str, **arguments: Any) -> Any:
+    """A ServerApp with a strategy of Flower, or with one of its own that evaluates in another way."""
+    import flwr.serverapp.strategy as strategies
+    import numpy as np
+    from flwr.app import ArrayRecord, Context
+    from flwr.serverapp import Grid, ServerApp
+
+    class Evaluated(strategies.FedAvg):  # type: ignore[misc]
+        def aggregate_evaluate(self, server_round: int, replies: Any) -> Any:
+            return None
+
+    class_ = Evaluated if name == "Evaluated" else getattr(strategies, name)
+    app = ServerApp()
+
+    @app.main()  # type: ignore[untyped-decorator]
+    def main(grid: Grid, context: Context) -> None:
+        named = {"min_available_nodes": 3, "min_train_nodes": 3, "fraction_evaluate": 0.0, **arguments}
+        rounds = int(context.run_config["num-server-rounds"])
+        arrays = ArrayRecord([np.zeros((64, 10)), np.zeros(10)])
+        result = class_(**named).start(grid=grid, initial_arrays=arrays, num_rounds=rounds)
+        np.savez(os.environ["DIGITS_RESULT"], *result.arrays.to_numpy_ndarrays())
+
+    return app
 
 
 if __name__ == "__main__":

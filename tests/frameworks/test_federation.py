@@ -20,6 +20,7 @@ from fairlead.cluster.local.cluster import LocalCluster
 from fairlead.runtime.federation import flower_app, identities
 from fairlead.state.snapshot import AnyWorkload, Phase
 from tests.frameworks.environments import interpreter_with
+from tests.frameworks.flower_rounds import STRATEGIES
 from tests.home import end_everything
 from tests.ports import free_port, listens
 from tests.processes import Child
@@ -101,18 +102,24 @@ def wait_for_end(cluster: LocalCluster, uid: str) -> AnyWorkload:
     return cluster.get(uid)
 
 
-def test_rounds_under_the_wrapper_are_those_of_flower_alone_through_faults_and_restarts(
-    tmp_path: Path, programs: Path
-) -> None:
-    """One process, with calls in place of nodes."""
-    app = tmp_path / "app"
+@pytest.fixture(scope="module")
+def rounds_in_one_process(tmp_path_factory: pytest.TempPathFactory, programs: Path) -> dict[str, Any]:
+    """Results of rounds with calls in place of nodes, by their names."""
+    app = tmp_path_factory.mktemp("rounds") / "app"
     shutil.copytree(APP, app)
     shutil.copyfile(Path(flower_app.__file__), app / "fairlead_flower_app.py")
     program = Path(__file__).with_name("flower_rounds.py")
     argv = [str(programs / "python"), str(program), str(app)]
     ran = subprocess.run(argv, capture_output=True, text=True, timeout=RUN_TIMEOUT_S, check=False)
     assert ran.returncode == 0, ran.stderr[-3000:]
-    results = json.loads(ran.stdout.splitlines()[-1])
+    results: dict[str, Any] = json.loads(ran.stdout.splitlines()[-1])
+    return results
+
+
+def test_rounds_under_the_wrapper_are_those_of_flower_alone_through_faults_and_restarts(
+    rounds_in_one_process: dict[str, Any],
+) -> None:
+    results = rounds_in_one_process
     alone = results["alone"]["digest"]
     rounds = ["round"] * 5
     for name, events in {
@@ -127,6 +134,36 @@ def test_rounds_under_the_wrapper_are_those_of_flower_alone_through_faults_and_r
     assert results["continued after its end"]["digest"] == alone
     assert results["one away"]["events"] == [*rounds, "finished"]
     assert results["one away"]["digest"] != alone
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_a_chosen_strategy_is_that_of_flower_also_where_it_continues(
+    rounds_in_one_process: dict[str, Any], strategy: str
+) -> None:
+    digests = [
+        rounds_in_one_process[f"{strategy} {how}"]["digest"]
+        for how in ("alone", "chosen", "with its own evaluation", "continued")
+    ]
+    assert digests == [digests[0]] * 4
+    is_mean = strategy in ("FedAvg", "FedProx")  # this client has no proximal term
+    assert (digests[0] == rounds_in_one_process["FedAvg alone"]["digest"]) is is_mean
+
+
+def test_a_chosen_strategy_keeps_the_settings_of_the_app_and_refuses_training_of_its_own(
+    rounds_in_one_process: dict[str, Any],
+) -> None:
+    results = rounds_in_one_process
+    assert results["app's own FedAdam"]["digest"] == results["FedAdam of that rate"]["digest"]
+    assert results["refused"]["problem"] == (
+        "aggregate: the app's strategy OrderedFedAvg has its own aggregate_train, which FedAdam would not do; leave "
+        "`aggregate` out"
+    )
+    assert "is a FedXgbBagging" in results["trees"]["problem"]
+
+
+def test_a_sample_of_the_sites_trains_in_each_round(rounds_in_one_process: dict[str, Any]) -> None:
+    assert rounds_in_one_process["sample"]["updates"] == [2] * 5
+    assert rounds_in_one_process["sample of few"]["updates"] == [2] * 5
 
 
 def test_an_app_trains_to_the_same_parameters_as_under_flower_alone(

@@ -2,6 +2,7 @@
 
 import json
 import ssl
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,12 +10,16 @@ import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import serialization
 
+from fairlead.control.federations import refuse_federation
+from fairlead.errors import Conflict
 from fairlead.runtime.errors import Misuse
 from fairlead.runtime.federation import identities
 from fairlead.runtime.federation.server import FINISHED, flower_environment, follow
 from fairlead.runtime.federation.settings import ADDRESS, FederationSettings, ReportReader, write_atomically
 from fairlead.runtime.federation.site import bring_key, node_config
 from fairlead.runtime.federation.wrapped_copy import make_wrapped_copy
+from fairlead.specs.aggregation import AggregationStrategy, Aggregator
+from fairlead.specs.federation import Federation, Site
 
 SETTINGS = FederationSettings(
     name="digits", server_uid="s", sites=("north", "south"), site="south", data="/data/a b", app="app", rounds=3,
@@ -106,6 +111,48 @@ def test_what_is_no_flower_app_is_refused(tmp_path: Path, project: str | None, s
         (app / "pyproject.toml").unlink()
     with pytest.raises(Misuse, match=sentence):
         make_wrapped_copy(app, tmp_path / "copy", SETTINGS)
+
+
+OWN_TRAINING = """\
+from flwr.serverapp.strategy import FedAvg
+
+class Ordered(FedAvg):
+    def aggregate_train(self, server_round, replies):
+        return super().aggregate_train(server_round, sorted(replies))
+
+class Model:
+    def forward(self): ...
+
+strategy = Ordered()
+"""
+
+
+@pytest.mark.parametrize(
+    ("source", "is_refused"),
+    [
+        (OWN_TRAINING, True),
+        (OWN_TRAINING.replace("aggregate_train", "aggregate_evaluate"), False),
+        (f"{OWN_TRAINING}strategy = FedAvg() if plain else Ordered()\n", False),
+        ("from flwr.serverapp.strategy import FedAvg\nstrategy = FedAvg()\n", False),
+    ],
+)
+def test_an_app_that_trains_in_its_own_way_is_refused_before_it_starts_another_strategy(
+    tmp_path: Path, source: str, is_refused: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app = an_app(tmp_path)
+    (app / "digits" / "server_app.py").write_text(source)
+    for name in ("flwr", "flower-superlink", "flower-supernode"):
+        (tmp_path / name).write_text("")
+        (tmp_path / name).chmod(0o700)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    spec = Federation(name="digits", app=str(app), sites={"north": Site(), "south": Site()})
+    refuse_federation(spec, tmp_path, has_containers=False)
+    chosen = replace(spec, aggregate=AggregationStrategy(strategy=Aggregator.FEDADAM))
+    if not is_refused:
+        refuse_federation(chosen, tmp_path, has_containers=False)
+        return
+    with pytest.raises(Conflict, match="Ordered has its own aggregate_train, which FedAdam would not do"):
+        refuse_federation(chosen, tmp_path, has_containers=False)
 
 
 def test_a_node_knows_its_number_its_name_and_its_data() -> None:

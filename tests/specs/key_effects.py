@@ -1347,6 +1347,7 @@ def federated(federation: Federation, hour: int = 12) -> object:
     return first.submit, after
 
 
+THREE_SITES = {f"sites.{name}.data": f"/{name}" for name in ("second", "third")}
 OF_ITS_RUNS = ("resources", "retry", "env", "secrets", "labels", "workdir", "team")
 EFFECTS["Federation"] = [
     *(
@@ -1375,6 +1376,16 @@ EFFECTS["Federation"] = [
     Effect("rounds", None, 5, federated),
     Effect("min_sites", None, 1, federated, {"sites.other.data": "/other"}),
     Effect("deadline", None, "1m", federated),
+    Effect("sample", None, 1, federated, {"sites.other.data": "/other"}),
+    Effect("aggregate.strategy", "fedavg", "fedmedian", federated),
+    Effect("aggregate.mu", 0.1, 0.2, federated, {"aggregate.strategy": "fedprox"}),
+    Effect("aggregate.learning_rate", None, 0.1, federated, {"aggregate.strategy": "fedadam"}),
+    Effect("aggregate.momentum", None, 0.5, federated, {"aggregate.strategy": "fedadam"}),
+    Effect("aggregate.beta_2", None, 0.5, federated, {"aggregate.strategy": "fedadam"}),
+    Effect("aggregate.tau", None, 0.1, federated, {"aggregate.strategy": "fedadam"}),
+    Effect("aggregate.trim", None, 0.1, federated, {"aggregate.strategy": "fedtrimmedavg"}),
+    Effect("aggregate.malicious", None, 0, federated, {"aggregate.strategy": "krum", **THREE_SITES}),
+    Effect("aggregate.selected", None, 2, federated, {"aggregate.strategy": "multikrum", **THREE_SITES}),
     Effect("sites.*.data", "/a", "/b", federated),
     Effect("sites.*.window", None, "22:00-06:00", federated),
 ]

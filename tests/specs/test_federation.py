@@ -17,6 +17,8 @@ sites:
 rounds: 50
 min_sites: 1
 deadline: 10m
+sample: 50%
+aggregate: {strategy: fedadam, learning_rate: 0.03}
 """
 
 
@@ -25,7 +27,20 @@ def test_a_federation_is_read_and_stored_without_loss() -> None:
     assert isinstance(spec, Federation)
     assert (spec.rounds, spec.least_sites, spec.deadline_s, spec.retry.program) == (50, 1, 600.0, 3)
     assert spec.sites["north"].window == "22:00-06:00"
+    assert (spec.sample, spec.sampled_sites) == (0.5, 1)
+    assert spec.aggregate is not None
+    assert (spec.aggregate.strategy_class, spec.aggregate.arguments) == ("FedAdam", {"eta": 0.03})
     assert from_json(to_json(spec)) == spec
+
+
+@pytest.mark.parametrize(
+    ("sample", "sites", "sampled"), [("2", 3, 2), ("1", 3, 1), ("50%", 3, 2), ("0.1", 3, 1), ("0.5", 9, 4)]
+)
+def test_a_sample_is_a_number_of_sites_or_a_share_of_them(sample: str, sites: int, sampled: int) -> None:
+    names = ", ".join(f"s{number}: {{}}" for number in range(sites))
+    (spec,) = parse(f"kind: Federation\nname: digits\napp: app\nsites: {{{names}}}\nsample: {sample}\n")
+    assert isinstance(spec, Federation)
+    assert (spec.sampled_sites, spec.least_sites) == (sampled, sampled)
 
 
 @pytest.mark.parametrize(
@@ -42,6 +57,15 @@ def test_a_federation_is_read_and_stored_without_loss() -> None:
         ("sites: {a: {}}\nserver: python s.py", "leave `server` and `client` out, or `app`"),
         ("sites: {a: {}}\nenv: {FEDERATION_SITE: a}", "is set for each program by the federation"),
         ("sites: {a: {}}\nrounds: 0", "rounds"),
+        ("sites: {a: {}}\nsample: 2", "is more than there are sites, 1"),
+        ("sites: {a: {}, b: {}}\nsample: 1.5", "is no number of sites"),
+        ("sites: {a: {}, b: {}}\nsample: 100%", "leave it out"),
+        ("sites: {a: {}, b: {}}\nsample: 1\nmin_sites: 2", "is more than train in a round, 1"),
+        ("sites: {a: {}}\naggregate: fedsgd", "is not one of fedavg, fedprox"),
+        ("sites: {a: {}}\naggregate: fedprox", "fedprox without it is fedavg"),
+        ("sites: {a: {}}\naggregate: {strategy: fedavg, mu: 1}", "is no parameter of fedavg"),
+        ("sites: {a: {}}\naggregate: {strategy: fedadam, mu: 1}", "takes `learning_rate` and `tau` and `momentum`"),
+        ("sites: {a: {}, b: {}}\naggregate: krum", "krum needs 3 updates in a round, and a round may have 2"),
     ],
 )
 def test_a_mistake_is_refused_with_a_sentence(line: str, sentence: str) -> None:
@@ -56,6 +80,8 @@ def test_a_mistake_is_refused_with_a_sentence(line: str, sentence: str) -> None:
         ("server: python s.py", "give the directory of a Flower app, or both"),
         ("server: s\nclient: c\nmin_sites: 1", "the `server` program decides that itself"),
         ("server: s\nclient: c\ndeadline: 1m", "the `server` program decides that itself"),
+        ("server: s\nclient: c\nsample: 1", "the `server` program decides that itself"),
+        ("server: s\nclient: c\naggregate: fedavg", "the `server` program decides that itself"),
     ],
 )
 def test_what_programs_of_others_decide_themselves_is_refused(line: str, sentence: str) -> None:

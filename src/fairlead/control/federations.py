@@ -3,13 +3,16 @@
 See decision 237.
 """
 
+import ast
 import os
 import shutil
 from pathlib import Path
 
 from fairlead.errors import Conflict
 from fairlead.runtime.errors import Misuse
+from fairlead.runtime.federation.flower_app import TRAINING
 from fairlead.runtime.federation.wrapped_copy import components_of
+from fairlead.specs.aggregation import STRATEGY_CLASSES, AggregationStrategy
 from fairlead.specs.federation import Federation
 
 PROGRAMS = ("flwr", "flower-superlink", "flower-supernode")
@@ -40,7 +43,10 @@ def refuse_federation(spec: Federation, directory: Path | None, *, has_container
         components = components_of(app)
     except Misuse as error:
         raise Conflict(f"{spec.name}: {error}.") from error
-    if (problem := _server_problem(app, components["serverapp"])) is not None:
+    problem = _server_problem(app, components["serverapp"])
+    if problem is None and spec.aggregate is not None:
+        problem = _strategy_problem(app, spec.aggregate)
+    if problem is not None:
         raise Conflict(f"{spec.name}: app: {problem}.")
     path = spec.env.get("PATH", os.environ.get("PATH"))
     missing = [name for name in PROGRAMS if shutil.which(name, path=path) is None]
@@ -58,10 +64,42 @@ def _server_problem(app: Path, reference: str) -> str | None:
     file = app / f"{module.replace('.', '/')}.py"
     if not file.exists():
         return f"`serverapp` is {reference}, and there is no {file}; correct [tool.flwr.app.components]"
-    sources = [path for path in app.rglob("*.py") if path.stat().st_size <= LONGEST_FILE]
-    if any(STRATEGIES in path.read_text(encoding="utf-8", errors="replace") for path in sources):
+    if any(STRATEGIES in source for source in _sources(app)):
         return None
     return (
         f"nothing in {app} imports {STRATEGIES}, whose `Strategy.start` is where rounds, sites and deadlines are set; "
         "apps of Flower before 1.21, with `server_fn`, have to move to it, or be run by `server` and `client`"
     )
+
+
+def _strategy_problem(app: Path, aggregate: AggregationStrategy) -> str | None:
+    """Return why another strategy would change how an app trains; None if it makes one of Flower's own too.
+
+    The wrapper refuses the same when it sees the strategy itself; an app may make one that is not written as a class.
+    """
+    own: dict[str, list[str]] = {}
+    called = set()
+    for source in _sources(app):
+        try:
+            tree = ast.parse(source)
+        except SyntaxError:
+            return None  # Python says so, with the line, when the app runs
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ClassDef):
+                defined = [part.name for part in node.body if isinstance(part, ast.FunctionDef)]
+                own[node.name] = [name for name in defined if name in TRAINING]
+            elif isinstance(node, ast.Call):
+                called.add(node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", ""))
+    changed = sorted(name for name in called if own.get(name))
+    if not changed or called & STRATEGY_CLASSES:
+        return None
+    methods = " and ".join(own[changed[0]])
+    return (
+        f"its strategy {changed[0]} has its own {methods}, which {aggregate.strategy_class} would not do; leave "
+        "`aggregate` out"
+    )
+
+
+def _sources(app: Path) -> list[str]:
+    paths = [path for path in sorted(app.rglob("*.py")) if path.stat().st_size <= LONGEST_FILE]
+    return [path.read_text(encoding="utf-8", errors="replace") for path in paths]

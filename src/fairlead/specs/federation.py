@@ -6,8 +6,9 @@ from dataclasses import field, replace
 from typing import Annotated, ClassVar
 
 from fairlead.frozen import dataclass
+from fairlead.specs.aggregation import SITES_MOST, AggregationStrategy
 from fairlead.specs.constraints import NAME, PATH, Limit, Text, enforce, quote
-from fairlead.specs.field_types import DURATION, Named
+from fairlead.specs.field_types import DURATION, SHARE, Named
 from fairlead.specs.key import Key, SameKey, broken
 from fairlead.specs.resources import Resources
 from fairlead.specs.secret_reference import SecretReference, secrets_problems
@@ -16,7 +17,6 @@ from fairlead.specs.workload import Kind
 
 SERVER = "server"
 """The name of the server's run within the federation."""
-SITES_MOST = 100
 MAX_ROUNDS = 100_000
 DAY_MINUTES = 24 * 60
 VARIABLE = "FEDERATION"
@@ -24,6 +24,17 @@ OWN_VARIABLES = (VARIABLE, "FEDERATION_SITE", "FEDERATION_DATA", "FEDERATION_REP
 SERVER_PROGRAM = "python -m fairlead.runtime.federation.server"
 SITE_PROGRAM = "python -m fairlead.runtime.federation.site"
 RETRIES = 3
+
+
+def _sites_or_share(text: str) -> float:
+    """Return a number of sites, at least 1, or a share below 1."""
+    value: float = SHARE.parse(text)
+    if text.endswith("%") and value >= 1:
+        raise ValueError("is all sites; leave it out for that")
+    return value
+
+
+SITES_OR_SHARE = replace(SHARE, what="a number of sites, or a share such as 20%", parse=_sites_or_share)
 WINDOW = Text(
     max_length=11,
     pattern=r"(?:[01][0-9]|2[0-3]):[0-5][0-9]-(?:[01][0-9]|2[0-3]):[0-5][0-9]",
@@ -149,7 +160,23 @@ class Federation:
             example="2",
             also="min_clients min_available_clients min_fit_clients min_available_nodes min_nodes quorum",
         ),
-        "Updates that a round needs, without which it is repeated; all sites when left out.",
+        "Updates that a round needs, without which it is repeated; all sites when left out, or all of `sample`.",
+    ] = None
+    sample: Annotated[
+        float | None,
+        Key(
+            "sample",
+            SITES_OR_SHARE,
+            Limit(low=1e-4, high=SITES_MOST),
+            example="20%",
+            also="fraction_train fraction_fit clients_per_round sites_per_round participation num_sampled_clients",
+        ),
+        "Sites that train in a round, chosen at random among those connected, or their share; all when left out.",
+    ] = None
+    aggregate: Annotated[
+        AggregationStrategy | None,
+        Key("aggregate", example="{strategy: fedprox, mu: 0.1}", also="strategy aggregation aggregator algorithm"),
+        "Strategy of Flower in place of the app's own; a word alone is `strategy`.",
     ] = None
     deadline_s: Annotated[
         float | None,
@@ -201,8 +228,15 @@ class Federation:
 
     @property
     def least_sites(self) -> int:
-        """Return ``min_sites`` or its default, all sites."""
-        return len(self.sites) if self.min_sites is None else self.min_sites
+        """Return ``min_sites`` or its default, all sites that train in a round."""
+        return self.sampled_sites if self.min_sites is None else self.min_sites
+
+    @property
+    def sampled_sites(self) -> int:
+        """Return the number of sites that train in a round, at least 1."""
+        if self.sample is None:
+            return len(self.sites)
+        return int(self.sample) if self.sample >= 1 else max(1, round(self.sample * len(self.sites)))
 
     def described_server(self) -> Training:
         """Return the run of the server."""
@@ -230,19 +264,38 @@ class Federation:
             yield "app", "give the directory of a Flower app, or both `server` and `client`, the commands of others"
         if self.app is not None and any(programs):
             yield "app", "it has its own server and clients; leave `server` and `client` out, or `app`"
-        if self.app is None and self.min_sites is not None:
-            yield "min_sites", "the `server` program decides that itself; leave it out, or give `app`"
-        if self.app is None and self.deadline_s is not None:
-            yield "deadline_s", "the `server` program decides that itself; leave it out, or give `app`"
+        for name in ("min_sites", "sample", "deadline_s", "aggregate"):
+            if self.app is None and getattr(self, name) is not None:
+                yield name, "the `server` program decides that itself; leave it out, or give `app`"
+        yield from self._round_problems()
         yield from self._site_problems()
+
+    def _round_problems(self) -> Iterable[tuple[str, str]]:
+        sampled = self.sampled_sites
+        if self.sample is not None and self.sample >= 1:
+            if self.sample != int(self.sample):
+                yield "sample", f"{self.sample:g} is no number of sites; give a whole number, or a share below 100%"
+            elif self.sample > len(self.sites):
+                yield "sample", f"{sampled} is more than there are sites, {len(self.sites)}; give fewer"
+        if self.min_sites is not None and self.min_sites > len(self.sites):
+            yield "min_sites", f"{self.min_sites} is more than there are sites, {len(self.sites)}; give fewer"
+        elif self.min_sites is not None and self.min_sites > sampled:
+            yield (
+                "min_sites",
+                f"{self.min_sites} is more than train in a round, {sampled}; give fewer, or more `sample`",
+            )
+        if self.aggregate is not None and self.least_sites < self.aggregate.least_updates:
+            yield (
+                "aggregate",
+                f"{self.aggregate.strategy} needs {self.aggregate.least_updates} updates in a round, and a round "
+                f"may have {self.least_sites}; raise `min_sites`, or choose fedmedian or fedtrimmedavg",
+            )
 
     def _site_problems(self) -> Iterable[tuple[str, str]]:
         if not self.sites:
             yield "sites", "there is none; give at least one, such as `{north: {data: /data/north}}`"
         if len(self.sites) > SITES_MOST:
             yield "sites", f"{len(self.sites)} sites; give at most {SITES_MOST}"
-        if self.min_sites is not None and self.min_sites > len(self.sites):
-            yield "min_sites", f"{self.min_sites} is more than there are sites, {len(self.sites)}; give fewer"
         for name in self.sites:
             whole = f"{self.name}-{name}"
             if (problem := NAME.problem(name)) is not None:
@@ -259,9 +312,12 @@ class Federation:
 def federation_variables(spec: Federation, server_uid: str, site: str | None) -> Mapping[str, str]:
     """Return the variables of the server's program, or of a site's, which ``runtime/federation/settings.py`` reads."""
     data = None if site is None else spec.sites[site].data
+    chosen = spec.aggregate
     content = {
         "name": spec.name, "server_uid": server_uid, "sites": list(spec.sites), "site": site, "data": data,
         "app": spec.app, "rounds": spec.rounds, "min_sites": spec.least_sites, "deadline_s": spec.deadline_s,
+        "sample": None if spec.sample is None else spec.sampled_sites,
+        "aggregate": None if chosen is None else [chosen.strategy_class, dict(chosen.arguments)],
     }  # fmt: skip
     own = {"FEDERATION_SITE": site, "FEDERATION_DATA": data}
     return {VARIABLE: json.dumps(content), **{name: text for name, text in own.items() if text is not None}}

@@ -1,8 +1,9 @@
 """Wraps the two components of a Flower app; ``wrapped_copy`` puts this file into a copy of the app.
 
-It changes nothing of what the app computes. It sets the number of rounds, the sites that a round needs and its deadline
-where the app calls its strategy, drops updates that are not finite, saves the model after each round, and reports
-rounds, losses and bytes to a file. It imports Flower alone, since a site need not have Fairlead.
+It changes nothing of what the app computes. It sets the number of rounds, the sites that a round needs, its deadline
+and, if the spec has one, another strategy of Flower where the app calls its strategy, drops updates that are not
+finite, saves the model after each round, and reports rounds, losses and bytes to a file. It imports Flower alone, since
+a site need not have Fairlead.
 
 See decision 237.
 """
@@ -13,12 +14,17 @@ import importlib
 import inspect
 import json
 import os
+import random
 import time
 import traceback
 from pathlib import Path
 from typing import Any
 
 MODEL = "model.npz"
+STRATEGIES = "flwr.serverapp.strategy"
+TRAINING = ("configure_train", "aggregate_train")
+MOMENTS = ("m_t", "v_t", "momentum_vector")
+"""What Flower's strategies remember from round to round beside the model: arrays by name, or a list of them."""
 WAIT_S = 0.5
 JOIN_WITHIN_S = 300.0
 MOST_TRIES = 100
@@ -109,16 +115,16 @@ class _StrategyStarts:
 
     def run(self, original: Any, strategy: Any, grid: Any, arrays: Any, others: dict[str, Any]) -> Any:
         settings = self._settings
-        rounds, least = settings["rounds"], settings["min_sites"]
+        rounds = settings["rounds"]
         if settings["deadline_s"] is not None:
             others["timeout"] = settings["deadline_s"]
-        for name in ("min_available_nodes", "min_train_nodes", "min_evaluate_nodes"):
-            if getattr(strategy, name, 0):
-                setattr(strategy, name, least)
+        if settings["aggregate"] is not None:
+            strategy = chosen_strategy(strategy, *settings["aggregate"])
+        _set_sites(strategy, settings["min_sites"], settings["sample"])
         state = Path(os.environ["FEDERATION_STATE"], MODEL)
         done = 0
         if state.exists():
-            done, arrays = load_round(state)
+            done, arrays = load_round(state, strategy)
             report(event="resumed", round=done)
         _shift_rounds(strategy, done)
         evaluate = others.pop("evaluate_fn", None)
@@ -129,7 +135,7 @@ class _StrategyStarts:
                 return None
             metrics = None if evaluate is None else evaluate(number + done, current)
             if number:
-                save_round(state, number + done, current)
+                save_round(state, number + done, current, strategy)
                 report(event="round", round=number + done, loss=_loss_in(metrics), **watched.finish_round())
             return metrics
 
@@ -140,6 +146,58 @@ class _StrategyStarts:
         if done >= rounds:
             result.arrays = arrays
         return result
+
+
+def chosen_strategy(strategy: Any, name: str, arguments: dict[str, Any]) -> Any:
+    """Return a strategy of Flower's class ``name`` in place of the app's own, with the settings of that.
+
+    A subclass of the app's stays what it is where it changes no training, such as how it evaluates.
+
+    Raises:
+        ValueError: The app's strategy trains in a way of its own.
+    """
+    import flwr.serverapp.strategy as strategies
+
+    chosen, own = getattr(strategies, name), type(strategy)
+    base = next(parent for parent in own.__mro__ if parent.__module__.startswith(STRATEGIES))
+    refused = f"aggregate: the app's strategy {own.__name__} %s, which {name} would not do; leave `aggregate` out"
+    if not issubclass(base, strategies.FedAvg) or base.__name__.startswith("FedXgb"):
+        raise ValueError(refused % f"is a {base.__name__}")
+    if own is not base:
+        changed = [method for method in TRAINING if getattr(own, method) is not getattr(base, method)]
+        if changed:
+            raise ValueError(refused % f"has its own {' and '.join(changed)}")
+        if base not in (strategies.FedAvg, chosen):
+            raise ValueError(refused % f"is a {base.__name__}")
+    combined: Any = chosen if own is base else type(own.__name__, (own, chosen), {})
+    settings = vars(strategy)
+    parameters = inspect.signature(chosen if isinstance(strategy, chosen) else strategies.FedAvg).parameters
+    made = combined.__new__(combined)
+    chosen.__init__(made, **{**{key: settings[key] for key in parameters if key in settings}, **arguments})
+    for key, value in settings.items():
+        vars(made).setdefault(key, value)
+    return made
+
+
+def _set_sites(strategy: Any, least: int, sample: int | None) -> None:
+    """Set the sites that a round waits for and, with a sample, those that train in it."""
+    inner = getattr(strategy, "strategy", strategy)
+    for name in ("min_available_nodes", "min_train_nodes", "min_evaluate_nodes"):
+        if getattr(inner, name, 0):
+            setattr(inner, name, least)
+    if sample is None:
+        return
+    if not getattr(inner, "min_train_nodes", 0):
+        raise ValueError(f"sample: the app's strategy {type(inner).__name__} trains at no sampled sites; leave it out")
+    configure = inner.configure_train
+
+    def configure_train(server_round: int, arrays: Any, config: Any, grid: Any) -> Any:
+        connected = len(list(grid.get_node_ids()))
+        inner.fraction_train = 1e-9
+        inner.min_train_nodes = max(least, min(sample, connected))
+        return configure(server_round, arrays, config, grid)
+
+    inner.configure_train = configure_train
 
 
 def _shift_rounds(strategy: Any, done: int) -> None:
@@ -208,6 +266,9 @@ class _WatchedGrid:
             time.sleep(WAIT_S)
         first = messages[0]
         kind = first.metadata.message_type
+        sample = self._settings["sample"]
+        if sample is not None and kind.partition(".")[0] == "train":
+            nodes = random.sample(nodes, min(sample, len(nodes)))
         return [Message(content=first.content, message_type=kind, dst_node_id=node) for node in nodes]
 
     def _checked(self, reply: Any) -> Any:
@@ -264,24 +325,32 @@ def _loss_in(metrics: Any) -> float | None:
     return None
 
 
-def save_round(path: Path, number: int, arrays: Any) -> None:
-    """Save a model and the number of its round, in one step."""
+def save_round(path: Path, number: int, arrays: Any, strategy: Any = None) -> None:
+    """Save a model, the number of its round and the moments of its strategy, in one step."""
     import numpy
 
     described = [[name, array.dtype, list(array.shape), array.stype] for name, array in arrays.items()]
     contents: dict[str, Any] = {
         f"a{index}": numpy.frombuffer(array.data, numpy.uint8) for index, array in enumerate(arrays.values())
     }
+    moments: dict[str, list[str] | int] = {}
+    for moment in MOMENTS:
+        value = getattr(strategy, moment, None)
+        if value:
+            moments[moment] = list(value) if isinstance(value, dict) else len(value)
+            parts = value.values() if isinstance(value, dict) else value
+            contents.update({f"{moment}{index}": part for index, part in enumerate(parts)})
+    about = {"round": number, "arrays": described, "moments": moments}
     partial = path.with_name(f".{path.name}")
     with partial.open("wb") as file:
-        numpy.savez(file, about=numpy.array(json.dumps({"round": number, "arrays": described})), **contents)
+        numpy.savez(file, about=numpy.array(json.dumps(about)), **contents)
         file.flush()
         os.fsync(file.fileno())
     partial.replace(path)
 
 
-def load_round(path: Path) -> tuple[int, Any]:
-    """Return the number of the round and the model that ``save_round`` wrote."""
+def load_round(path: Path, strategy: Any = None) -> tuple[int, Any]:
+    """Return the number of the round and the model that ``save_round`` wrote; set the moments of the strategy."""
     import numpy
     from flwr.app import Array, ArrayRecord
 
@@ -291,4 +360,9 @@ def load_round(path: Path) -> tuple[int, Any]:
             name: Array(dtype=dtype, shape=tuple(shape), stype=stype, data=stored[f"a{index}"].tobytes())
             for index, (name, dtype, shape, stype) in enumerate(about["arrays"])
         }
+        for moment, keys in about["moments"].items():
+            number = keys if isinstance(keys, int) else len(keys)
+            parts = [stored[f"{moment}{index}"] for index in range(number)]
+            if hasattr(strategy, moment):
+                setattr(strategy, moment, parts if isinstance(keys, int) else dict(zip(keys, parts, strict=True)))
     return int(about["round"]), ArrayRecord(arrays)

@@ -40,6 +40,8 @@ class FederationSettings:
         rounds: Number of rounds.
         min_sites: Updates that a round needs.
         deadline_s: Time of a round's training, and of its evaluation; None for the app's own.
+        sample: Sites that train in a round; None for the app's own share.
+        aggregate: Name of the class in ``flwr.serverapp.strategy`` in place of the app's own, and its arguments.
     """
 
     name: str
@@ -51,6 +53,8 @@ class FederationSettings:
     rounds: int
     min_sites: int
     deadline_s: float | None
+    sample: int | None = None
+    aggregate: list[Any] | None = None
 
 
 def read_settings(environ: Mapping[str, str]) -> FederationSettings:
