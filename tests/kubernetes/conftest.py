@@ -25,7 +25,7 @@ from tests.kubernetes.audit import RESTRICTED, requests, rights
 from tests.kubernetes.clusters import started
 from tests.kubernetes.operating import GPUS, OPERATED, operating, teach_kinds
 from tests.kubernetes.test_accepted import applied
-from tests.kubernetes.testcluster.control_plane import ControlPlane
+from tests.kubernetes.testcluster.control_plane import POD_GROUPS, ControlPlane
 from tests.kubernetes.testcluster.fakes import add_nodes, is_ready
 from tests.waiting import until
 
@@ -39,8 +39,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def control_plane(request: pytest.FixtureRequest) -> Iterator[ControlPlane]:
-    """A control plane without nodes; tests add fake ones of their own."""
-    with started(lambda: ControlPlane(users={"nobody": ["people"]}, audit=True), request) as plane:
+    """A control plane without nodes; tests add fake ones of their own.
+
+    FAIRLEAD_TEST_POD_GROUPS=1 has all of them run on one with PodGroups.
+    """
+    flags = POD_GROUPS if os.environ.get("FAIRLEAD_TEST_POD_GROUPS") else None
+    with started(lambda: ControlPlane(users={"nobody": ["people"]}, audit=True, flags=flags), request) as plane:
         yield plane
 
 

@@ -27,6 +27,13 @@ CLIENT_QPS = 5_000
 API_SERVICE = "10.96.0.1"
 """The address of the Service `kubernetes`, the first of the services' network."""
 
+POD_GROUPS = {
+    "apiserver": ["--feature-gates=GenericWorkload=true", "--runtime-config=scheduling.k8s.io/v1beta1=true"],
+    "controller-manager": ["--feature-gates=GenericWorkload=true"],
+    "scheduler": ["--feature-gates=GenericWorkload=true"],
+}
+"""Flags of a control plane that has PodGroups, from 1.37 on; by default none has."""
+
 INTERNAL = "internal.kubeconfig"
 STAGES = Path(__file__).with_name("stages.yaml")
 

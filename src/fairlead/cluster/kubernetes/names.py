@@ -218,6 +218,18 @@ def key_name(workload: Workload, attempt: int) -> str:
     return f"{name}-{attempt}" if getattr(workload.spec, "engine", None) == Engine.KUEUE else name
 
 
+POD_GROUP_PREFIX = "fairlead-"
+"""Prefix of the PodGroups of gangs, which nobody else may use where an installation's policies are."""
+
+
+def pod_group_name_of(run: str, uid: str, attempt: int) -> str:
+    """Return the name of the PodGroup of an attempt by the name and the uid of its run; it has at most 73 characters.
+
+    An earlier run of the same name may have one that is still in use by its last pods.
+    """
+    return f"{POD_GROUP_PREFIX}{run}-{uid[:6]}-{attempt}"
+
+
 def is_alone(spec: GangSpec) -> bool:
     """Return whether a run never has a second pod, so that its pod needs no name by which others find it."""
     return spec.engine is None and spec.nodes == 1 and spec.most_nodes in (None, 1)

@@ -125,6 +125,7 @@ class PodObject:
         ended: The status of the ended ranks' container, as ``reports.read_ending`` reads it.
         container: The name of the ranks' container.
         engine: The engine that created it; empty for one that Fairlead created.
+        group: The name of the PodGroup that it says it is of; empty for none.
         room_for: The uid of the run or Pool whose placeholder it says it is, by owner, name and priority; empty for all
             other pods, including gang members. For a run, that of ``run_key``.
         pool: The name of that Pool; empty if it is a run.
@@ -166,6 +167,7 @@ class PodObject:
     ended: Mapping[str, Any] | None = None
     container: str = RANKS
     engine: str = ""
+    group: str = ""
     room_for: str = ""
     pool: str = ""
     bound_at: float | None = None
@@ -315,6 +317,7 @@ def _ours(basic: PodObject, content: Object, run: PodOwner, labels: Mapping[str,
         image=next((c.get("image") or "" for c in spec["containers"] if c["name"] == container), "")[:MOST_TEXT],
         container=container,
         engine=sys.intern(labels.get(names.ENGINE) or ""),
+        group=sys.intern(str((spec.get("schedulingGroup") or {}).get("podGroupName") or "")),
         waiting=_words(waiting) if waiting else None,
         is_busy=_is_busy(spec, first) or scheduled.get("reason") == "SchedulingGated",
         started_at=_started_at(running or terminated or {}),

@@ -23,6 +23,7 @@ from fairlead.cluster.kubernetes.informers.daemonsets import DaemonObject, read_
 from fairlead.cluster.kubernetes.informers.engine_members import STOPPED_EARLY, absent, explained
 from fairlead.cluster.kubernetes.informers.engine_objects import EngineObjects
 from fairlead.cluster.kubernetes.informers.node_cache import NodeCache, SlicedNodes
+from fairlead.cluster.kubernetes.informers.pod_groups import PodGroups
 from fairlead.cluster.kubernetes.informers.pod_index import Marks, PodIndex, RunKey
 from fairlead.cluster.kubernetes.informers.pod_status import LastWord, observe_pod, remembering
 from fairlead.cluster.kubernetes.informers.unbound_pods import MOST_OF_NAMESPACE, MOST_OF_RUN, UnboundPods
@@ -109,6 +110,7 @@ class Informers:
             for kind in parent_kinds()
         }
         self.engines = EngineObjects(client, self.look_again, self.key_of, idle_s=idle_s)
+        self.pod_groups = PodGroups(client, self.look_again, self.key_of, idle_s=idle_s)
         self._team_followers: list[Callable[[TeamObject], None]] = []
         self._changed = threading.Condition()
         self._epoch = 0
@@ -190,6 +192,7 @@ class Informers:
                     raise trouble or ClusterError(f"{cache.path} could not be listed within {SYNC_S:.0f} s")
             time.sleep(0.02)
         self.bound_pods()
+        self.pod_groups.start()
 
     def look_for_slices(self) -> None:
         """Determine whether GPUs in ResourceSlices are to be watched.
@@ -215,6 +218,7 @@ class Informers:
         for cache in self.caches:
             cache.stop()
         self.engines.stop()
+        self.pod_groups.stop()
 
     @property
     def epoch(self) -> int:

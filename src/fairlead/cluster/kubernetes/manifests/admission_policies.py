@@ -20,7 +20,7 @@ from fairlead.cluster.kubernetes.manifests.roles import (
     ROLES,
     TEAM_RULES,
 )
-from fairlead.cluster.kubernetes.names import DOMAIN, GATEWAY_NAMESPACE, MANAGED_BY, MANAGER, TEAM
+from fairlead.cluster.kubernetes.names import DOMAIN, GATEWAY_NAMESPACE, MANAGED_BY, MANAGER, POD_GROUP_PREFIX, TEAM
 from fairlead.specs.data import CREDENTIALS, DataSource
 from fairlead.specs.field_types import OverlayField, Section, SectionMap
 from fairlead.specs.keys import OBJECTS
@@ -88,14 +88,58 @@ def render_orphan_policy() -> list[Object]:
     )
 
 
+GROUPS = "fairlead-pod-groups"
+CONTROLLERS = "system:serviceaccount:kube-system:"
+GROUPS_VERB = "fairlead-own"
+"""Verb on PodGroups by which another account than the operator's may write those of gangs; cluster-admin has it."""
+
+
+def render_group_policy(namespace: str) -> list[Object]:
+    """Render the policy by which the PodGroups of gangs are the operator's alone, and its binding.
+
+    Whoever may create pods in a namespace may otherwise take the name of a gang's group first, delete the group, or
+    have a pod of another priority name it, with which kube-scheduler places no pod of the gang. Its own controllers
+    collect what has no owner, and delete namespaces.
+
+    Args:
+        namespace: Namespace of the operator.
+    """
+    user = "request.userInfo.username"
+    is_theirs = f"{user}.startsWith('{CONTROLLERS}') || {user} == 'system:kube-controller-manager'"
+    may = _may("scheduling.k8s.io", "podgroups", GROUPS_VERB)
+    own, prefix = dumps(_account(namespace)), dumps(POD_GROUP_PREFIX)
+    name = "o.metadata.?name.orValue(o.metadata.?generateName.orValue(''))"
+    taken = (
+        "request.resource.resource == 'pods' ? "
+        f"object.spec.?schedulingGroup.?podGroupName.orValue('').startsWith({prefix}) : "
+        f"[object, oldObject].filter(o, o != null).exists(o, {name}.startsWith({prefix}))"
+    )
+    why = (
+        f"PodGroups whose names begin with {POD_GROUP_PREFIX} are those of gangs, which the operator of Fairlead keeps"
+    )
+    return _policy(
+        GROUPS,
+        rules=[
+            _rule(("",), ("pods",), ("CREATE",)),
+            _rule(("scheduling.k8s.io",), ("podgroups",), ("CREATE", "UPDATE", "DELETE")),
+        ],
+        match=[
+            {"name": "a-gang", "expression": taken},
+            {"name": "not-the-operator", "expression": f"{user} != {own}"},
+        ],
+        variables=[],
+        validations=[_validation(f"{is_theirs} || {may}", dumps(why), key="")],
+    )
+
+
 OPERATED = "fairlead-operator"
 RUNS = f"{DOMAIN}/runs"
 """Label of a namespace: ``disabled`` keeps the operator out, ``enabled`` lets it in where only Teams' are open."""
 DISABLED, ENABLED = "disabled", "enabled"
 # Groups of which every object that the operator writes has its label; an engine's objects have those of the engine.
-_LABELLED = ("", "networking.k8s.io", "discovery.k8s.io", "rbac.authorization.k8s.io")
+_LABELLED = ("", "networking.k8s.io", "discovery.k8s.io", "rbac.authorization.k8s.io", "scheduling.k8s.io")
 # Kinds that others may have made under the same name, which the operator leaves alone.
-_KEPT = ("pods", "services", "configmaps", "podtemplates", "endpointslices")
+_KEPT = ("pods", "services", "configmaps", "podtemplates", "endpointslices", "podgroups")
 _WRITES = {"create": "CREATE", "update": "UPDATE", "patch": "UPDATE", "delete": "DELETE"}
 
 

@@ -7,6 +7,7 @@ from urllib.parse import urlsplit
 
 from fairlead.cluster.kubernetes.dcgm import EXPORTER_LABELS, EXPORTER_PORT
 from fairlead.cluster.kubernetes.manifests.admission_policies import (
+    render_group_policy,
     render_operator_policy,
     render_orphan_policy,
     render_overlay_policy,
@@ -113,6 +114,7 @@ def render_install(settings: InstallSettings) -> list[dict[str, Any]]:
         *render_operator_bindings(settings.namespace),
         *render_overlay_policy(settings.namespace, settings.allowed),
         *render_orphan_policy(),
+        *render_group_policy(settings.namespace),
         *render_operator_policy(settings.namespace, only_teams=settings.only_teams),
         _network_policy(settings),
         _disruption_budget(settings),

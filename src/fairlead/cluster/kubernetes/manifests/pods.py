@@ -87,6 +87,7 @@ def render_pod(
     device: DeviceResource | None = None,
     taints: Sequence[Taint] | None = None,
     connection: FabricShare | None = None,
+    group: str | None = None,
 ) -> dict[str, Any]:
     """Render the pod.
 
@@ -96,6 +97,7 @@ def render_pod(
         taints: The chosen node's taints, so that no others are tolerated; None to tolerate those of all GPU and spot
             nodes. Each toleration of a pod costs the API server a tenth of a millisecond or two.
         connection: The fabric of its node that it uses; None for the cluster's own network.
+        group: Name of the PodGroup of its gang; None for none.
     """
     spec = workload.spec
     name = names.pod_name(spec, create.attempt, create.index, create.replacement)
@@ -175,6 +177,8 @@ def render_pod(
     rendered = lay_over({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": pod}, spec.kubernetes)
     if create.node:
         rendered["spec"]["affinity"] = _pinned(rendered["spec"].get("affinity") or {}, create.node)
+    if group is not None:
+        rendered["spec"]["schedulingGroup"] = {"podGroupName": group}
     contain(rendered["spec"], _CONTAINED)
     return rendered
 

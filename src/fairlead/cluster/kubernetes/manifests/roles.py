@@ -110,6 +110,7 @@ OPERATOR_RULES: Rules = [
     rule("", ("configmaps",), ("patch",)),  # the last lines of deleted pods
     rule("networking.k8s.io", ("networkpolicies",), ("create",)),  # of each run
     rule("discovery.k8s.io", ("endpointslices",), ("create", "patch")),  # the names of its pods, and ready replicas
+    rule("scheduling.k8s.io", ("podgroups",), ("get", "list", "watch", "create", "patch", "delete")),  # of gangs
     rule("policy", ("poddisruptionbudgets",), ("list", "create", "patch", "delete")),  # of endpoints with replicas
     rule("autoscaling", ("horizontalpodautoscalers",), ("list",)),  # endpoints that the cluster's autoscaler scales
     rule("keda.sh", ("scaledobjects",), ("list",)),

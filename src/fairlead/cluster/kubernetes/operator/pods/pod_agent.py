@@ -27,6 +27,7 @@ from fairlead.cluster.kubernetes.names import is_alone, pod_name, segment
 from fairlead.cluster.kubernetes.operator.cluster import KubernetesCluster, RefusedWrite
 from fairlead.cluster.kubernetes.operator.leader_election import DEADLINE_S
 from fairlead.cluster.kubernetes.operator.pods import pod_rejections as refusals
+from fairlead.cluster.kubernetes.operator.pods.gang_groups import GangGroups
 from fairlead.cluster.kubernetes.operator.pods.network_leftovers import NetworkLeftovers, has_no_network
 from fairlead.cluster.kubernetes.operator.pods.pod_actions import Create, Delete, Order, Verify, is_settled, orders
 from fairlead.cluster.kubernetes.operator.pods.pod_dns import Addressing
@@ -100,6 +101,7 @@ class PodAgent:
         self._work = Dispatcher(num_threads, refused=self._note_refusal)
         self._leftovers = NetworkLeftovers(cluster, may_act=may_act)
         self._addressing = Addressing(self._client, self._work.submit)
+        self._groups = GangGroups(cluster, self._work.submit, may_act=may_act)
         self._create_s = create_s
         self._marks = self._view.marks()
         self._unsettled: set[str] = set()
@@ -114,6 +116,7 @@ class PodAgent:
 
         Only runs that have changed are considered, and those for which time alone may bring actions.
         """
+        self._groups.look()
         changed, _ = self._marks.take()
         for uid in changed | self._unsettled:
             run_object = self._view.find(uid)
@@ -147,12 +150,15 @@ class PodAgent:
         for order in actions:
             self._give(run_object, order)
         is_known = self._addressing.look(run_object, objects, now)
+        is_grouped = self._groups.look_after(run_object, members, objects.values())
+        is_done = is_known and is_grouped and not actions
         # Queued work may fail silently, so it is checked again.
-        return self._refresh(run_object, members, now) and is_known and not actions and is_settled(run_object, members)
+        return self._refresh(run_object, members, now) and is_done and is_settled(run_object, members)
 
     def _forget(self, uid: str) -> None:
         self._unsettled.discard(uid)
         self._addressing.forget(uid)
+        self._groups.forget(uid)
         self._equipped.pop(uid, None)
         self._equipping.pop(uid, None)
         self._refreshed.pop(uid, None)
@@ -275,8 +281,9 @@ class PodAgent:
             # All pods wait for them, so they are requested together.
             if run_object.workload.spec.has_rendezvous:
                 wanted[f"/api/v1/{place}/secrets"] = render_key(run_object.workload, attempt, new_key())
-            with ThreadPoolExecutor(3, thread_name_prefix="equip") as at_once:
+            with ThreadPoolExecutor(4, thread_name_prefix="equip") as at_once:
                 futures = [at_once.submit(self._ensure, path, content) for path, content in wanted.items()]
+                futures.append(at_once.submit(self._groups.choose, run_object, attempt, self._trial_pod))
                 self._provide(run_object.namespace, anew=attempt > 0)
                 if driver_bundle.is_driver(run_object.workload.spec):
                     driver = driver_bundle.render_bundle(run_object.namespace)
@@ -284,6 +291,13 @@ class PodAgent:
                 for future in futures:
                     future.result()
             self._equipped[run_object.uid] = attempt
+
+    def _trial_pod(self, run_object: TrainingObject, group: str) -> dict[str, Any]:
+        """Render the first pod of a gang as it will be but for its devices and files, to try what becomes of it."""
+        run, gang = run_object.workload, run_object.state.gang
+        if run is None or gang is None:
+            return {}
+        return render_pod(run, gang.member(0), self._settings, group=group)
 
     def _is_isolated(self, run: Workload) -> bool:
         """Return whether the policies of a team's namespace isolate the run's only pod as its own would."""
@@ -337,7 +351,8 @@ class PodAgent:
             self._bury(run_object, member, PodPhase.LOST, f"node {member.node} offers its `network` no more")
             return
         taints = node.taints if node is not None else ()
-        pod = render_pod(run, member, settings, device=device, taints=taints, connection=connection)
+        group = self._groups.of(run.uid, member.attempt)
+        pod = render_pod(run, member, settings, device=device, taints=taints, connection=connection, group=group)
         path = f"/api/v1/namespaces/{segment(run_object.namespace)}/pods"
         try:
             content = self._client.create(path, pod, patience_s=self._create_s)
