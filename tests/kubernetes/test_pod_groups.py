@@ -269,6 +269,7 @@ def test_a_gang_whose_pods_get_another_priority_than_their_class_goes_without(
     access: ClusterAccess, cluster: WorkloadApi, namespace: str, plane: ControlPlane
 ) -> None:
     """As by a webhook; kube-scheduler would place no pod of such a group."""
+    urgent = 'priorityClassName: "urgent", priority: 1000'
     policy = {
         "apiVersion": "admissionregistration.k8s.io/v1", "kind": "MutatingAdmissionPolicy",
         "metadata": {"name": namespace},
@@ -282,7 +283,7 @@ def test_a_gang_whose_pods_get_another_priority_than_their_class_goes_without(
             "failurePolicy": "Fail", "reinvocationPolicy": "Never",
             "mutations": [{
                 "patchType": "ApplyConfiguration",
-                "applyConfiguration": {"expression": 'Object{spec: Object.spec{priorityClassName: "urgent"}}'},
+                "applyConfiguration": {"expression": f"Object{{spec: Object.spec{{{urgent}}}}}"},
             }],
         },
     }  # fmt: skip
