@@ -2,13 +2,10 @@
 
 import json
 import os
-import shutil
 import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +16,7 @@ from fairlead.runtime.environment import Environment
 from fairlead.runtime.network import measuring
 from fairlead.runtime.network.__main__ import as_data, sentences
 from fairlead.runtime.network.measuring import NetworkReport, measure
+from tests.network_namespaces import FIRST_ADDRESS, MBIT_S, SLOW_MBIT_S, lacking, namespaces
 from tests.ports import free_port
 
 PROGRAM = [sys.executable, "-m", "fairlead.runtime.network"]
@@ -164,47 +162,13 @@ def _plain() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if not name.startswith(("FAIRLEAD_", "RANK", "WORLD_"))}
 
 
-@contextmanager
-def namespaces() -> Iterator[list[str]]:
-    """Networks of four nodes behind one bridge, at 400 Mbit/s each, but one at 120."""
-    prefix = f"fl{os.getpid() % 100_000}"
-    names = [f"{prefix}-{number}" for number in range(NUM_NODES)]
-    with ExitStack() as stack:
-
-        def ip(command: str, *, undo: str) -> None:
-            subprocess.run(command.split(), check=True, timeout=60)
-            stack.callback(subprocess.run, undo.split(), check=False, timeout=60)
-
-        ip(f"ip netns add {prefix}", undo=f"ip netns del {prefix}")
-        inside = f"ip netns exec {prefix}"
-        for command in ("link add bridge type bridge", "link set bridge up"):
-            subprocess.run(f"{inside} ip {command}".split(), check=True, timeout=60)
-        for number, name in enumerate(names):
-            ip(f"ip netns add {name}", undo=f"ip netns del {name}")
-            rate = "120mbit" if number == SLOW else "400mbit"
-            shaped = f"root tbf rate {rate} burst 256kb latency 50ms"
-            for command in (
-                f"{inside} ip link add v{number} type veth peer name eth0 netns {name}",
-                f"{inside} ip link set v{number} master bridge up",
-                f"{inside} tc qdisc add dev v{number} {shaped}",
-                f"ip -n {name} addr add 10.99.0.{number + 1}/24 dev eth0",
-                f"ip -n {name} link set eth0 up",
-                f"ip -n {name} link set lo up",
-                f"ip netns exec {name} tc qdisc add dev eth0 {shaped}",
-            ):
-                subprocess.run(command.split(), check=True, timeout=60)
-        yield names
-
-
 @pytest.mark.slow
-@pytest.mark.skipif(
-    os.geteuid() != 0 or not (shutil.which("ip") and shutil.which("tc")), reason="networks of its own need root and tc"
-)
+@pytest.mark.skipif(lacking() is not None, reason=str(lacking()))
 def test_a_slowed_link_between_real_networks_is_named(tmp_path: Path) -> None:
     key = tmp_path / "key"
     run_key.write(key, run_key.new_key())
     port = free_port()
-    with namespaces() as names:
+    with namespaces(NUM_NODES, SLOW) as names:
         ranks = [
             subprocess.Popen(
                 ["ip", "netns", "exec", name, *PROGRAM, "--seconds=0.4", "--json"],
@@ -213,7 +177,7 @@ def test_a_slowed_link_between_real_networks_is_named(tmp_path: Path) -> None:
                 env=_plain()
                 | {
                     "RANK": str(number), "WORLD_SIZE": str(NUM_NODES), "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1",
-                    "GROUP_RANK": str(number), "MASTER_ADDR": "10.99.0.1", "FAIRLEAD_AGREE_PORT": str(port),
+                    "GROUP_RANK": str(number), "MASTER_ADDR": FIRST_ADDRESS, "FAIRLEAD_AGREE_PORT": str(port),
                     "FAIRLEAD_KEY_FILE": str(key), "FAIRLEAD_RUN_UID": "u", "FAIRLEAD_NODE": f"node-{number}",
                 },
             )
@@ -223,4 +187,4 @@ def test_a_slowed_link_between_real_networks_is_named(tmp_path: Path) -> None:
     assert [rank.returncode for rank in ranks] == [1, 0, 0, 0]
     report = json.loads(output[0])
     assert [link["node"] for link in report["slow"]] == [f"node-{SLOW} (pod {SLOW})"]
-    assert report["slow"][0]["factor"] == pytest.approx(400 / 120, rel=0.4)
+    assert report["slow"][0]["factor"] == pytest.approx(MBIT_S / SLOW_MBIT_S, rel=0.4)

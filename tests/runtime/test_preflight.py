@@ -1,8 +1,6 @@
 """Pods test their nodes together before the program starts, and the one that is named ends."""
 
 import json
-import os
-import shutil
 import subprocess
 import sys
 import time
@@ -28,11 +26,11 @@ from fairlead.runtime.preflight.__main__ import (
 )
 from fairlead.runtime.preflight.gpu_burn import BurnResult, burn, slow_gpus
 from tests.kubernetes.test_runtime_bundle import Container
+from tests.network_namespaces import FIRST_ADDRESS, lacking, namespaces
 from tests.ports import free_port
-from tests.runtime.test_network import NUM_NODES, namespaces
-from tests.runtime.test_network import SLOW as SLOW_NODE
 
 WITHIN_S = 10.0
+NUM_NODES, SLOW_NODE = 4, 2
 
 
 def result(device: int, tflops: float, **changes: Any) -> BurnResult:
@@ -161,15 +159,13 @@ def test_a_test_of_gpus_by_a_python_without_torch_fails_with_what_it_needs(tmp_p
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(
-    os.geteuid() != 0 or not (shutil.which("ip") and shutil.which("tc")), reason="networks of its own need root and tc"
-)
+@pytest.mark.skipif(lacking() is not None, reason=str(lacking()))
 def test_the_pod_with_a_slowed_link_ends_and_the_others_wait_to_be_stopped(tmp_path: Path) -> None:
     """Real pods in networks of their own: the very file that Kubernetes starts, within ten seconds of the test."""
     key = tmp_path / "key"
     run_key.write(key, run_key.new_key())
-    shared = {"MASTER_ADDR": "10.99.0.1", "FAIRLEAD_AGREE_PORT": str(free_port()), "FAIRLEAD_KEY_FILE": str(key)}
-    with namespaces() as names:
+    shared = {"MASTER_ADDR": FIRST_ADDRESS, "FAIRLEAD_AGREE_PORT": str(free_port()), "FAIRLEAD_KEY_FILE": str(key)}
+    with namespaces(NUM_NODES, SLOW_NODE) as names:
         containers = [
             PodWithTest(
                 tmp_path / f"pod-{i}", i, {"network_s": WITHIN_S}, num=NUM_NODES, FAIRLEAD_NODE=f"node-{i}", **shared

@@ -7,6 +7,7 @@ import shutil
 import stat
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -16,7 +17,7 @@ import click
 
 import fairlead
 from fairlead import __version__
-from fairlead.cli.show import as_json, json_option
+from fairlead.cli.show import as_json, json_option, message
 from fairlead.cli.target import Target, cluster_options
 from fairlead.cluster.findings import Finding
 from fairlead.cluster.local import gateway_proxy, limits, machine
@@ -35,24 +36,40 @@ from fairlead.untrusted_json import parse_json
 ASK_S = 30.0
 MOST_ANSWER = 4 << 20
 ANSWER_S = 5.0
+TEST_S = 60.0
+DEFAULT_NODES = 4
 LOW_DISK_BYTES = 5 * 1024**3
 
 
 @click.command()
 @cluster_options
-@click.option("--gpu", is_flag=True, help="Only measure this machine's GPUs, for estimates of training steps.")
+@click.option(
+    "--gpu",
+    is_flag=True,
+    help="Only measure this machine's GPUs, for estimates of training steps; of a cluster, check those of its nodes.",
+)
+@click.option("--network", is_flag=True, help="Only measure the network between nodes of a cluster.")
+@click.option("--nodes", type=click.IntRange(1, 10_000), help="With --network, or --gpu of a cluster: how many nodes.")
 @json_option
-def doctor(target: Target, gpu: bool, json_: bool) -> int:
+def doctor(target: Target, gpu: bool, network: bool, nodes: int | None, json_: bool) -> int:
     """Check this machine or a cluster for problems, and show how to fix them.
 
     With --gpu it measures all GPUs of this machine for about a minute: matrix products, memory, launches and
     all-reduces. `plan` and `parallel: auto` then use these figures.
 
+    With --network or --gpu of a cluster a short run on --nodes of its nodes, 4 by default, waits in the queue as any
+    other and tests them: links in pairs, and products on all GPUs, each for at most a minute. It names slow and faulty
+    nodes.
+
     Exit code 1 if there are problems.
     """
+    if (network or gpu) and target.is_kubernetes:
+        return _test_nodes(target, nodes or DEFAULT_NODES, network=network, gpu=gpu, json_=json_)
+    if network:
+        raise click.UsageError("--network measures between nodes, and this machine is one; name a cluster by --context")
+    if nodes is not None:
+        raise click.UsageError("--nodes is for --network or --gpu of a cluster; name it by --context")
     if gpu:
-        if target.is_kubernetes:
-            raise click.UsageError("--gpu measures this machine; leave --cluster and --context out")
         return _measure(json_)
     findings = _on_kubernetes(target) if target.is_kubernetes else _here()
     if json_:
@@ -64,6 +81,26 @@ def doctor(target: Target, gpu: bool, json_: bool) -> int:
             if finding.remedy is not None:
                 print(f"{'':<19}-> {finding.remedy}")
     return 0 if all(finding.ok for finding in findings) else 1
+
+
+def _test_nodes(target: Target, nodes: int, *, network: bool, gpu: bool, json_: bool) -> int:
+    # Here and not above: only this needs them.
+    from fairlead.cli.node_tests import result_of, run_for, table_of
+    from fairlead.specs.preflight import Preflight
+
+    if network and nodes < 2:
+        raise click.UsageError("--network measures between nodes; give --nodes 2 or more")
+    test = Preflight(network_s=TEST_S if network else None, gpu_s=TEST_S if gpu else None)
+    cluster = target.open(is_to_submit=True)
+    try:
+        spec = run_for(cluster.nodes(), test, nodes, name="node-test")
+        # Of an empty directory, so that no files go along.
+        with tempfile.TemporaryDirectory(prefix="fairlead-test-") as directory:
+            result = result_of(cluster, cluster.in_its_team(spec), Path(directory), message)
+    finally:
+        cluster.close()
+    print(as_json(result) if json_ else table_of(result))
+    return 1 if any(node["verdict"] for node in result["nodes"]) else 0
 
 
 def _measure(json_: bool) -> int:

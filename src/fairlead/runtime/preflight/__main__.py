@@ -3,8 +3,13 @@
 It ends with 0 when no node is named. If this pod's node is, it ends with 3 for a slow one and 4 for one that computes
 wrongly, and its last line is the reason. Where only other nodes are named it waits to be stopped, since the gang starts
 anew without them. `FAIRLEAD_PREFLIGHT` has the seconds of each test as JSON.
+
+With `--network SECONDS` or `--gpu SECONDS` it is the program of a run, as `fairlead doctor` starts it: all pods end,
+and rank 0 prints the result as one line of JSON.
 """
 
+import argparse
+import json
 import os
 import signal
 import sys
@@ -16,6 +21,7 @@ from fairlead.runtime.channels import Alone, Channel, open_stars
 from fairlead.runtime.environment import Environment, read_environment
 from fairlead.runtime.errors import AgreementFailed, Misuse
 from fairlead.runtime.network.__main__ import LEAST_NODES, sentences
+from fairlead.runtime.network.__main__ import as_data as network_data
 from fairlead.runtime.network.measuring import NetworkReport, measure, node_of
 from fairlead.runtime.preflight.gpu_burn import BurnResult, burn, slow_gpus
 from fairlead.runtime.run_key import token
@@ -42,8 +48,25 @@ class NodeVerdict:
     says: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PreflightResult:
+    """The results of the tests, the same in all pods.
+
+    Attributes:
+        verdicts: Why nodes are not to be used, by pod.
+        network: The rates between nodes; None if nothing was measured.
+        gpus: The results of all GPUs, with their pods.
+    """
+
+    verdicts: Mapping[int, NodeVerdict]
+    network: NetworkReport | None = None
+    gpus: list[tuple[int, BurnResult]]
+
+
 def main() -> int:
     """Test, and return the exit code of this pod."""
+    if len(sys.argv) > 1:
+        return _report()
     try:
         settings = parse_object(os.environ.get("FAIRLEAD_PREFLIGHT", ""), max_bytes=MOST_SETTINGS)
         environment = of_pod(read_environment(os.environ))
@@ -52,7 +75,7 @@ def main() -> int:
         return 2
     try:
         channel = _channel(environment)
-        verdicts = test(channel, environment, os.environ, settings)
+        verdicts = test(channel, environment, os.environ, settings).verdicts
         channel.close()
     except ImportError as error:
         print(f"preflight.gpu needs torch in the Python of `run`: {error}", file=sys.stderr)
@@ -73,6 +96,47 @@ def main() -> int:
     return 0
 
 
+def _report() -> int:
+    """Test by hand, let rank 0 print the result, and return 0 unless the test itself failed."""
+    parser = argparse.ArgumentParser(prog="python -m fairlead.runtime.preflight")
+    parser.add_argument("--network", type=float, help="seconds for measuring between pairs of nodes")
+    parser.add_argument("--gpu", type=float, help="seconds for multiplying matrices on all GPUs")
+    options = parser.parse_args()
+    try:
+        environment = of_pod(read_environment(os.environ))
+        channel = _channel(environment)
+        nodes = channel.gather(node_of(os.environ))
+        result = test(channel, environment, os.environ, {"network_s": options.network, "gpu_s": options.gpu})
+        channel.gather(None)  # nobody ends before all have the result
+        channel.close()
+    except (AgreementFailed, ImportError, Misuse, OSError) as error:
+        print(f"preflight: {error}", file=sys.stderr)
+        return 2
+    if environment.rank == 0:
+        print(json.dumps(as_data(result, [str(node) for node in nodes])), flush=True)
+    return 0
+
+
+def as_data(result: PreflightResult, nodes: list[str]) -> dict[str, object]:
+    """Return the result as JSON has it.
+
+    Args:
+        nodes: The node of each pod.
+    """
+    names = {SLOW: "slow", FAULTY: "faulty"}
+    rows = [(node, result.verdicts.get(pod)) for pod, node in enumerate(nodes)]
+    return {
+        "nodes": [
+            {"node": node, "verdict": None, "says": None}
+            if verdict is None
+            else {"node": node, "verdict": names[verdict.code], "says": verdict.says}
+            for node, verdict in rows
+        ],
+        "network": None if result.network is None else network_data(result.network),
+        "gpus": [{"node": nodes[pod], **asdict(burnt)} for pod, burnt in result.gpus],
+    }
+
+
 def of_pod(environment: Environment) -> Environment:
     """Return the environment of a gang with one rank in each pod."""
     num_pods = environment.world_size // environment.local_size
@@ -81,8 +145,8 @@ def of_pod(environment: Environment) -> Environment:
 
 def test(
     channel: Channel, environment: Environment, environ: Mapping[str, str], settings: Mapping[str, Any]
-) -> dict[int, NodeVerdict]:
-    """Test and return the same verdicts in all pods, by pod. Collective.
+) -> PreflightResult:
+    """Test and return the same result in all pods. Collective.
 
     Args:
         settings: The seconds ``network_s`` and ``gpu_s``, of which one may be absent.
@@ -92,11 +156,14 @@ def test(
         ImportError: Torch is not there.
     """
     verdicts: dict[int, NodeVerdict] = {}
+    report, gpus = None, list[tuple[int, BurnResult]]()
     if settings.get("network_s") is not None and channel.world_size > 1:
-        verdicts |= _test_network(channel, environment, environ, float(settings["network_s"]))
+        report, slow = _test_network(channel, environment, environ, float(settings["network_s"]))
+        verdicts |= slow
     if settings.get("gpu_s") is not None:
-        verdicts |= _test_gpus(channel, float(settings["gpu_s"]))
-    return verdicts
+        gpus, bad = _test_gpus(channel, float(settings["gpu_s"]))
+        verdicts |= bad
+    return PreflightResult(verdicts=verdicts, network=report, gpus=gpus)
 
 
 def _channel(environment: Environment) -> Channel:
@@ -117,13 +184,13 @@ def _channel(environment: Environment) -> Channel:
 
 def _test_network(
     channel: Channel, environment: Environment, environ: Mapping[str, str], within_s: float
-) -> dict[int, NodeVerdict]:
+) -> tuple[NetworkReport | None, dict[int, NodeVerdict]]:
     nodes = [str(name) for name in channel.gather(node_of(environ))]
     first = {name: nodes.index(name) for name in nodes}  # of several pods on one node one measures
     if len(first) < 2:
         if environment.rank == 0:
             print("network: all pods are on one node, so there is no link to measure", flush=True)
-        return {}
+        return None, {}
     report = measure(
         channel,
         environment,
@@ -136,7 +203,7 @@ def _test_network(
     if environment.rank == 0:
         print("\n".join(f"network: {line}" for line in sentences(report)), flush=True)
     by_node = network_verdicts(report)
-    return {pod: by_node[first[node]] for pod, node in enumerate(nodes) if first[node] in by_node}
+    return report, {pod: by_node[first[node]] for pod, node in enumerate(nodes) if first[node] in by_node}
 
 
 def network_verdicts(report: NetworkReport) -> dict[int, NodeVerdict]:
@@ -158,7 +225,7 @@ def network_verdicts(report: NetworkReport) -> dict[int, NodeVerdict]:
     return verdicts
 
 
-def _test_gpus(channel: Channel, seconds: float) -> dict[int, NodeVerdict]:
+def _test_gpus(channel: Channel, seconds: float) -> tuple[list[tuple[int, BurnResult]], dict[int, NodeVerdict]]:
     problem: str | None = None
     own: list[BurnResult] = []
     try:
@@ -170,7 +237,7 @@ def _test_gpus(channel: Channel, seconds: float) -> dict[int, NodeVerdict]:
     if channel.rank == 0:
         print("\n".join(f"gpu: {line}" for line in gpu_lines(results)), flush=True)
     failed = {pod: str(row[0]) for pod, row in enumerate(rows) if row[0] is not None}
-    return gpu_verdicts(results, failed)
+    return results, gpu_verdicts(results, failed)
 
 
 def gpu_verdicts(results: list[tuple[int, BurnResult]], failed: Mapping[int, str]) -> dict[int, NodeVerdict]:
