@@ -75,7 +75,7 @@ def result_of(cluster: ClusterClient, spec: Training, directory: Path, tell: Cal
 
 def table_of(result: Mapping[str, Any]) -> str:
     """Return what people read of a result: a row for each node, and the median rate between two."""
-    rows = [("NODE", "GPUS", "TFLOP/S", "VERDICT", "WHY")]
+    rows: list[tuple[str, ...]] = [("NODE", "GPUS", "TFLOP/S", "VERDICT", "WHY")]
     for node in result["nodes"]:
         rates = [gpu["tflops"] for gpu in result["gpus"] if gpu["node"] == node["node"]]
         span = f"{min(rates):.3g} to {max(rates):.3g}" if rates else "-"
