@@ -3,6 +3,7 @@
     python -m benchmarks.data_loading reader [--objects 2000] [--latency-ms 5,50] [--ranks 1] [--readers NAME] [--tls]
     python -m benchmarks.data_loading faults [--kills 100] [--json]
     python -m benchmarks.data_loading shuffle [--json]
+    python -m benchmarks.data_loading cluster [--nodes 12] [--kill 2] [--alone] [--objects 2000] [--json]
     python -m benchmarks.data_loading cluster --simulate --data DIR [--nodes N --cache-gb GB --store-gb-s RATE] [--json]
 
 ``reader`` starts `benchmarks.slow_store` (100 MB/s for all clients) and lets each reader, in a process of its own and
@@ -18,6 +19,13 @@ kills. ``left_over`` are unfinished files after that.
 
 ``shuffle`` counts classes in 50 batches of 64 of 100,000 samples in 1,000 classes, sorted by class: distinct classes
 beside those of a full shuffle, and the chi-squared of 20 groups of classes over its degrees of freedom.
+
+``cluster`` starts the store and a rank and a server of its cache for each node, all real processes with directories
+and loopback addresses of their own, and reads one epoch as one gang, each node its slices of the batches.
+``store_ratio`` is what left the store, listing included, over the bytes of the data set; ``--kill`` ends nodes with
+SIGKILL once half of that left the store, ``--alone`` lets each node read for itself. Every object is compared with its
+bytes in the store, and the names that a node read with those that it has to read, in their order. CPU seconds are those
+of a rank, a GB of the data set.
 
 ``cluster --simulate`` replays the jobs of DIR/data/*/jobs.csv (submit_s, gpus, duration_s, dataset, mb_s_per_gpu; sizes
 in datasets.csv) through ``fairlead simulate``'s own path on nodes of 8 GPUs whose caches are shared, in front of one
@@ -48,6 +56,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from benchmarks import data_cluster
 from benchmarks.slow_store import BUCKET, content, sizes
 from fairlead.control.outcomes import summary
 from fairlead.control.simulation import World, simulate
@@ -74,11 +83,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("what", choices=("reader", "faults", "shuffle", "cluster"))
     parser.add_argument("--objects", type=int, default=2_000)
-    parser.add_argument("--latency-ms", default="5,50")
+    parser.add_argument("--latency-ms", help="several with commas; 5,50, of a cluster 5")
     parser.add_argument("--ranks", type=int, default=1)
     parser.add_argument("--readers", default=",".join(READERS))
     parser.add_argument("--tls", action="store_true")
     parser.add_argument("--kills", type=int, default=100)
+    parser.add_argument("--kill", type=int, default=0, metavar="NODES")
+    parser.add_argument("--alone", action="store_true")
     parser.add_argument("--simulate", action="store_true")
     parser.add_argument("--data", type=Path)
     parser.add_argument("--nodes", type=int, default=12)
@@ -88,19 +99,26 @@ def main() -> None:
     parser.add_argument("--as-reader", help=argparse.SUPPRESS)
     parser.add_argument("--rank", type=int, default=0, help=argparse.SUPPRESS)
     args = parser.parse_args()
+    args.latency_ms = args.latency_ms or ("5" if args.what == "cluster" else "5,50")
+    if args.as_reader == "node":
+        print(json.dumps(data_cluster.read(args.rank, args.nodes)))
+        return
     if args.as_reader:
         print(json.dumps(_read(args.as_reader, args.rank, args.ranks)))
         return
-    if args.what == "cluster" and not (args.simulate and args.data):
-        parser.error("cluster: give --simulate and --data DIR, which has data/*/jobs.csv and datasets.csv")
+    if args.simulate and not args.data:
+        parser.error("cluster --simulate: give --data DIR, which has data/*/jobs.csv and datasets.csv")
+    if not 0 <= args.kill < args.nodes:
+        parser.error("--kill: give fewer nodes than --nodes")
     if (args.cache_gb is None) != (args.store_gb_s is None):
         parser.error("--cache-gb and --store-gb-s describe one regime together; give both, or none for all three")
-    rows = {"reader": _readers, "faults": _faults, "shuffle": _shuffle, "cluster": _cluster}[args.what](args)
+    on_nodes = _simulated if args.simulate else data_cluster.cluster
+    rows = {"reader": _readers, "faults": _faults, "shuffle": _shuffle, "cluster": on_nodes}[args.what](args)
     for row in rows:
         print(json.dumps(row) if args.json else "  ".join(f"{name} {value}" for name, value in row.items()), flush=True)
 
 
-def _cluster(args: argparse.Namespace) -> Iterator[dict[str, Any]]:
+def _simulated(args: argparse.Namespace) -> Iterator[dict[str, Any]]:
     pool = Pool(name="gpu", nodes=args.nodes, hardware=Hardware(cpu_milli=96_000, memory_bytes=2**40, gpu=GPUS))
     regimes = REGIMES if args.cache_gb is None else ((args.cache_gb, args.store_gb_s),)
     for jobs in sorted(args.data.glob("data/*/jobs.csv")):

@@ -14,9 +14,9 @@ from tests.builders import training
 from tests.kubernetes.builders import SETTINGS, a_creation, a_workload
 
 
-def pod_of(data: dict[str, DataSource]) -> tuple[dict[str, Any], dict[str, Any]]:
+def pod_of(data: dict[str, DataSource], **fields: Any) -> tuple[dict[str, Any], dict[str, Any]]:
     """The pod of a run with this data, and the variables of its ranks."""
-    pod = render_pod(a_workload(training(data=data)), a_creation(), SETTINGS)
+    pod = render_pod(a_workload(training(data=data, **fields)), a_creation(), SETTINGS)
     (told,) = (one["value"] for one in pod["spec"]["containers"][0]["env"] if one["name"] == "FAIRLEAD_INSTRUCTIONS")
     return pod["spec"], json.loads(told)["env"]
 
@@ -48,6 +48,16 @@ def test_pods_get_the_url_and_the_version_of_a_store_and_no_keys(monkeypatch: py
         "credentials": "/fairlead/secrets/reader",
     }  # fmt: skip
     assert "a-secret-of-the-submitter" not in json.dumps([spec, env])
+
+
+def test_pods_of_a_run_with_several_nodes_know_where_to_read_from_each_other() -> None:
+    cached, copied = DataSource(origin="s3://bucket/a"), DataSource(origin="s3://bucket/a", mode=DataMode.COPY)
+    _, env = pod_of({"train": cached}, nodes=2)
+    assert env["FAIRLEAD_DATA_PEERS"] == f"{env['MASTER_ADDR'].replace('-0.', '-{}.')}:29499"
+    assert (env["GROUP_RANK"], env["GROUP_WORLD_SIZE"]) == ("0", "2")
+    for data, nodes in (({"train": cached}, 1), ({"train": copied}, 2), ({}, 2)):
+        _, env = pod_of(data, nodes=nodes)
+        assert "FAIRLEAD_DATA_PEERS" not in env
 
 
 @pytest.mark.parametrize(

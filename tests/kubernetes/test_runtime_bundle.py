@@ -10,15 +10,19 @@ import signal
 import subprocess
 import sys
 import tarfile
+import threading
 import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
 from fairlead.cluster.kubernetes.manifests.runtime_bundle import MOST_BYTES, bundle, bundle_name, render_bundle
 from fairlead.cluster.kubernetes.workloads.pod_reports import read_ending, read_report
+from fairlead.runtime import run_key
 from fairlead.runtime.errors import StoreUnavailable
+from tests.ports import free_port
 from tests.processes import Child
 
 TIMEOUT_S = 60.0
@@ -40,6 +44,7 @@ class Container:
     """A container with nothing in it but a Python and what Fairlead mounts."""
 
     def __init__(self, path: Path, python: str) -> None:
+        path.mkdir(exist_ok=True)
         self.path = path
         self.python = python
         self.runtime = path / "runtime.pyz"
@@ -368,3 +373,77 @@ def test_a_program_in_a_pod_finds_the_callbacks(container: Container, framework:
     container.program(f"from fairlead.{framework} import FairleadCallback", "print(FairleadCallback.__module__)")
     code, out = container.run("python3 program.py")
     assert (code, out) == (0, f"0| fairlead.runtime.frameworks.{framework}\n")
+
+
+class RangeServer(BaseHTTPRequestHandler):
+    """Files of 200,000 bytes that are named by their number; it counts what is read of them."""
+
+    protocol_version = "HTTP/1.1"
+    requests: ClassVar[list[str]] = []
+
+    def do_HEAD(self) -> None:
+        self._begin(200, 200_000)
+
+    def do_GET(self) -> None:
+        self.requests.append(self.path)
+        first, _, last = self.headers["Range"].removeprefix("bytes=").partition("-")
+        size = int(last) + 1 - int(first)
+        self._begin(206, size)
+        self.wfile.write(bytes([int(self.path[1:3])]) * size)
+
+    def _begin(self, status: int, size: int) -> None:
+        self.send_response(status)
+        self.send_header("Content-Length", str(size))
+        self.send_header("ETag", '"one"')
+        self.end_headers()
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Log nothing."""
+
+
+class Listening(ThreadingHTTPServer):
+    request_queue_size = 256
+
+
+def test_pods_read_data_from_each_others_caches(tmp_path: Path) -> None:
+    RangeServer.requests.clear()
+    store = Listening(("127.0.0.1", 0), RangeServer)
+    threading.Thread(target=store.serve_forever, daemon=True).start()
+    url = f"http://127.0.0.1:{store.server_address[1]}/{{00..39}}.bin"
+    port, processes = free_port(), []
+    try:
+        for node in range(2):
+            pod = Container(tmp_path / str(node), sys.executable)
+            (pod.path / "local").mkdir()
+            pod.program(
+                "import fairlead, os, time",
+                "with fairlead.run() as run:",
+                "    samples = [sample for batch in run.data('train').batches(4) for sample in batch]",
+                "    assert all(sample['bin'] == bytes([int(sample['__key__'])]) * 200_000 for sample in samples)",
+                "    print(len(samples), flush=True)",
+                f"open({str(tmp_path / f'{node}.done')!r}, 'w').close()",
+                "while not all(os.path.exists(path) for path in",  # a pod that ends takes its cache with it
+                f"              {[str(tmp_path / f'{other}.done') for other in range(2)]!r}):",
+                "    time.sleep(0.05)",
+            )
+            env = {
+                "FAIRLEAD_POD_DIR": str(pod.pod_dir), "FAIRLEAD_RUN_DIR": str(pod.path / "local" / "run"),
+                "FAIRLEAD_DATA": json.dumps({"train": {"from": url, "mode": "cache"}}),
+                "FAIRLEAD_DATA_DIR": str(pod.path / "local" / "data"),
+                "FAIRLEAD_DATA_PEERS": f"127.0.8.{{}}:{port}", "GROUP_RANK": str(node), "GROUP_WORLD_SIZE": "2",
+                "FAIRLEAD_RUN": "run", "FAIRLEAD_RUN_UID": "uid", "FAIRLEAD_TEAM": "default",
+                "FAIRLEAD_POD_UID": f"uid-0-{node}", "FAIRLEAD_ATTEMPT": "0",
+                run_key.FILE: str(pod.path / "local" / "key"),
+            }  # fmt: skip
+            processes.append(pod.start("python3 program.py", env=env, of_secrets={run_key.SECRET: "ab" * 32}))
+        outputs = [process.communicate(timeout=TIMEOUT_S)[0] for process in processes]
+        assert [(process.returncode, output) for process, output in zip(processes, outputs, strict=True)] == [
+            (0, "0| 40\n"), (0, "0| 40\n"),
+        ]  # fmt: skip
+        assert sorted(RangeServer.requests) == [f"/{number:02}.bin" for number in range(40)]
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait(TIMEOUT_S)
+        store.shutdown()
+        store.server_close()

@@ -7,8 +7,9 @@ so modules are imported only where needed. `enter DIRECTORY RANK COMMAND...` bec
 environment of a rank of that directory's pod. `try PLACE` writes to an object store; `give` and `return` download the
 inputs and upload the outputs of a pipeline's step. `tracker COMMAND...` starts XGBoost's tracker and becomes a command,
 `mpi COMMAND...` MPI's process manager, `ray COMMAND...` a node of a Ray cluster. `export` forwards metrics, and at
-`members PORT` the ranks of an `elastic: in_place` run find each other; only the shim uses these two. `await FILE`
-and `receive FILE` upload a working directory to a volume.
+`members PORT` the ranks of an `elastic: in_place` run find each other, and `data PORT` serves the data that this pod
+has in its cache to the run's other pods; only the shim uses these three. `await FILE` and `receive FILE` upload a
+working directory to a volume.
 """
 
 from __future__ import annotations
@@ -71,6 +72,10 @@ def main() -> None:
         from fairlead.runtime.elastic import member_server
 
         member_server.main(int(sys.argv[2]))
+    if len(sys.argv) == 3 and sys.argv[1] == "data":
+        from fairlead.runtime.data import peer_server
+
+        peer_server.main(int(sys.argv[2]))
     if sys.argv[1:] == ["export"]:
         from fairlead.runtime.experiment_tracking import exporter
 
@@ -80,7 +85,7 @@ def main() -> None:
     forms = (
         "run | report DIRECTORY [SECONDS] | enter DIRECTORY RANK COMMAND... | try PLACE "
         "| give PLACE DIRECTORY | return PLACE DIRECTORY NUMBER | tracker COMMAND... "
-        "| mpi COMMAND... | ray COMMAND... | members PORT | export | await FILE | receive FILE"
+        "| mpi COMMAND... | ray COMMAND... | members PORT | data PORT | export | await FILE | receive FILE"
     )
     sys.exit(f"usage: runtime.pyz {forms}")
 
@@ -183,6 +188,7 @@ def instructions(environ: Mapping[str, str], here: str) -> dict[str, Any]:
         "begin_by": {"xgboost": [library, "tracker"], "mpi": [library, "mpi"], "ray": [library, "ray"]},
         "export": [library, "export"],
         "members": [library, "members"],
+        "data": [library, "data"],
         "memory_cgroup": memory_cgroup(),
         "setup_stamp": os.path.join(os.path.dirname(pod_dir), "setup.done"),
         "env": env,

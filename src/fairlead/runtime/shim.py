@@ -345,6 +345,7 @@ class Shim:
         self._argv = plan.argv
         self._warm = warm if why is None else None
         self._start_member_server()
+        self._start_data_server()
         self._started = {
             "at": time.time(),
             "launch": "exec" if self._warm is None else "fork",
@@ -363,10 +364,23 @@ class Shim:
 
         It ends with this process. If it is killed, ranks train on, and the next one that is lost restarts the run.
         """
-        env = self._pod["env"]
-        port, argv = env.get("FAIRLEAD_MEMBERS_PORT"), self._pod.get("members")
-        if not port or not argv or self._pod["ranks"][0]["rank"] != 0:
+        port = self._pod["env"].get("FAIRLEAD_MEMBERS_PORT")
+        if port and self._pod["ranks"][0]["rank"] == 0:
+            self._start_server(self._pod.get("members"), port)
+
+    def _start_data_server(self) -> None:
+        """Start the server from which the other pods of the run read what this one has in its cache.
+
+        It ends with this process. If it is killed, they read from others or from the store.
+        """
+        place = self._pod["env"].get("FAIRLEAD_DATA_PEERS")
+        if place:
+            self._start_server(self._pod.get("data"), place.rpartition(":")[2])
+
+    def _start_server(self, argv: Sequence[str] | None, port: str) -> None:
+        if not argv:
             return
+        env = self._pod["env"]
         null, shim = os.open(os.devnull, os.O_RDWR), os.getpid()
         if ranks.fork_with_signals_held() == 0:
             try:

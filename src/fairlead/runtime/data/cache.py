@@ -5,6 +5,8 @@ kernel releases that lock when its process dies. Within a version the cache keep
 keeps those with the most bytes a second taken for each byte stored. See decision 210.
 """
 
+from __future__ import annotations
+
 import contextlib
 import errno
 import fcntl
@@ -37,9 +39,7 @@ class Bundle:
         is_verified: True for bytes that this process just wrote.
     """
 
-    def __init__(
-        self, data: "mmap.mmap | bytes", size: int, sums: tuple[int, ...], *, is_verified: bool = False
-    ) -> None:
+    def __init__(self, data: mmap.mmap | bytes, size: int, sums: tuple[int, ...], *, is_verified: bool = False) -> None:
         self._data = data
         self._view = memoryview(data)
         self._sums = sums
@@ -63,16 +63,20 @@ class Bundle:
 class FetchClaim:
     """The right to fetch one bundle."""
 
-    def __init__(self, cache: "BundleCache", name: str, partial: Path, descriptor: int) -> None:
+    def __init__(self, cache: BundleCache, name: str, partial: Path, descriptor: int) -> None:
         self._cache = cache
         self._name = name
         self._partial = partial
         self._descriptor = descriptor
 
-    def write(self, data: bytes | memoryview) -> Bundle | None:
-        """Store the bundle if the cache admits it, give up the right, and return it; None if it is not stored."""
+    def write(self, data: bytes | memoryview, reserve: int | None = None) -> Bundle | None:
+        """Store the bundle if the cache admits it, give up the right, and return it; None if it is not stored.
+
+        Args:
+            reserve: For a copy of another node's bundle the bytes that stay free for others; None for one of the store.
+        """
         try:
-            if not self._cache.admit(len(data), self._descriptor):
+            if not self._cache.admit(len(data), self._descriptor, reserve):
                 return None
             whole = memoryview(data)
             sums = [zlib.crc32(whole[at : at + PAGE]) for at in range(0, len(data), PAGE)]
@@ -138,26 +142,13 @@ class BundleCache:
 
     def open(self, name: str) -> Bundle | None:
         """Return a stored bundle; None if it is not stored. A damaged file is removed."""
-        path = self.path(name)
         try:
-            with open(path, "rb") as file:
-                size = os.fstat(file.fileno()).st_size
-                data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if size else b""
+            return open_bundle(self.path(name))
         except FileNotFoundError:
             return None
         except (OSError, ValueError):
             self.damaged(name)
             return None
-        try:
-            magic, length, pages, digest = _TAIL.unpack(data[size - _TAIL.size :])
-            table = data[length : length + 4 * pages]
-            sound = magic == _MAGIC and size == length + 4 * pages + _TAIL.size and zlib.crc32(table) == digest
-            if sound:
-                return Bundle(data, length, struct.unpack(f"<{pages}I", table))
-        except (struct.error, IndexError, ValueError):
-            pass
-        self.damaged(name)
-        return None
 
     def damaged(self, name: str) -> None:
         """Remove a bundle whose bytes are not those that were written."""
@@ -202,8 +193,12 @@ class BundleCache:
             readers = _record(usage, self._version)["readers"]
             readers[str(os.getpid())] = [rate, time.time()]
 
-    def admit(self, num_bytes: int, descriptor: int) -> bool:
-        """Count a bundle that is about to be stored in an open file; return False if it must not be."""
+    def admit(self, num_bytes: int, descriptor: int, reserve: int | None = None) -> bool:
+        """Count a bundle that is about to be stored in an open file; return False if it must not be.
+
+        Args:
+            reserve: Bytes that have to be free beside it, without removing others; None to make room.
+        """
         now = time.time()
         if self._is_full and now - self._counted_at < RECOUNT_S:
             return False
@@ -214,6 +209,8 @@ class BundleCache:
                 self._recount(usage)
                 self._counted_at = now
             missing = _total(usage) + num_bytes - limit
+            if reserve is not None and missing + reserve > 0:
+                return False
             if missing > 0:
                 missing -= self._evict(usage, missing, now)
             self._is_full = missing > 0
@@ -294,6 +291,26 @@ class BundleCache:
             claim = self.claim(path.name.removesuffix(".part"))
             if claim is not None:
                 claim.release()
+
+
+def open_bundle(path: Path) -> Bundle:
+    """Return the bundle of a file of the cache.
+
+    Raises:
+        OSError: There is no such file, or it cannot be read.
+        ValueError: It is not whole.
+    """
+    with open(path, "rb") as file:
+        size = os.fstat(file.fileno()).st_size
+        data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if size else b""
+    try:
+        magic, length, pages, digest = _TAIL.unpack(data[size - _TAIL.size :])
+        table = data[length : length + 4 * pages]
+        if magic == _MAGIC and size == length + 4 * pages + _TAIL.size and zlib.crc32(table) == digest:
+            return Bundle(data, length, struct.unpack(f"<{pages}I", table))
+    except (struct.error, IndexError):
+        pass
+    raise ValueError("the bundle is not whole")
 
 
 def read_usage(root: Path) -> dict[str, Any]:

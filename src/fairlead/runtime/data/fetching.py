@@ -17,6 +17,7 @@ from fairlead.runtime.data.concurrency import THREADS, RequestLimit
 from fairlead.runtime.data.http_pool import HttpPool, Transfer
 from fairlead.runtime.data.layout import BUNDLE_BYTES, BundleMember, Layout
 from fairlead.runtime.data.manifest import DataManifest
+from fairlead.runtime.data.peers import PeerRecord, Peers
 from fairlead.runtime.data.s3 import S3Store
 from fairlead.runtime.data.stores import DataStore, HttpStore
 from fairlead.runtime.errors import DataChanged, StoreUnavailable
@@ -28,6 +29,11 @@ AHEAD_BYTES = AHEAD * BUNDLE_BYTES
 """Bytes of them, beyond which only the next bundle is fetched ahead, as row groups may be large."""
 POLL_S = 0.003
 URGENT = -1.0
+FINISH_S = 5.0
+LOOKUPS = 8
+"""Bundles beyond those ahead that are looked for at other nodes at a time."""
+RESERVED = 1.05
+"""This node's part of a version, which is not exactly divided, over an even part."""
 IDLE_S = 5.0
 
 
@@ -108,8 +114,8 @@ class _Latch:
             if self._count <= 0:
                 self._event.set()
 
-    def wait(self) -> None:
-        self._event.wait()
+    def wait(self, timeout_s: float | None = None) -> None:
+        self._event.wait(timeout_s)
 
 
 class _Buffers:
@@ -135,6 +141,8 @@ class _Fetch:
 
     Attributes:
         buffer: Its bytes, and more behind them; None once they are read from the file of the cache.
+        record: Its entry at the node that is its home; None without other nodes.
+        digest: SHA-256 of what came from another node; None for bytes of the store.
     """
 
     def __init__(self, parts: Sequence[BundleMember], claim: FetchClaim | None, buffers: _Buffers) -> None:
@@ -148,6 +156,8 @@ class _Fetch:
         self.claim = claim
         self.is_done = False
         self.error: BaseException | None = None
+        self.record: PeerRecord | None = None
+        self.digest: str | None = None
         self._has = bytearray(len(parts) + 1)  # the last one is for what is stored, and stays 0
         self._missing = len(parts)
         self._mutex = threading.Lock()
@@ -159,6 +169,21 @@ class _Fetch:
         start, part = self.starts[number], self.parts[number]
         assert self.buffer is not None
         return memoryview(self.buffer)[start : start + part.stop - part.start]
+
+    def whole(self) -> memoryview:
+        """Return the place of all parts."""
+        assert self.buffer is not None
+        return memoryview(self.buffer)[: self.size]
+
+    def all_arrived(self) -> None:
+        """Note that all parts are in their places."""
+        with self._mutex:
+            self._has[:-1] = b"\1" * len(self.parts)
+            self._missing = 0
+            latches = [latch for waiting in self._latches.values() for latch in waiting]
+            self._latches.clear()
+        for latch in latches:
+            latch.down(1)
 
     def arrived(self, number: int) -> bool:
         """Note a part that is in its place; return whether it was the last one."""
@@ -177,10 +202,13 @@ class _Fetch:
             self.error = self.error or error
             self.is_done = True
             claim, self.claim = self.claim, None
+            record, self.record = self.record, None
             latches = [latch for waiting in self._latches.values() for latch in waiting]
             self._latches.clear()
         if claim is not None:
             claim.release()
+        if record is not None:
+            record.close()
         for latch in latches:
             latch.down(1)
 
@@ -231,20 +259,24 @@ class _Fetch:
         assert self._stored is not None
         return self._stored.read(start, stop)
 
-    def store(self) -> None:
-        """Store what has arrived as a whole, and read it from there from now on.
+    def store(self, reserve: int | None = None) -> bool:
+        """Store what has arrived as a whole, and read it from there from now on; return whether it is stored.
+
+        Args:
+            reserve: For a copy of another node's bundle the bytes that stay free; None for one of the store.
 
         Raises:
             OSError: The disk cannot be written, for another reason than being full.
         """
         claim, buffer = self.claim, self.buffer
         if claim is None or buffer is None:
-            return
-        stored = claim.write(memoryview(buffer)[: self.size])
+            return False
+        stored = claim.write(memoryview(buffer)[: self.size], reserve)
         if stored is not None:
             with self._mutex:
                 self._stored, self.buffer = stored, None
             self._buffers.give_back(buffer)
+        return stored is not None
 
 
 class Bundles:
@@ -253,6 +285,7 @@ class Bundles:
     Args:
         cache: None for bundles in memory alone.
         held: Bundles that are held open behind the one that is read.
+        peers: The other nodes of the run; None if there are none, or nothing is kept.
     """
 
     def __init__(
@@ -263,8 +296,14 @@ class Bundles:
         cache: BundleCache | None,
         workers: Workers,
         held: int,
+        peers: Peers | None = None,
     ) -> None:
         self._entries = manifest.entries
+        self._version = manifest.version
+        self._peers = peers
+        self._lookups = Workers(AHEAD + LOOKUPS)
+        # This node's part of the version, which the others rely on, is stored before copies of their parts.
+        self._reserve = 0 if peers is None else int(manifest.num_bytes / peers.num_nodes * RESERVED)
         self._layout = layout
         self._store = store
         self._cache = cache if cache is None or cache.takes_files() else None
@@ -277,7 +316,6 @@ class Bundles:
         self._names: dict[int, str] = {}
         self._sizes: dict[int, int] = {}
         self._stored: set[int] = set()
-        self.fetched_bytes = 0
 
     def ahead(self, upcoming: Sequence[int], need: Callable[[int], Sequence[float]]) -> None:
         """Begin to fetch bundles that are needed soon, in their order; those of other processes are left to them.
@@ -348,9 +386,19 @@ class Bundles:
                 size += opened.size
         return size
 
+    def finish(self) -> None:
+        """Wait a while for bundles that this process reads from the store for other nodes too, which wait for them."""
+        deadline = time.monotonic() + FINISH_S
+        for fetch in [*self._fetches.values(), *self._open.values()]:
+            if isinstance(fetch, _Fetch) and fetch.record is not None and fetch.digest is None:
+                latch = _Latch(1)
+                fetch.expect((len(fetch.parts),), latch)
+                latch.wait(max(0.0, deadline - time.monotonic()))
+
     def close(self) -> None:
         """Give up what is on its way."""
         self._workers.clear()
+        self._lookups.clear()
         if self._pool is not None:
             self._pool.close()
         for fetch in [*self._fetches.values(), *self._open.values()]:
@@ -425,6 +473,31 @@ class Bundles:
         fetch = self._fetches[bundle] = _Fetch(parts, claim, self._buffers)
         if not parts:  # empty files
             self._finish(fetch)
+        elif self._peers is not None and claim is not None:
+            peers = self._peers
+            self._lookups.submit(min(needs), lambda: self._look_up(peers, bundle, fetch, needs))
+        else:
+            self._request(fetch, needs)
+
+    def _look_up(self, peers: Peers, bundle: int, fetch: _Fetch, needs: Sequence[float]) -> None:
+        """Get a bundle from another node, or ask the store for it."""
+        try:
+            result = peers.obtain(self._version, self._name(bundle), fetch.whole())
+        except BaseException as error:  # noqa: BLE001  # raised again where the bundle is read
+            fetch.end(error)
+            return
+        fetch.record, fetch.digest = result.record, result.digest
+        if fetch.is_done:  # closed meanwhile
+            fetch.end()
+        elif result.data is None:
+            self._request(fetch, needs)
+        else:
+            fetch.all_arrived()
+            self._finish(fetch)
+
+    def _request(self, fetch: _Fetch, needs: Sequence[float]) -> None:
+        """Ask the store for the parts of a bundle."""
+        parts = fetch.parts
         if self._pool is None:
             for number, own in enumerate(needs):
                 self._workers.submit(own, lambda number=number: self._part(fetch, number))  # type: ignore[misc]
@@ -461,13 +534,23 @@ class Bundles:
             self._workers.submit(URGENT, lambda: self._finish(fetch))
 
     def _finish(self, fetch: _Fetch) -> None:
-        self.fetched_bytes += fetch.size
+        record, fetch.record = fetch.record, None
+        is_copy, digest = fetch.digest is not None, fetch.digest
+        if record is not None and digest is None:
+            digest = hashlib.sha256(fetch.whole()).hexdigest()
         try:
-            fetch.store()
+            is_stored = fetch.store(self._reserve if is_copy else None)
         except OSError as error:
+            is_stored = False
             fetch.end(error)
         else:
             fetch.end()
+        if record is None:
+            return
+        if is_stored and digest is not None:
+            record.fetched(digest, fetch.size)
+        else:
+            record.release(is_kept=is_copy)
 
     def _size(self, bundle: int) -> int:
         size = self._sizes.get(bundle)

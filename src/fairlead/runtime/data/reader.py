@@ -5,6 +5,8 @@ its slice; so the state, one number beside them, is the same on all ranks and fi
 """
 
 import contextlib
+import hashlib
+import os
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -19,6 +21,7 @@ from fairlead.runtime.data.fetching import AHEAD, Bundles, Workers
 from fairlead.runtime.data.layout import OPEN_SHARDS, FileLayout, Layout, Ref, open_layout
 from fairlead.runtime.data.manifest import DataManifest, Entry, load, make, save
 from fairlead.runtime.data.order import WINDOW, epoch_order, places_of
+from fairlead.runtime.data.peers import PeerNodes, PeerResult, Peers
 from fairlead.runtime.data.stores import DataStore, FolderStore, open_data
 from fairlead.runtime.data.trees import copy_files, copy_tree
 from fairlead.runtime.errors import CheckpointMismatch, DataChanged, Misuse
@@ -46,6 +49,7 @@ class DataSet:
         profile: Profile of the AWS tools; None for the defaults of the environment.
         directory: Directory of manifests and bundles of this machine.
         limit: Most bytes of bundles in it; None for half of the free disk.
+        nodes: Nodes of the run, which read from each other; None if each reads for itself.
     """
 
     url: str
@@ -56,6 +60,7 @@ class DataSet:
     profile: str | None = None
     directory: Path
     limit: int | None = None
+    nodes: PeerNodes | None = None
 
 
 class Data:
@@ -71,6 +76,8 @@ class Data:
         self._bundles: Bundles | None = None
         self._workers: Workers | None = None
         self._tree: Path | None = None
+        # Only what is kept can be read by others.
+        self._peers = None if source.nodes is None or source.mode != "cache" else Peers(source.nodes)
         self._seed = 0
         self._epoch = 0
         self._index = 0
@@ -242,6 +249,8 @@ class Data:
             self._bundles.close()
             self._bundles = None
         self._workers = None
+        if self._peers is not None:
+            self._peers.close()
         if self._store is not None:
             self._store.close()
 
@@ -297,6 +306,8 @@ class Data:
                 num_ahead -= len(own)
                 yield [read() for read in own]
             if not batch:
+                if self._bundles is not None:
+                    self._bundles.finish()
                 return
 
     @property
@@ -384,16 +395,38 @@ class Data:
         self._store = open_data(source.url, credentials=source.credentials, profile=source.profile)
         manifests, wanted = below(source.directory, "manifests"), source.version
         manifest = None if wanted is None else load(below(manifests, f"{wanted}.json"))
+        shared = PeerResult()
+        if manifest is None and wanted is not None and self._peers is not None:
+            shared = self._peers.obtain(wanted, wanted)
+            manifest = _shared_manifest(shared, wanted, manifests)
         if manifest is None or _is_of_one_object(manifest, source.url):
-            manifest = make(self._store.entries(), source.include, source.url)
-            if wanted is not None and manifest.version != wanted:
-                raise DataChanged(
-                    source.url, f"{len(manifest.entries)} objects, now version {manifest.version},", "changed"
-                )
-            # Listed again the next time, on a full disk or where none can be written.
-            with contextlib.suppress(OSError):
-                save(manifest, below(manifests, f"{manifest.version}.json"))
+            try:
+                manifest = self._listed(manifests)
+            except BaseException:
+                if shared.record is not None:
+                    shared.record.close()
+                raise
+        if shared.record is not None:
+            _record_manifest(shared, below(manifests, f"{manifest.version}.json"))
         self._manifest = manifest
+        return manifest
+
+    def _listed(self, manifests: Path) -> DataManifest:
+        """Return the manifest of today, which is stored.
+
+        Raises:
+            DataChanged: It is not of the version of the run.
+        """
+        assert self._store is not None
+        source = self._source
+        manifest = make(self._store.entries(), source.include, source.url)
+        if source.version is not None and manifest.version != source.version:
+            raise DataChanged(
+                source.url, f"{len(manifest.entries)} objects, now version {manifest.version},", "changed"
+            )
+        # Listed again the next time, on a full disk or where none can be written.
+        with contextlib.suppress(OSError):
+            save(manifest, below(manifests, f"{manifest.version}.json"))
         return manifest
 
     def _prepare(self) -> None:
@@ -414,7 +447,7 @@ class Data:
         if source.mode != "stream":
             cache = BundleCache(below(source.directory, "bundles"), manifest.version, source.limit)
         held = AHEAD + WINDOW + 2 * OPEN_SHARDS
-        self._bundles = Bundles(manifest, self._layout, self._store, cache, self._workers, held)
+        self._bundles = Bundles(manifest, self._layout, self._store, cache, self._workers, held, self._peers)
 
     def forked(self) -> "Data":
         """Return the same data and position for a process that was just forked, without this one's threads."""
@@ -426,6 +459,32 @@ class Data:
             copy._store.root = self._store.root
         copy._seed, copy._epoch, copy._index = self._seed, self._epoch, self._index
         return copy
+
+
+def _shared_manifest(shared: PeerResult, version: str, manifests: Path) -> DataManifest | None:
+    """Store the manifest that another node listed; return it, if it is the one of the version."""
+    if shared.data is None:
+        return None
+    path = below(manifests, f"{version}.json")
+    partial = path.with_name(f"{path.name}.{os.getpid()}")
+    try:
+        manifests.mkdir(parents=True, exist_ok=True)
+        partial.write_bytes(shared.data)
+        partial.replace(path)
+    except OSError:  # which the node then lists for itself
+        return None
+    return load(path)
+
+
+def _record_manifest(shared: PeerResult, path: Path) -> None:
+    """Let other nodes read a manifest from this one."""
+    assert shared.record is not None
+    try:
+        content = path.read_bytes()
+    except OSError:
+        shared.record.release(is_kept=False)
+        return
+    shared.record.fetched(hashlib.sha256(content).hexdigest(), len(content))
 
 
 def _is_of_one_object(manifest: DataManifest, url: str) -> bool:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from fairlead.runtime.data.peers import PeerNodes
 from fairlead.runtime.data.reader import Data, DataSet
 from fairlead.runtime.errors import Misuse
 
@@ -62,6 +63,7 @@ def data_of(
         profile=fields.get("profile"),
         directory=directory(environ),
         limit=_limit(environ),
+        nodes=PeerNodes.of(environ),
     )
     return Data(source, rank=rank, world_size=world_size)
 

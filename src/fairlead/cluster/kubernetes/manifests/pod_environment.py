@@ -6,6 +6,7 @@ from typing import Any
 from fairlead.cluster import contract
 from fairlead.cluster.kubernetes.names import host_name, is_alone, service_name
 from fairlead.runtime.rendezvous import FIRST_PORT
+from fairlead.specs.data import DataMode
 from fairlead.specs.training import Elastic
 from fairlead.state.plan import CreatePod
 from fairlead.state.pod_uids import pod_uid
@@ -27,6 +28,7 @@ RUNTIME = f"{RUNTIME_DIR}/runtime.pyz"
 DRIVER = f"{RUNTIME_DIR}/driver.pyz"
 WORKDIR_PARTS = f"{HOME}/workdir"
 MASTER_PORT = 29500  # torchrun's default; a pod shares its ports with no other
+DATA_PORT = MASTER_PORT - 1  # those above it are of frameworks
 LOG_MAX_BYTES = 4 * 1024 * 1024
 LOG_FILES = 1
 
@@ -60,6 +62,10 @@ def environment(workload: Workload, create: CreatePod, *, checkpoint_to: str | N
         env["FAIRLEAD_MEMBERS_DIR"] = MEMBERS_DIR
         env["FAIRLEAD_MEMBERS_HOST"] = env["MASTER_ADDR"]
         env["FAIRLEAD_MEMBERS_PORT"] = str(MASTER_PORT + FIRST_PORT)
+    is_cached = any(source.way is DataMode.CACHE for source in workload.gang.data.values())
+    # Pods that an engine makes have names of its own.
+    if is_cached and workload.spec.has_rendezvous and workload.gang.nodes > 1 and workload.spec.engine is None:
+        env["FAIRLEAD_DATA_PEERS"] = f"{hosts}:{DATA_PORT}"
     return env
 
 
