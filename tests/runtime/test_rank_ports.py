@@ -9,6 +9,7 @@ import json
 import selectors
 import socket
 import struct
+import subprocess
 import sys
 import threading
 import time
@@ -26,6 +27,8 @@ from fairlead.runtime import admission
 from fairlead.runtime.admission import PeerAdmission, greet
 from fairlead.runtime.channels import LARGEST_MESSAGE, open_stars, receive
 from fairlead.runtime.checkpoint import transfer
+from fairlead.runtime.data.peer_server import VARIABLE
+from fairlead.runtime.data.peers import PeerNodes, Peers
 from fairlead.runtime.elastic.boards import open_board
 from fairlead.runtime.errors import AgreementFailed, ReformFailed
 from fairlead.runtime.network import measuring
@@ -159,9 +162,34 @@ def measuring_the_network(path: Path) -> None:
     server.close()
 
 
+def serving_data(path: Path) -> None:
+    """A node learns that nobody holds a bundle, and may read it from the store."""
+    port = free_port()
+    environ = members.keyed(path / "key") | {
+        VARIABLE: f"127.0.0.1:{port}", "GROUP_RANK": "0", "GROUP_WORLD_SIZE": "2", "FAIRLEAD_DATA_DIR": str(path),
+    }  # fmt: skip
+    program = "from fairlead.runtime.inpod import main; main()"
+    server = subprocess.Popen([sys.executable, "-c", program, "data", str(port)], env=environ)
+    try:
+        with Strangers(port):
+            nodes = PeerNodes.of(environ)
+            assert nodes is not None
+            peers = Peers(nodes)
+            result = peers.obtain("0" * 16, "1" * 32, memoryview(bytearray(1)))
+            assert result.data is None
+            assert result.record is not None
+            result.record.release()
+            peers.close()
+        assert server.poll() is None
+    finally:
+        server.kill()
+        server.wait(WITHIN_S)
+
+
 PORTS: dict[str, Callable[[Path], None]] = {
     "channels.py": agreeing,
     "checkpoint/transfer.py": sending_checkpoints,
+    "data/peer_server.py": serving_data,
     "elastic/member_server.py": finding_members,
     "network/measuring.py": measuring_the_network,
     "process_manager.py": exchanging_addresses_of_mpi,

@@ -303,7 +303,7 @@ class Bundles:
         self._peers = peers
         self._lookups = Workers(AHEAD + LOOKUPS)
         # This node's part of the version, which the others rely on, is stored before copies of their parts.
-        self._reserve = 0 if peers is None else int(manifest.num_bytes / peers.num_nodes * RESERVED)
+        self._reserve = 0 if peers is None else int(manifest.num_bytes * RESERVED) // peers.num_nodes
         self._layout = layout
         self._store = store
         self._cache = cache if cache is None or cache.takes_files() else None
