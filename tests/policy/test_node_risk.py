@@ -5,13 +5,17 @@ from typing import Any
 
 import pytest
 
+from fairlead.cluster.contract import environment
 from fairlead.policy.decide import decide
 from fairlead.policy.health.incidents import blamed_program, failed_on, is_of_program, with_incident
 from fairlead.policy.health.node_risk import (
+    HEALTHY_PER_DAY,
     LEAST_EVIDENCE,
     charged,
     evidence_bits,
+    failure_rate,
     forgotten,
+    gang_failures_per_day,
     lemon_chance,
     returned,
     risks_of,
@@ -261,3 +265,34 @@ def test_never_more_than_a_fifth_of_the_nodes_are_away() -> None:
     assert len(withdrawals(snapshot(histories), NOW)) == 4
     away = tuple(replace(each, ready=False) if each.name in ("n-18", "n-19") else each for each in NODES)
     assert len(withdrawals(snapshot(histories, nodes=away), NOW)) == 2
+
+
+def test_the_failures_of_a_gang_are_those_of_its_very_nodes() -> None:
+    bad = failing(10, 12, 14, 16)
+    seen = snapshot(bad)
+    assert gang_failures_per_day(seen, ["n-1", "n-2"], NOW) is None, "of nodes that never failed nothing is known"
+    expected = failure_rate(bad["n-0"], NOW) + HEALTHY_PER_DAY
+    assert gang_failures_per_day(seen, ["n-0", "n-1"], NOW) == pytest.approx(expected)
+    fixed = snapshot(bad, rules=SchedulingPolicy(places_by_risk=False))
+    assert gang_failures_per_day(fixed, ["n-0"], NOW) is None
+
+
+@pytest.mark.parametrize(("every_auto", "is_known"), [(True, True), (None, False)])
+def test_a_run_that_chooses_its_interval_gets_the_failures_of_the_nodes_where_it_starts(
+    every_auto: bool | None, is_known: bool
+) -> None:
+    bad = failing(10, 12, 14, 16)
+    run = Workload(
+        uid="u", spec=training("train", checkpoint=Checkpoint(every_auto=every_auto)), intent=Intent.RUN, version=1,
+        created_at=NOW, status=status(),
+    )  # fmt: skip
+    seen = Snapshot(nodes=(node("n-0"),), workloads=(run,), pods=(), node_health=bad)
+    (change,) = decide(seen, NOW).changes
+    assert change.status is not None
+    rate = change.status.failures.nodes_per_day
+    assert rate == (pytest.approx(failure_rate(bad["n-0"], NOW)) if is_known else None)
+    variables = environment(
+        replace(run, status=change.status), attempt=0, index=0, pod_uid="p", pod_dir="/p", run_dir="/r",
+        checkpoint_to=None, master=("m", 1), hosts="m", key_file="/k", data_dir="/d", secrets_dir="/s",
+    )  # fmt: skip
+    assert ("FAIRLEAD_NODE_FAILURES_PER_DAY" in variables) is is_known

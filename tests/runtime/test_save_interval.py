@@ -100,3 +100,12 @@ def test_at_the_failure_rate_of_llama_3_nearly_all_of_the_time_is_training() -> 
     chosen = useful(world, 7, None)
     assert chosen > 0.97
     assert chosen > max(useful(world, 7, fixed_s) for fixed_s in (75.0, 105.0, 150.0, 210.0, 300.0)) - 0.005
+
+
+def test_what_is_known_of_the_nodes_replaces_the_failures_of_any_ranks() -> None:
+    any_nodes = SaveInterval(ranks=1024, blocked_s=20.0)
+    unreliable = SaveInterval(ranks=1024, blocked_s=20.0, node_failures_per_day=3.0)
+    assert unreliable.between_failures_s == pytest.approx(86_400.0 / 4, abs=1.0), "three, and one of other causes"
+    assert unreliable.seconds < any_nodes.seconds
+    later = continued({"blocked_s": 20.0}, ranks=1024, starts=0, node_failures_per_day=3.0)
+    assert later.seconds == pytest.approx(unreliable.seconds, rel=1e-3)

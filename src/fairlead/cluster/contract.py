@@ -92,6 +92,8 @@ def environment(
         env["FAIRLEAD_TERMINATE_ON_NAN"] = "0"
     if spec.checkpoint.every_auto:
         env["FAIRLEAD_CHECKPOINT_EVERY_AUTO"] = "1"
+        if workload.status.failures.nodes_per_day is not None:
+            env["FAIRLEAD_NODE_FAILURES_PER_DAY"] = f"{workload.status.failures.nodes_per_day:.4g}"
     if spec.data:
         env |= data_variables(spec.data, data_dir, secrets_dir)
     env |= secret_paths(spec.secrets, secrets_dir)

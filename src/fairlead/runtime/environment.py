@@ -29,6 +29,7 @@ class Environment:
         every_s: Seconds between checkpoints; None if they are not due by time.
         every_steps: Steps between checkpoints; None if they are not due by steps.
         every_auto: The seconds between checkpoints are chosen automatically; excludes the other two.
+        node_failures_per_day: Expected failures a day of the nodes of this start; None if nothing is known of them.
         keep: Number of complete checkpoints that are kept, at least 1.
         trust: Whoever can write checkpoints is trusted to run programs as this run, which loading objects does.
         memory_dir: Directory in which the nodes keep checkpoints in memory; None for no such checkpoints.
@@ -64,6 +65,7 @@ class Environment:
     every_s: float | None = None
     every_steps: int | None = None
     every_auto: bool = False
+    node_failures_per_day: float | None = None
     keep: int = 3
     trust: bool = False
     memory_dir: Path | None = None
@@ -139,6 +141,7 @@ def read_environment(
         every_s=given_every_s,
         every_steps=given_every_steps,
         every_auto=every_auto,
+        node_failures_per_day=_number(environ, "FAIRLEAD_NODE_FAILURES_PER_DAY"),
         keep=_whole(environ, "FAIRLEAD_CHECKPOINT_KEEP") or (3 if keep is None else keep),
         trust=environ.get("FAIRLEAD_CHECKPOINT_TRUST") == "1",
         memory_dir=Path(memory_dir) if memory_dir else None,

@@ -14,7 +14,8 @@ from typing import Any
 
 RANK_FAILURE_S = 2111 * 86_400.0
 """Seconds of one rank per failure, until failures are observed: Llama 3 had 419 in 54 days on 16,384 GPUs."""
-OTHER_FAILURE_S = 86_400.0
+DAY_S = 86_400.0
+OTHER_FAILURE_S = DAY_S
 """Seconds per failure of other causes in a run of any size: reclaimed machines, operator errors, the program."""
 FIRST_S = 60.0
 """Seconds until the first save begins, which measures the cost of a save."""
@@ -51,6 +52,7 @@ class SaveInterval:
         self,
         *,
         ranks: int,
+        node_failures_per_day: float | None = None,
         failures: int = 0,
         ran_s: float = 0.0,
         blocked_s: float | None = None,
@@ -61,12 +63,15 @@ class SaveInterval:
 
         Args:
             ranks: Number of ranks of the run, at least 1.
+            node_failures_per_day: Expected failures a day of its nodes, by what all runs have seen of them; None for
+                those of so many ranks on any nodes.
             failures: Attempts of the run that ended without a stop notice.
             ran_s: Seconds that the earlier attempts ran, up to their last checkpoint.
             blocked_s: Smoothed seconds for which training was paused for a save; None before the first save.
             written_s: Smoothed seconds that a save took after that, in the background.
         """
-        self._assumed_s = 1 / (ranks / RANK_FAILURE_S + 1 / OTHER_FAILURE_S)
+        of_nodes = ranks / RANK_FAILURE_S if node_failures_per_day is None else node_failures_per_day / DAY_S
+        self._assumed_s = 1 / (of_nodes + 1 / OTHER_FAILURE_S)
         self._failures = failures
         self._ran_s = ran_s
         self._blocked_s = blocked_s
@@ -142,6 +147,7 @@ def continued(
     *,
     ranks: int,
     starts: int,
+    node_failures_per_day: float | None = None,
     clock: Callable[[], float] = time.monotonic,
 ) -> SaveInterval:
     """Return the interval with the measurements of the newest checkpoint and the failures since.
@@ -149,10 +155,12 @@ def continued(
     Args:
         kept: The result of ``SaveInterval.kept``; empty without a checkpoint, or for one saved under another `every`.
         starts: Number of attempts since the one that saved the checkpoint.
+        node_failures_per_day: As in ``SaveInterval``.
     """
     blocked_s = measurements.get("blocked_s")
     return SaveInterval(
         ranks=ranks,
+        node_failures_per_day=node_failures_per_day,
         failures=int(measurements.get("failures", 0)) + max(0, starts - bool(measurements.get("stopped"))),
         ran_s=float(measurements.get("ran_s", 0.0)),
         blocked_s=None if blocked_s is None else float(blocked_s),

@@ -972,7 +972,12 @@ class Run:
         saver.unusable.update(item.step for item in restored.rejected if not item.in_memory)
         if self._environment.every_auto:
             starts = self.attempt - restored.attempt
-            self._interval = continued(restored.interval, ranks=self.world_size, starts=starts)
+            self._interval = continued(
+                restored.interval,
+                ranks=self.world_size,
+                starts=starts,
+                node_failures_per_day=self._environment.node_failures_per_day,
+            )
             self._tell_interval(self._interval)
         self._cadence = self._new_cadence(restored.step)
         self._tell_lost(restored)

@@ -511,6 +511,8 @@ class FailureHistory:
         is_tested: Whether the test of nodes before its program is over, so that it starts without: the program has
             started, or there are no other nodes.
         preflights: Tests that named one of its nodes.
+        nodes_per_day: Expected failures a day of the nodes of its latest start, for ``checkpoint.every: auto``; None
+            if nothing is known of them.
         lost_pods: The pods of the current attempt that were lost while the others went on, by index.
     """
 
@@ -524,6 +526,7 @@ class FailureHistory:
     avoided_nodes: tuple[str, ...] = field(default=(), metadata=_stored("avoids"))
     is_tested: bool = False
     preflights: int = 0
+    nodes_per_day: float | None = None
     lost_pods: tuple[LostPod, ...] = field(default=(), metadata=_stored("lost"))
 
 

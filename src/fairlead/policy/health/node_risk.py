@@ -109,6 +109,20 @@ def risks_of(snapshot: Snapshot, now: float) -> dict[str, int]:
     return {name: risk for name, risk in bits if risk}
 
 
+def gang_failures_per_day(snapshot: Snapshot, nodes: Collection[str], now: float) -> float | None:
+    """Return the expected failures a day of a gang on some nodes, by their histories.
+
+    A node without a history never failed, so it counts as healthy.
+
+    Returns:
+        None if no node has a history, or the rules do not use risk.
+    """
+    histories = [snapshot.node_health.get(name) for name in set(nodes)]
+    if not snapshot.rules.places_by_risk or not any(histories):
+        return None
+    return sum(HEALTHY_PER_DAY if history is None else failure_rate(history, now) for history in histories)
+
+
 def charged(histories: Histories, incident: Incident, since: Mapping[str, float]) -> dict[str, NodeHistory]:
     """Return the histories with a failure charged to its node, or shared among the gang.
 

@@ -23,7 +23,7 @@ from fairlead.policy.disruption.eviction import EvictionPass
 from fairlead.policy.disruption.migration import change_place, coming, describe_makes_room, keep, move_away, placed_in
 from fairlead.policy.disruption.partitioning import layout_for
 from fairlead.policy.disruption.preemption import Victim
-from fairlead.policy.health.node_risk import risks_of
+from fairlead.policy.health.node_risk import gang_failures_per_day, risks_of
 from fairlead.policy.placement.free_capacity import rooms
 from fairlead.policy.placement.node_eligibility import keeps_apart
 from fairlead.policy.placement.placement import (
@@ -282,7 +282,7 @@ class SchedulingPass:
         """Start a moved run in its reserved place, which already counts as held."""
         placed = placed_in(self.kept.pop(workload.uid))
         self.started.append((workload, placed))
-        return started(workload, placed, self.now, self.snapshot.nodes)
+        return self._start(workload, placed)
 
     def in_turn(self, waiting: Sequence[Workload]) -> list[Workload]:
         """Return the pending runs in the order in which they are considered."""
@@ -664,8 +664,16 @@ class SchedulingPass:
         if placed is not None:
             self._note_start(workload, placed, end)
             beside = self._names(workload.status.measured.assigned, workload) if has_place else ()
-            return [started(workload, placed, now, self.snapshot.nodes, beside)]
+            return [self._start(workload, placed, beside)]
         return self._keep_waiting(workload, end)
+
+    def _start(self, workload: Workload, placed: tuple[Placement, ...], beside: Sequence[str] = ()) -> Change:
+        """Return the change that starts a run where it was placed, with what is known of the risk of these nodes."""
+        if workload.spec.checkpoint.every_auto:
+            rate = gang_failures_per_day(self.snapshot, [part.node for part in placed], self.now)
+            failures = replace(workload.status.failures, nodes_per_day=rate)
+            workload = replace(workload, status=replace(workload.status, failures=failures))
+        return started(workload, placed, self.now, self.snapshot.nodes, beside)
 
     def _lacks_nodes(self, workload: Workload) -> bool:
         """Return whether a gang fits no nodes only for their number: others may be away, for repair or an upgrade."""
@@ -698,8 +706,7 @@ class SchedulingPass:
         gangs = [(workload, len(parts)) for workload, parts in self.started if workload.uid in placed]
         for uid, parts in elastic.share_out(gangs, self._one_more, self.ledger.share).items():
             placed[uid] += [replace(part, index=len(placed[uid]) + n) for n, part in enumerate(parts)]
-        nodes, now = self.snapshot.nodes, self.now
-        return {run.uid: started(run, tuple(placed[run.uid]), now, nodes) for run, _ in gangs}
+        return {run.uid: self._start(run, tuple(placed[run.uid])) for run, _ in gangs}
 
     def grow(self, growable: Sequence[Workload], waiting: Sequence[Workload]) -> list[Change]:
         """Return changes of running gangs that stop to grow, or that record that they may grow soon."""
