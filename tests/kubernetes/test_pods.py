@@ -354,3 +354,13 @@ def test_an_overlay_attaches_a_pod_to_networks_of_its_own_namespace_alone(value:
                 overlay(laid)
         else:
             overlay(laid)
+
+
+def test_a_pod_of_several_gets_the_domains_of_its_node_for_tests_of_the_network() -> None:
+    def variables(nodes: int, domains: dict[str, str]) -> dict[str, str]:
+        pod = render_pod(a_workload(a_training(nodes=nodes)), a_creation(), SETTINGS, domains=domains)
+        return {entry["name"]: entry.get("value", "") for entry in pod["spec"]["containers"][0]["env"]}
+
+    assert json.loads(variables(2, {"rack": "r1"})["FAIRLEAD_DOMAINS"]) == {"rack": "r1"}
+    assert "FAIRLEAD_DOMAINS" not in variables(1, {"rack": "r1"})
+    assert "FAIRLEAD_DOMAINS" not in variables(2, {})

@@ -16,7 +16,7 @@ from fairlead.policy.placement.gang_placement import members, place_gang
 from fairlead.policy.placement.packing import Packing
 from fairlead.policy.placement.pod_shapes import Shape
 from fairlead.policy.placement.task_mix import TaskMix
-from fairlead.policy.placement.topology import FARTHEST_BYTES_PER_S, LEVELS, Fabric, describe_where
+from fairlead.policy.placement.topology import FARTHEST_BYTES_PER_S, LEVELS, Fabric, describe_where, domains_of
 from fairlead.specs.resources import GpuRequest, Resources
 from fairlead.state.snapshot import Gpu, Intent, Node, Snapshot, Workload
 from tests.builders import GIB, status, training
@@ -201,3 +201,12 @@ def test_the_reason_of_a_start_says_where_the_gang_lies() -> None:
 def test_levels_get_faster_from_wide_to_narrow() -> None:
     speeds = [FARTHEST_BYTES_PER_S, *(level.bytes_per_s for level in LEVELS)]
     assert speeds == sorted(set(speeds))
+
+
+def test_the_domains_of_a_node_are_those_of_its_labels_wide_to_narrow() -> None:
+    labels = {
+        "topology.fairlead.dev/rack": "r7", "topology.kubernetes.io/rack": "other", "disk": "fast",
+        "topology.kubernetes.io/zone": "z1",
+    }  # fmt: skip
+    assert list(domains_of(labels).items()) == [("zone", "z1"), ("rack", "r7")]
+    assert domains_of({}) == {}

@@ -15,7 +15,8 @@ from fairlead.runtime import run_key
 from fairlead.runtime.environment import Environment
 from fairlead.runtime.network import measuring
 from fairlead.runtime.network.__main__ import as_data, sentences
-from fairlead.runtime.network.measuring import NetworkReport, measure
+from fairlead.runtime.network.measuring import NetworkReport, measure, topology_of
+from fairlead.runtime.network.slow_links import SlowLink
 from tests.network_namespaces import FIRST_ADDRESS, MBIT_S, SLOW_MBIT_S, lacking, namespaces
 from tests.ports import free_port
 
@@ -45,11 +46,11 @@ class InThreads:
         """Has nothing open."""
 
 
-def measured(path: Path, *, num_rounds: int = 6, ranks_per_node: int = 1) -> NetworkReport:
+def measured(path: Path, *, num_rounds: int = 6, ranks_per_node: int = 1, racks: tuple[str, ...] = ()) -> NetworkReport:
     """Return what nodes of this process measure, at addresses of their own."""
     key = path / "key"
     run_key.write(key, run_key.new_key())
-    size = NUM_NODES * ranks_per_node
+    size = (len(racks) or NUM_NODES) * ranks_per_node
     barrier, values = threading.Barrier(size), [None] * size
     reports: list[NetworkReport | None] = [None] * size
 
@@ -59,6 +60,8 @@ def measured(path: Path, *, num_rounds: int = 6, ranks_per_node: int = 1) -> Net
             node=number // ranks_per_node, run_uid="u", run_dir=path, key_file=str(key),
         )  # fmt: skip
         address = {"FAIRLEAD_POD_IP": f"127.0.0.{environment.node + 1}", "FAIRLEAD_NODE": "n"}
+        if racks:
+            address["FAIRLEAD_DOMAINS"] = json.dumps({"zone": "a", "rack": racks[environment.node]})
         channel = InThreads(number, barrier, values)
         reports[number] = measure(channel, environment, address, num_rounds=num_rounds, seconds=0.05)
 
@@ -96,6 +99,42 @@ def test_the_node_with_the_slow_network_is_named(tmp_path: Path, monkeypatch: py
     assert sentences(report)[-1] == (
         f"n (pod {SLOW}): its network is 5 times as slow as that of the others, in 6 of 6 pairs"
     )
+
+
+def test_the_rack_with_the_slow_uplink_is_named_and_none_of_its_nodes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    racks = tuple(f"r{number // 2}" for number in range(10))
+
+    def rate(peer: tuple[str, int], *_: object) -> float:
+        ends = int(peer[0].rpartition(".")[2]) - 1, int(threading.current_thread().name.partition("-")[2])
+        of_both = {racks[end] for end in ends}
+        return 0.5 if len(of_both) == 2 and "r3" in of_both else 1.0
+
+    monkeypatch.setattr(measuring, "_sent_rate", rate)
+    monkeypatch.setattr(measuring, "_received_rate", lambda *_: 1.0)
+    report = measured(tmp_path, num_rounds=12, racks=racks)
+    (link,) = report.slow
+    assert (link.node, link.domain) == (None, ("rack r3",))
+    assert sentences(report)[-1].startswith("rack r3: its uplink is 2 times as slow as that of the others, in ")
+    slow = as_data(report)["slow"]
+    assert isinstance(slow, list)
+    assert slow[0]["domain"] == ["rack r3"]
+
+
+def test_of_two_racks_the_network_between_them_is_named() -> None:
+    link = SlowLink(domain=("rack a",), factor=2.0, num_slow=8, num_pairs=8)
+    report = NetworkReport(
+        num_nodes=8, num_rounds=6, median_gb_s=1.0, slow=(link,), unreachable=(), domains=(("rack a",), ("rack b",))
+    )
+    assert sentences(report)[-1].startswith("rack a and rack b: the network between them is 2 times as slow")
+
+
+def test_levels_count_that_all_nodes_have_and_that_divide_them() -> None:
+    nodes = {f"n{number}": {"zone": "a", "rack": f"r{number // 2}", "island": f"i{number}"} for number in range(4)}
+    assert topology_of(nodes)["n2"] == ("rack r1",)
+    assert topology_of({**nodes, "n4": {"zone": "a"}})["n2"] == ()
+    assert topology_of({}) == {}
 
 
 def test_nodes_that_cannot_reach_each_other_are_told_and_the_others_measured(

@@ -154,6 +154,13 @@ def describe_where(nodes: Sequence[Node], names: Sequence[str]) -> str | None:
     return f"{among} {'in' if over is None else 'of'} {level.name} {domain}"
 
 
+def domains_of(labels: Mapping[str, str]) -> dict[str, str]:
+    """Return the domain of a node at each level for which it has a label, wide to narrow, by the names of levels."""
+    own = ((level, replace(level, keys=(f"{OWN_DOMAIN}{level.name}", *level.keys))) for level in LEVELS)
+    named = ((level.name, _domain(whole, labels)) for level, whole in own)
+    return {name: domain for name, domain in named if domain is not None}
+
+
 def zone_of(node: Node) -> str | None:
     """Return the zone of a node by its labels; None without one."""
     return _domain(_ZONE, node.labels)

@@ -9,6 +9,7 @@ from fairlead.runtime.channels import Channel, open_stars
 from fairlead.runtime.environment import Environment, read_environment
 from fairlead.runtime.errors import AgreementFailed, Misuse
 from fairlead.runtime.network.measuring import MOST_S, NetworkReport, measure
+from fairlead.runtime.network.slow_links import SlowLink
 from fairlead.runtime.run_key import token
 
 MOST_ROUNDS = 1_000
@@ -71,7 +72,7 @@ def sentences(report: NetworkReport) -> list[str]:
     for first, second in report.unreachable[:MOST_NAMED]:
         lines.append(f"{first} and {second}: no measurement, as one cannot reach the other")
     lines += [
-        f"{link.node}: its network is {link.factor:.3g} times as slow as that of the others, in {link.num_slow} of "
+        f"{_where(link, report)} {link.factor:.3g} times as slow as that of the others, in {link.num_slow} of "
         f"{link.num_pairs} pairs"
         for link in report.slow[:MOST_NAMED]
     ]
@@ -85,6 +86,16 @@ def sentences(report: NetworkReport) -> list[str]:
     return lines
 
 
+def _where(link: SlowLink, report: NetworkReport) -> str:
+    """Return the beginning of the sentence on a slow component."""
+    if link.node is not None:
+        return f"{link.node}: its network is"
+    siblings = [path for path in report.domains if path[:-1] == link.domain[:-1] and len(path) == len(link.domain)]
+    if len(siblings) == 2:  # every pair uses the uplinks of both
+        return f"{' and '.join(path[-1] for path in siblings)}: the network between them is"
+    return f"{', '.join(link.domain)}: its uplink is"
+
+
 def as_data(report: NetworkReport) -> dict[str, object]:
     """Return the report as JSON has it."""
     return {
@@ -92,7 +103,13 @@ def as_data(report: NetworkReport) -> dict[str, object]:
         "rounds": report.num_rounds,
         "median_gb_s": report.median_gb_s,
         "slow": [
-            {"node": link.node, "factor": link.factor, "num_slow": link.num_slow, "num_pairs": link.num_pairs}
+            {
+                "node": link.node,
+                "domain": list(link.domain),
+                "factor": link.factor,
+                "num_slow": link.num_slow,
+                "num_pairs": link.num_pairs,
+            }
             for link in report.slow
         ],
         "unreachable": [list(pair) for pair in report.unreachable],

@@ -24,7 +24,7 @@ from fairlead.runtime.channels import Channel, receive, send
 from fairlead.runtime.environment import Environment
 from fairlead.runtime.network.slow_links import Pair, SlowLink, plan_rounds, slow_links
 from fairlead.runtime.run_key import token
-from fairlead.untrusted_json import parse_json
+from fairlead.untrusted_json import parse_json, parse_object
 
 CHUNK = bytes(1 << 20)
 CONNECT_S = 10.0
@@ -32,6 +32,8 @@ LATE_S = 30.0
 """Beyond the time of a measurement, how long a silent peer is waited for."""
 MOST_S = 600.0
 MOST_GB_S = 1e6
+MOST_DOMAINS = 4096
+ROUNDS_OF_LEVEL = 2
 LEAST_PAIRS = 2
 """Pairs that a node must have tried before it is taken for cut off; with one the partner may be."""
 _SEND, _RECEIVE = "send", "receive"
@@ -47,6 +49,7 @@ class NetworkReport:
         median_gb_s: Median over the pairs of all rounds, of the slower direction, in 10^9 bytes a second.
         slow: Slow NICs, the surest first.
         unreachable: Pairs that could not measure, by the names of their nodes, each once.
+        domains: The domains in which the nodes are, as paths from the widest.
         pods: The pod of each node that measured, by the name of the node.
         cut_off: Nodes that could measure with no partner, of several, while others could.
     """
@@ -56,6 +59,7 @@ class NetworkReport:
     median_gb_s: float
     slow: tuple[SlowLink, ...]
     unreachable: tuple[Pair, ...]
+    domains: tuple[tuple[str, ...], ...] = ()
     pods: Mapping[str, int] = field(default_factory=dict)
     cut_off: tuple[str, ...] = ()
 
@@ -120,7 +124,7 @@ def measure(
     """Measure and return the same report on all ranks. Collective.
 
     Args:
-        num_rounds: Rounds, at least 1.
+        num_rounds: Rounds, at least 1; more if the nodes are in domains, of which each level needs two.
         seconds: Seconds for each direction of a pair, above 0.
         most_s: Seconds after which no further round begins, by the clock of rank 0; the first always does.
         takes_part: Whether this node measures; of several pods on one node one should.
@@ -132,10 +136,13 @@ def measure(
     host = own_address(environment, environ)
     server = _Server(host, key, seconds) if environment.local_rank == 0 and takes_part else None
     try:
-        own = None if server is None else [_node_name(environment, environ), host, server.port, environment.node]
+        name, domains = _node_name(environment, environ), _domains(environ)
+        own = None if server is None else [name, host, server.port, environment.node, domains]
         rows = [peer for peer in channel.gather(own) if peer is not None]
         peers = {str(peer[0]): (str(peer[1]), int(peer[2])) for peer in rows}
-        topology: dict[str, tuple[str, ...]] = dict.fromkeys(peers, ())
+        topology = topology_of({str(peer[0]): peer[4] for peer in rows})
+        depth = max(map(len, topology.values()), default=0)
+        num_rounds = max(num_rounds, ROUNDS_OF_LEVEL * (depth + 1))
         rounds: list[dict[Pair, float]] = []
         unreachable: dict[Pair, None] = {}
         rates: list[float] = []
@@ -167,9 +174,34 @@ def measure(
         median_gb_s=rates[len(rates) // 2] if rates else math.nan,
         slow=slow_links(topology, rounds),
         unreachable=tuple(unreachable),
+        domains=tuple(sorted({path[: level + 1] for path in topology.values() for level in range(depth)})),
         pods={str(peer[0]): int(peer[3]) for peer in rows},
         cut_off=tuple(name for name in peers if num_pairs[name] >= LEAST_PAIRS and rates and not num_measured[name]),
     )
+
+
+def topology_of(domains: Mapping[str, Mapping[str, str]]) -> dict[str, tuple[str, ...]]:
+    """Return the domains of each node, such as "rack r1", at levels that all have and that divide them.
+
+    Args:
+        domains: The domains of each node by level, wide to narrow.
+    """
+    first = next(iter(domains.values()), {})
+    levels = []
+    for level in first:
+        values = [of_node.get(level) for of_node in domains.values()]
+        if None not in values and 1 < len(set(values)) < len(values):
+            levels.append(level)
+    return {name: tuple(f"{level} {of_node[level]}" for level in levels) for name, of_node in domains.items()}
+
+
+def _domains(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the domains of this node by level; empty if nothing readable is known."""
+    try:
+        content = parse_object(environ.get("FAIRLEAD_DOMAINS", "{}"), max_bytes=MOST_DOMAINS)
+    except ValueError:
+        return {}
+    return {level: domain for level, domain in content.items() if isinstance(domain, str)}
 
 
 def own_address(environment: Environment, environ: Mapping[str, str]) -> str:

@@ -1,6 +1,7 @@
 """Renders the pod of one member of a gang, as a pure function of the decision."""
 
 import hashlib
+import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import field
@@ -88,6 +89,7 @@ def render_pod(
     taints: Sequence[Taint] | None = None,
     connection: FabricShare | None = None,
     group: str | None = None,
+    domains: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
     """Render the pod.
 
@@ -98,6 +100,7 @@ def render_pod(
             nodes. Each toleration of a pod costs the API server a tenth of a millisecond or two.
         connection: The fabric of its node that it uses; None for the cluster's own network.
         group: Name of the PodGroup of its gang; None for none.
+        domains: The domains of its node in the network, by level, for a test between nodes; None or empty if unknown.
     """
     spec = workload.spec
     name = names.pod_name(spec, create.attempt, create.index, create.replacement)
@@ -130,7 +133,13 @@ def render_pod(
         "name": RANKS,
         "image": spec.image or settings.image,
         "command": [PYTHON, contract.RUNTIME, "run"],
-        "env": _variables(workload, create, settings, {} if connection is None else connection.profile.variables),
+        "env": _variables(
+            workload,
+            create,
+            settings,
+            ({} if connection is None else dict(connection.profile.variables))
+            | ({"FAIRLEAD_DOMAINS": json.dumps(domains)} if domains and workload.gang.nodes > 1 else {}),
+        ),
         "resources": {"requests": dict(resources), "limits": dict(resources)},
         "startupProbe": _started(),
         "terminationMessagePolicy": "File",

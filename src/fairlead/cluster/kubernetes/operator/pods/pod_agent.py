@@ -36,6 +36,7 @@ from fairlead.cluster.kubernetes.workloads.run_record import Gang, TrainingObjec
 from fairlead.cluster.origins import is_run_name
 from fairlead.errors import ClusterError
 from fairlead.policy.placement.networks import Endowment, FabricShare, connect
+from fairlead.policy.placement.topology import domains_of
 from fairlead.runtime.run_key import new_key
 from fairlead.specs.serving import Replica
 from fairlead.state.plan import CreatePod
@@ -352,7 +353,10 @@ class PodAgent:
             return
         taints = node.taints if node is not None else ()
         group = self._groups.of(run.uid, member.attempt)
-        pod = render_pod(run, member, settings, device=device, taints=taints, connection=connection, group=group)
+        domains = domains_of(node.labels) if node is not None else None
+        pod = render_pod(
+            run, member, settings, device=device, taints=taints, connection=connection, group=group, domains=domains
+        )
         path = f"/api/v1/namespaces/{segment(run_object.namespace)}/pods"
         try:
             content = self._client.create(path, pod, patience_s=self._create_s)
