@@ -313,6 +313,7 @@ class Bundles:
         self._open: OrderedDict[int, Bundle | _Fetch] = OrderedDict()
         self._fetches: dict[int, _Fetch] = {}
         self._buffers = _Buffers()
+        self._recording: set[_Fetch] = set()
         self._names: dict[int, str] = {}
         self._sizes: dict[int, int] = {}
         self._stored: set[int] = set()
@@ -394,6 +395,8 @@ class Bundles:
                 latch = _Latch(1)
                 fetch.expect((len(fetch.parts),), latch)
                 latch.wait(max(0.0, deadline - time.monotonic()))
+        while self._recording and time.monotonic() < deadline:
+            time.sleep(POLL_S)
 
     def close(self) -> None:
         """Give up what is on its way."""
@@ -534,6 +537,15 @@ class Bundles:
             self._workers.submit(URGENT, lambda: self._finish(fetch))
 
     def _finish(self, fetch: _Fetch) -> None:
+        if fetch.record is not None:
+            self._recording.add(fetch)
+        try:
+            self._store_and_record(fetch)
+        finally:
+            self._recording.discard(fetch)
+
+    def _store_and_record(self, fetch: _Fetch) -> None:
+        """Store a bundle that is here as a whole, and let other nodes know."""
         record, fetch.record = fetch.record, None
         is_copy, digest = fetch.digest is not None, fetch.digest
         if record is not None and digest is None:
