@@ -18,8 +18,9 @@ class OneProcessGrid:
     """A Grid whose nodes are calls of the ClientApp.
 
     Attributes:
-        faults: What goes wrong at calls, by their number: the site that does not answer, or ``nan SITE``. A round has
-            two calls, the second one without messages, as nothing is evaluated.
+        faults: What goes wrong at calls, by their number: the site that does not answer, or ``nan SITE``,
+            ``shape SITE`` or ``weight SITE``. A round has two calls, the second one without messages, as nothing is
+            evaluated; with a budget of privacy it has one.
     """
 
     def __init__(self, client: Any, faults: dict[int, str] | None = None) -> None:
@@ -49,6 +50,10 @@ class OneProcessGrid:
             if fault == f"nan {SITES[node - 1]}":
                 arrays = reply.content["arrays"].to_numpy_ndarrays()
                 reply.content["arrays"] = ArrayRecord([np.full_like(array, np.nan) for array in arrays])
+            if fault == f"shape {SITES[node - 1]}":
+                reply.content["arrays"] = ArrayRecord([np.zeros((64, 1)), np.zeros(10)])
+            if fault == f"weight {SITES[node - 1]}":
+                reply.content["metrics"]["num-examples"] = float("nan")
             replies.append(reply)
         return replies
 
@@ -79,11 +84,13 @@ def main(app: str) -> None:
         os.environ["FEDERATION_STATE"] = directory
         os.environ["FEDERATION_REPORT"] = f"{directory}/report.jsonl"
         os.environ["DIGITS_RESULT"] = f"{directory}/result.npz"
+        nodes = {str(number): site for number, site in enumerate(SITES, 1)}
+        Path(directory, "nodes.json").write_text(json.dumps(nodes))
         config = {"num-sites": 3, "num-server-rounds": rounds, "learning-rate": 0.1}
         context = Context(run_id=1, node_id=0, node_config={}, state=RecordDict(), run_config=config)
         settings = {
             "sites": SITES, "rounds": rounds, "min_sites": least, "deadline_s": 5.0, "sample": None, "aggregate": None,
-            **others,
+            "privacy": None, **others,
         }  # fmt: skip
         grid = OneProcessGrid(client if least is None else wrap_client(client), faults)
         problem = None
@@ -94,9 +101,10 @@ def main(app: str) -> None:
         lines = Path(f"{directory}/report.jsonl")
         reports = [json.loads(line) for line in lines.read_text().splitlines()] if lines.exists() else []
         result = Path(directory, "result.npz")
-        digest = None
+        digest = model = None
         if result.exists():
             with np.load(result) as stored:
+                model = stored[stored.files[0]].ravel().tolist()
                 digest = hashlib.sha256(b"".join(stored[key].tobytes() for key in stored.files)).hexdigest()
             result.unlink()
         events = [report["event"] for report in reports if report["event"] != "train"]
@@ -104,6 +112,8 @@ def main(app: str) -> None:
         results[name] = {
             "digest": digest, "events": events, "losses": [report["site_loss"] for report in done],
             "updates": [report["updates"] for report in done], "calls": grid.calls, "problem": problem,
+            "left out": [(line["site"], line["problem"]) for line in reports if line["event"] == "left_out"],
+            "model": model if "privacy" in others or name == "FedAvg alone" else None,
         }  # fmt: skip
         if not state:
             shutil.rmtree(directory)
@@ -113,6 +123,9 @@ def main(app: str) -> None:
     train("one away", 5, 2, {3: "south"})
     train("too few at first", 5, 3, {3: "south"})
     train("not finite", 5, 3, {3: "nan west"})
+    train("one left out", 5, 2, {3: "nan west"})
+    train("wrong shape", 5, 2, {3: "shape west"})
+    train("wrong weight", 5, 2, {3: "weight west"})
     directory = tempfile.mkdtemp()
     train("first three", 3, 3, state=directory)
     train("continued", 5, 3, state=directory)
@@ -133,6 +146,29 @@ def main(app: str) -> None:
     train("app's own FedAdam", 5, 3, server=an_app("FedAdam", eta=0.05), aggregate=["FedAdam", {}])
     train("FedAdam of that rate", 5, None, server=an_app("FedAdam", eta=0.05))
     train("trees", 5, 3, server=an_app("FedXgbBagging"), aggregate=["FedAdam", {}])
+
+    def private(
+        name: str, clip: float, noise: float, probability: float = 1.0, rounds: int = 99, **others: Any
+    ) -> None:
+        budget = {"clip": clip, "noise": noise, "probability": probability, "rounds": rounds}
+        train(name, 5, 1, **{"server": an_app("FedAvg"), **others}, privacy=budget)
+
+    private("hardly private", 100.0, 1e-15)
+    private("one away of a private round", 100.0, 1e-15, faults={1: "south"})
+    private("clipped", 1e-3, 1e-9)
+    private("noisy", 1e-3, 1.0)
+    private("noisy again", 1e-3, 1.0)
+    private("by chance", 1e9, 1e-15, probability=0.5)
+    directory = tempfile.mkdtemp()
+    private("budget", 1.0, 1.0, rounds=2, state=directory)
+    private("nothing left", 1.0, 1.0, rounds=2, state=directory)
+    shutil.rmtree(directory)
+    directory = tempfile.mkdtemp()
+    Path(directory, "releases.json").write_text('{"releases": 3}')
+    private("some spent", 1.0, 1.0, rounds=5, state=directory)
+    shutil.rmtree(directory)
+    private("own aggregation", 1.0, 1.0, server=server)
+    private("median", 1.0, 1.0, server=an_app("FedMedian"))
     print(json.dumps(results))
 
 
@@ -169,6 +205,7 @@ def an_app(name: str, **arguments: Any) -> Any:
     @app.main()  # type: ignore[untyped-decorator]
     def main(grid: Grid, context: Context) -> None:
         named = {"min_available_nodes": 3, "min_train_nodes": 3, "fraction_evaluate": 0.0, **arguments}
+        np.random.seed(0)
         rounds = int(context.run_config["num-server-rounds"])
         arrays = ArrayRecord([np.zeros((64, 10)), np.zeros(10)])
         result = class_(**named).start(grid=grid, initial_arrays=arrays, num_rounds=rounds)

@@ -125,7 +125,7 @@ def test_rounds_under_the_wrapper_are_those_of_flower_alone_through_faults_and_r
     for name, events in {
         "wrapped": [*rounds, "finished"],
         "too few at first": ["round", "repeated", *rounds[1:], "finished"],
-        "not finite": ["round", "not_finite", "repeated", *rounds[1:], "finished"],
+        "not finite": ["round", "left_out", "repeated", *rounds[1:], "finished"],
         "continued": ["round", "round", "round", "finished", "resumed", "round", "round", "finished"],
     }.items():
         assert (results[name]["events"], results[name]["digest"]) == (events, alone), name
@@ -134,6 +134,39 @@ def test_rounds_under_the_wrapper_are_those_of_flower_alone_through_faults_and_r
     assert results["continued after its end"]["digest"] == alone
     assert results["one away"]["events"] == [*rounds, "finished"]
     assert results["one away"]["digest"] != alone
+
+
+@pytest.mark.parametrize(
+    ("name", "problem"), [("one left out", "not_finite"), ("wrong shape", "misshapen"), ("wrong weight", "bad_weight")]
+)
+def test_an_update_that_would_spoil_the_model_is_left_out_with_the_name_of_its_site(
+    rounds_in_one_process: dict[str, Any], name: str, problem: str
+) -> None:
+    results = rounds_in_one_process
+    assert results[name]["left out"] == [["west", problem]]
+    assert results[name]["events"] == ["round", "left_out", *["round"] * 4, "finished"]
+    assert results[name]["updates"] == [3, 2, 3, 3, 3]
+    digests = {results[other]["digest"] for other in ("one left out", "wrong shape", "wrong weight")}
+    assert len(digests) == 1, "the model is that of the other sites' updates"
+
+
+def test_private_rounds_clip_add_noise_of_the_promised_size_and_end_with_the_budget(
+    rounds_in_one_process: dict[str, Any],
+) -> None:
+    results = rounds_in_one_process
+    model = {name: np.array(result["model"]) for name, result in results.items() if result["model"] is not None}
+    assert model["hardly private"] == pytest.approx(model["FedAvg alone"], abs=1e-9)
+    assert results["one away of a private round"]["updates"] == [2, 3, 3, 3, 3]
+    assert np.linalg.norm(model["clipped"]) <= 5 * 1.0001e-3
+    # Five rounds of noise with standard deviation z C / N; the clipped updates add 0.04 C a round to a coordinate.
+    assert np.std(model["noisy"]) == pytest.approx(5**0.5 * 1e-3 / 3, rel=0.15)
+    assert not np.allclose(model["noisy"], model["noisy again"]), "an app that seeds NumPy knew the noise"
+    assert set(results["by chance"]["updates"]) <= {0, 1, 2, 3}
+    assert results["budget"]["events"] == ["round", "round", "finished"]
+    assert results["nothing left"]["events"] == ["round", "round", "finished", "resumed", "finished"]
+    assert results["some spent"]["events"] == ["round", "round", "finished"]
+    assert "aggregates in another way than FedAvg" in results["own aggregation"]["problem"]
+    assert "aggregates in another way than FedAvg" in results["median"]["problem"]
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)

@@ -4,9 +4,12 @@ from dataclasses import replace
 
 import pytest
 
+from fairlead.cluster.records import build, plain
 from fairlead.policy.kinds.federation import KIND, FederationDetail, judge, next_at
+from fairlead.policy.kinds.privacy import epsilon_spent, noise_plan
 from fairlead.policy.kinds.record import Family
 from fairlead.runtime.federation.settings import FederationSettings, read_settings
+from fairlead.specs.aggregation import Privacy
 from fairlead.specs.federation import SERVER, Federation, Site
 from fairlead.specs.training import Training
 from fairlead.state.plan import child_uid
@@ -158,6 +161,58 @@ def test_a_site_is_suspended_outside_of_its_window_and_resumed_in_it() -> None:
     assert next_at(a_federation(BEGUN, spec), a_family(), NOON) == 22 * 3600.0
     assert next_at(a_federation(BEGUN, spec), a_family(), night) == 30 * 3600.0
     assert next_at(a_federation(BEGUN), a_family(), NOON) is None
+
+
+PRIVATE = replace(SPEC, min_sites=3, privacy=Privacy(epsilon=8.0, delta=1e-5, clip=0.5, noise=3.0))
+
+
+def test_the_privacy_that_is_spent_is_shown_with_each_round() -> None:
+    server = a_child(SERVER, step=4, loss=0.5)
+    assert server.progress is not None
+    server = replace(server, progress=replace(server.progress, metrics={"releases": 5.0}))
+    change = judge(a_federation(BEGUN, PRIVATE), a_family(server=server), 1.0)
+    assert change is not None
+    assert change.status is not None
+    spent = epsilon_spent(5, 1e-5, 3.0, 1.0)
+    assert f"privacy spent: epsilon {spent:.4g} of 8 at delta 1e-05" in change.status.reason.message
+
+
+def test_it_ends_with_its_privacy_budget_before_its_rounds() -> None:
+    change = judge(a_federation(BEGUN, PRIVATE), a_family(server=a_child(SERVER, Phase.SUCCEEDED, 4, 0.1)), 1.0)
+    plan = noise_plan(PRIVATE)
+    assert plan is not None
+    assert change is not None
+    assert change.status is not None
+    assert change.status.after_stop.phase is Phase.SUCCEEDED
+    assert change.status.after_stop.reason is not None
+    message = change.status.after_stop.reason.message
+    assert message.startswith("its privacy budget is spent, and its server has finished; ")
+    assert " of 50 rounds done" in message
+
+
+def test_an_update_that_was_left_out_is_told_with_its_site_and_the_cause() -> None:
+    server = a_child(SERVER, step=4, loss=0.5)
+    assert server.progress is not None
+    metrics = {"not_finite.south": 1.0, "misshapen.stranger": 1.0}
+    server = replace(server, progress=replace(server.progress, metrics=metrics))
+    change = judge(a_federation(BEGUN), a_family(server=server), 1.0)
+    assert change is not None
+    assert change.event is not None
+    assert (change.event.type, change.event.reason.message) == (
+        "UpdateLeftOut",
+        "4 of 50 rounds done, loss 0.5; left out the update of south: it has a value that is NaN or infinite",
+    )
+    assert change.status is not None
+    assert build(FederationDetail, plain(change.status.detail)) == change.status.detail
+    following = replace(server, progress=replace(server.progress, step=5, metrics=metrics))
+    change = judge(
+        a_federation(FederationDetail(submitted=True, round=4, left_out={"not_finite.south": 1})),
+        a_family(server=following),
+        2.0,
+    )
+    assert change is not None
+    assert change.event is not None
+    assert change.event.type == "RoundDone"
 
 
 def test_a_deleted_server_ends_it() -> None:

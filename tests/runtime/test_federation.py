@@ -2,6 +2,7 @@
 
 import json
 import ssl
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from fairlead.runtime.federation.server import FINISHED, flower_environment, fol
 from fairlead.runtime.federation.settings import ADDRESS, FederationSettings, ReportReader, write_atomically
 from fairlead.runtime.federation.site import bring_key, node_config
 from fairlead.runtime.federation.wrapped_copy import make_wrapped_copy
-from fairlead.specs.aggregation import AggregationStrategy, Aggregator
+from fairlead.specs.aggregation import AggregationStrategy, Aggregator, Privacy
 from fairlead.specs.federation import Federation, Site
 
 SETTINGS = FederationSettings(
@@ -55,9 +56,11 @@ class Reports:
 
     def __init__(self) -> None:
         self.rounds: list[tuple[int, Any]] = []
+        self.metrics: dict[str, Any] = {}
 
     def progress(self, step: int, *, total: int, loss: Any, **metrics: Any) -> None:
         self.rounds.append((step, loss))
+        self.metrics = metrics
 
 
 def test_a_server_has_a_certificate_for_loopback_and_keys_that_only_its_user_reads(tmp_path: Path) -> None:
@@ -194,6 +197,26 @@ def test_rounds_are_reported_and_only_the_end_of_the_app_ends_it() -> None:
     assert run.rounds == [(1, 0.5), (2, 0.25)]
     assert follow(run, SETTINGS, [stale, {"event": "finished", "round": 3}]) == FINISHED  # type: ignore[arg-type]
     assert follow(run, SETTINGS, []) is None  # type: ignore[arg-type]
+
+
+def test_updates_that_are_left_out_are_counted_by_problem_and_site() -> None:
+    run, left_out = Reports(), Counter[str]()
+    reports = [
+        {"event": "left_out", "round": 1, "site": "north", "problem": "not_finite"},
+        {"event": "left_out", "round": 1, "site": "stranger", "problem": "not_finite"},
+        {"event": "left_out", "round": 1, "site": "south", "problem": "anything"},
+        {"event": "round", "round": 1, "loss": 0.5, "updates": 1, "releases": 1},
+    ]
+    follow(run, SETTINGS, reports, left_out)  # type: ignore[arg-type]
+    assert left_out == {"not_finite.north": 1}
+    assert run.metrics == {"updates": 1, "sent": None, "received": None, "releases": 1, "not_finite.north": 1}
+
+
+def test_a_budget_that_not_even_one_round_fits_is_refused(tmp_path: Path) -> None:
+    privacy = Privacy(epsilon=1.0, delta=1e-5, clip=0.5, noise=1.0)
+    spec = Federation(name="digits", app=str(an_app(tmp_path)), sites={"north": Site()}, privacy=privacy)
+    with pytest.raises(Conflict, match="one round with noise 1 spends epsilon 4"):
+        refuse_federation(spec, tmp_path, has_containers=False)
 
 
 def test_programs_of_flower_keep_their_files_in_the_directory_of_the_run(tmp_path: Path) -> None:

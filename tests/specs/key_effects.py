@@ -1348,6 +1348,7 @@ def federated(federation: Federation, hour: int = 12) -> object:
 
 
 THREE_SITES = {f"sites.{name}.data": f"/{name}" for name in ("second", "third")}
+PRIVACY = {"privacy.epsilon": 8, "privacy.delta": 1e-5, "privacy.clip": 1}
 OF_ITS_RUNS = ("resources", "retry", "env", "secrets", "labels", "workdir", "team")
 EFFECTS["Federation"] = [
     *(
@@ -1386,6 +1387,10 @@ EFFECTS["Federation"] = [
     Effect("aggregate.trim", None, 0.1, federated, {"aggregate.strategy": "fedtrimmedavg"}),
     Effect("aggregate.malicious", None, 0, federated, {"aggregate.strategy": "krum", **THREE_SITES}),
     Effect("aggregate.selected", None, 2, federated, {"aggregate.strategy": "multikrum", **THREE_SITES}),
+    Effect("privacy.epsilon", 8, 4, federated, PRIVACY),
+    Effect("privacy.delta", 1e-5, 1e-6, federated, PRIVACY),
+    Effect("privacy.clip", 1, 2, federated, PRIVACY),
+    Effect("privacy.noise", None, 20, federated, PRIVACY),
     Effect("sites.*.data", "/a", "/b", federated),
     Effect("sites.*.window", None, "22:00-06:00", federated),
 ]

@@ -3,6 +3,7 @@
 import pytest
 
 from fairlead.errors import InvalidSpec
+from fairlead.specs.aggregation import Privacy
 from fairlead.specs.federation import Federation, Site
 from fairlead.specs.formats.reading import parse
 from fairlead.specs.formats.serialization import from_json, to_json
@@ -20,6 +21,9 @@ deadline: 10m
 sample: 50%
 aggregate: {strategy: fedadam, learning_rate: 0.03}
 """
+PRIVATE = TEXT.replace(
+    "aggregate: {strategy: fedadam, learning_rate: 0.03}", "privacy: {epsilon: 8, delta: 1e-5, clip: 1}"
+)
 
 
 def test_a_federation_is_read_and_stored_without_loss() -> None:
@@ -31,6 +35,10 @@ def test_a_federation_is_read_and_stored_without_loss() -> None:
     assert spec.aggregate is not None
     assert (spec.aggregate.strategy_class, spec.aggregate.arguments) == ("FedAdam", {"eta": 0.03})
     assert from_json(to_json(spec)) == spec
+    (private,) = parse(PRIVATE)
+    assert isinstance(private, Federation)
+    assert private.privacy == Privacy(epsilon=8.0, delta=1e-5, clip=1.0)
+    assert from_json(to_json(private)) == private
 
 
 @pytest.mark.parametrize(
@@ -62,6 +70,13 @@ def test_a_sample_is_a_number_of_sites_or_a_share_of_them(sample: str, sites: in
         ("sites: {a: {}, b: {}}\nsample: 100%", "leave it out"),
         ("sites: {a: {}, b: {}}\nsample: 1\nmin_sites: 2", "is more than train in a round, 1"),
         ("sites: {a: {}}\naggregate: fedsgd", "is not one of fedavg, fedprox"),
+        ("sites: {a: {}}\nprivacy: {epsilon: 8, delta: 1e-5}", "missing; give clip"),
+        ("sites: {a: {}}\nprivacy: {epsilon: 8, delta: 1, clip: 1}", "is out of bounds"),
+        (
+            "sites: {a: {}}\naggregate: fedmedian\nprivacy: {epsilon: 8, delta: 1e-5, clip: 1}",
+            "the noise of fedmedian cannot be accounted",
+        ),
+        ("sites: {a: {}}\nsecure: secagg+", "secure"),
         ("sites: {a: {}}\naggregate: fedprox", "fedprox without it is fedavg"),
         ("sites: {a: {}}\naggregate: {strategy: fedavg, mu: 1}", "is no parameter of fedavg"),
         ("sites: {a: {}}\naggregate: {strategy: fedadam, mu: 1}", "takes `learning_rate` and `tau` and `momentum`"),

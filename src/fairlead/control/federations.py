@@ -9,10 +9,11 @@ import shutil
 from pathlib import Path
 
 from fairlead.errors import Conflict
+from fairlead.policy.kinds.privacy import epsilon_spent, noise_plan
 from fairlead.runtime.errors import Misuse
 from fairlead.runtime.federation.flower_app import TRAINING
 from fairlead.runtime.federation.wrapped_copy import components_of
-from fairlead.specs.aggregation import STRATEGY_CLASSES, AggregationStrategy
+from fairlead.specs.aggregation import STRATEGY_CLASSES
 from fairlead.specs.federation import Federation
 
 PROGRAMS = ("flwr", "flower-superlink", "flower-supernode")
@@ -36,6 +37,13 @@ def refuse_federation(spec: Federation, directory: Path | None, *, has_container
         )
     if spec.app is None:
         return
+    plan = noise_plan(spec)
+    if plan is not None and spec.privacy is not None and plan.rounds == 0:
+        spent = epsilon_spent(1, spec.privacy.delta, plan.noise, plan.probability)
+        raise Conflict(
+            f"{spec.name}: privacy: one round with noise {plan.noise:.4g} spends epsilon {spent:.4g} of "
+            f"{spec.privacy.epsilon:g}. Leave `noise` out, or raise `epsilon`."
+        )
     app = Path(directory or Path.cwd(), spec.workdir or "", spec.app).expanduser()
     if not app.is_dir():
         raise Conflict(f"{spec.name}: app: {app} is no directory; give that of a Flower app, as `flwr new` makes it.")
@@ -45,7 +53,9 @@ def refuse_federation(spec: Federation, directory: Path | None, *, has_container
         raise Conflict(f"{spec.name}: {error}.") from error
     problem = _server_problem(app, components["serverapp"])
     if problem is None and spec.aggregate is not None:
-        problem = _strategy_problem(app, spec.aggregate)
+        problem = _strategy_problem(app, TRAINING, spec.aggregate.strategy_class, "aggregate")
+    if problem is None and spec.privacy is not None:
+        problem = _strategy_problem(app, ("aggregate_train",), "the accountant of its noise", "privacy")
     if problem is not None:
         raise Conflict(f"{spec.name}: app: {problem}.")
     path = spec.env.get("PATH", os.environ.get("PATH"))
@@ -72,8 +82,8 @@ def _server_problem(app: Path, reference: str) -> str | None:
     )
 
 
-def _strategy_problem(app: Path, aggregate: AggregationStrategy) -> str | None:
-    """Return why another strategy would change how an app trains; None if it makes one of Flower's own too.
+def _strategy_problem(app: Path, methods: tuple[str, ...], other: str, key: str) -> str | None:
+    """Return why an app trains in another way than a key wants; None if it makes a strategy of Flower's own too.
 
     The wrapper refuses the same when it sees the strategy itself; an app may make one that is not written as a class.
     """
@@ -87,16 +97,15 @@ def _strategy_problem(app: Path, aggregate: AggregationStrategy) -> str | None:
         for node in ast.walk(tree):
             if isinstance(node, ast.ClassDef):
                 defined = [part.name for part in node.body if isinstance(part, ast.FunctionDef)]
-                own[node.name] = [name for name in defined if name in TRAINING]
+                own[node.name] = [name for name in defined if name in methods]
             elif isinstance(node, ast.Call):
                 called.add(node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", ""))
     changed = sorted(name for name in called if own.get(name))
     if not changed or called & STRATEGY_CLASSES:
         return None
-    methods = " and ".join(own[changed[0]])
     return (
-        f"its strategy {changed[0]} has its own {methods}, which {aggregate.strategy_class} would not do; leave "
-        "`aggregate` out"
+        f"its strategy {changed[0]} has its own {' and '.join(own[changed[0]])}, which {other} would not do; leave "
+        f"`{key}` out"
     )
 
 

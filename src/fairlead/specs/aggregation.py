@@ -1,4 +1,4 @@
-"""The strategy of Flower by which a federation aggregates the updates of its sites, and its parameters."""
+"""Aggregation of the updates of a federation: a strategy of Flower, and a budget of differential privacy."""
 
 from collections.abc import Iterable, Mapping
 from enum import StrEnum
@@ -9,6 +9,8 @@ from fairlead.specs.constraints import Limit, enforce
 from fairlead.specs.field_types import FACTOR
 from fairlead.specs.key import Key, broken
 
+LEAST_NOISE, MOST_NOISE = 0.3, 1e5
+"""Bounds of the noise multiplier; below the least, one round spends an epsilon of 20 and more."""
 RATE = Limit(low=1e-9, high=1e3)
 SITES_MOST = 100
 """The greatest number of sites of a federation."""
@@ -150,3 +152,35 @@ class AggregationStrategy:
                 yield name, f"is no parameter of {self.strategy}; {takes}, so leave this out or choose another strategy"
         if self.strategy is Aggregator.FEDPROX and self.mu is None:
             yield "mu", "fedprox without it is fedavg; give the weight of its proximal term, such as 0.1"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Privacy:
+    """A budget of differential privacy of the sites, for the models of all rounds together.
+
+    Each update is clipped, and Gaussian noise is added to their sum (McMahan et al., arXiv:1710.06963).
+    """
+
+    epsilon: Annotated[
+        float,
+        Key("epsilon", FACTOR, Limit(low=0.01, high=1000.0), example="8", also="eps budget target_epsilon max_epsilon"),
+        "Budget of all rounds; the federation ends before the round that would exceed it.",
+    ]
+    delta: Annotated[
+        float,
+        Key("delta", FACTOR, Limit(low=1e-15, high=0.1), example="1e-5", also="target_delta"),
+        "Probability with which epsilon may be exceeded; well below one over the number of sites.",
+    ]
+    clip: Annotated[
+        float,
+        Key("clip", FACTOR, Limit(low=1e-9, high=1e9), example="0.5", also="clipping_norm max_grad_norm norm l2_norm"),
+        "Greatest L2 norm of a site's update of the model; larger ones are scaled down to it.",
+    ]
+    noise: Annotated[
+        float | None,
+        Key("noise", FACTOR, Limit(low=LEAST_NOISE, high=MOST_NOISE), example="1.1", also="noise_multiplier sigma z"),
+        "Standard deviation of the noise of the sum, over `clip`; the least with which `rounds` fit if left out.",
+    ] = None
+
+    def __post_init__(self) -> None:
+        enforce(broken(self))

@@ -6,7 +6,7 @@ from dataclasses import field, replace
 from typing import Annotated, ClassVar
 
 from fairlead.frozen import dataclass
-from fairlead.specs.aggregation import SITES_MOST, AggregationStrategy
+from fairlead.specs.aggregation import SITES_MOST, AggregationStrategy, Aggregator, Privacy
 from fairlead.specs.constraints import NAME, PATH, Limit, Text, enforce, quote
 from fairlead.specs.field_types import DURATION, SHARE, Named
 from fairlead.specs.key import Key, SameKey, broken
@@ -35,6 +35,13 @@ def _sites_or_share(text: str) -> float:
 
 
 SITES_OR_SHARE = replace(SHARE, what="a number of sites, or a share such as 20%", parse=_sites_or_share)
+PROBLEMS = {
+    "not_finite": "it has a value that is NaN or infinite",
+    "misshapen": "its arrays are not those of the model",
+    "bad_weight": "its number of examples is no possible one",
+    "unreadable": "its arrays cannot be read",
+}
+"""Sentences for what keeps an update out of its round, by the word that the server reports."""
 WINDOW = Text(
     max_length=11,
     pattern=r"(?:[01][0-9]|2[0-3]):[0-5][0-9]-(?:[01][0-9]|2[0-3]):[0-5][0-9]",
@@ -189,6 +196,15 @@ class Federation:
         ),
         "Time in which a site has to answer in a round; later ones join the next. The app's own when left out.",
     ] = None
+    privacy: Annotated[
+        Privacy | None,
+        Key(
+            "privacy",
+            example="{epsilon: 8, delta: 1e-5, clip: 0.5}",
+            also="dp differential_privacy central_dp privacy_budget",
+        ),
+        "Budget of differential privacy, by Flower's clipping and noise at the server.",
+    ] = None
     resources: Annotated[
         Resources,
         SameKey(Training, "resources"),
@@ -264,7 +280,7 @@ class Federation:
             yield "app", "give the directory of a Flower app, or both `server` and `client`, the commands of others"
         if self.app is not None and any(programs):
             yield "app", "it has its own server and clients; leave `server` and `client` out, or `app`"
-        for name in ("min_sites", "sample", "deadline_s", "aggregate"):
+        for name in ("min_sites", "sample", "deadline_s", "aggregate", "privacy"):
             if self.app is None and getattr(self, name) is not None:
                 yield name, "the `server` program decides that itself; leave it out, or give `app`"
         yield from self._round_problems()
@@ -283,6 +299,13 @@ class Federation:
             yield (
                 "min_sites",
                 f"{self.min_sites} is more than train in a round, {sampled}; give fewer, or more `sample`",
+            )
+        private = (Aggregator.FEDAVG, Aggregator.FEDPROX)
+        if self.privacy is not None and self.aggregate is not None and self.aggregate.strategy not in private:
+            yield (
+                "privacy",
+                f"the noise of {self.aggregate.strategy} cannot be accounted, since one site can change its result by "
+                "more than its share; choose fedavg or fedprox, or leave `privacy` out",
             )
         if self.aggregate is not None and self.least_sites < self.aggregate.least_updates:
             yield (
@@ -309,8 +332,14 @@ class Federation:
                 )
 
 
-def federation_variables(spec: Federation, server_uid: str, site: str | None) -> Mapping[str, str]:
-    """Return the variables of the server's program, or of a site's, which ``runtime/federation/settings.py`` reads."""
+def federation_variables(
+    spec: Federation, server_uid: str, site: str | None, privacy: Mapping[str, float] | None = None
+) -> Mapping[str, str]:
+    """Return the variables of the server's program, or of a site's, which ``runtime/federation/settings.py`` reads.
+
+    Args:
+        privacy: Clip and noise of the updates, and the most rounds within the budget; None without one.
+    """
     data = None if site is None else spec.sites[site].data
     chosen = spec.aggregate
     content = {
@@ -318,6 +347,7 @@ def federation_variables(spec: Federation, server_uid: str, site: str | None) ->
         "app": spec.app, "rounds": spec.rounds, "min_sites": spec.least_sites, "deadline_s": spec.deadline_s,
         "sample": None if spec.sample is None else spec.sampled_sites,
         "aggregate": None if chosen is None else [chosen.strategy_class, dict(chosen.arguments)],
+        "privacy": privacy,
     }  # fmt: skip
     own = {"FEDERATION_SITE": site, "FEDERATION_DATA": data}
     return {VARIABLE: json.dumps(content), **{name: text for name, text in own.items() if text is not None}}

@@ -7,12 +7,14 @@ updates.
 See decision 237.
 """
 
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import field, replace
 
 from fairlead.frozen import dataclass
 from fairlead.policy.kinds.parents import advance, failed, finish, submit
+from fairlead.policy.kinds.privacy import epsilon_spent, noise_plan
 from fairlead.policy.kinds.record import Family, ParentKind
-from fairlead.specs.federation import SERVER, Federation, federation_variables, map_runs
+from fairlead.specs.federation import PROBLEMS, SERVER, Federation, federation_variables, map_runs
 from fairlead.state.plan import Change, ChildIntent, Event, SubmitChild, child_uid
 from fairlead.state.reasons import Code, Reason
 from fairlead.state.snapshot import AnyWorkload, Intent, Phase, Workload
@@ -31,12 +33,16 @@ class FederationDetail:
         round: The last round of which the server has the model.
         loss: The loss after that round; None if none is reported.
         away: The sites that do not take part now.
+        releases: Noisy models that were made, each of which spent some of the privacy budget.
+        left_out: Numbers of updates that were left out of their rounds, by ``PROBLEM.SITE``.
     """
 
     submitted: bool = False
     round: int = 0
     loss: float | None = None
     away: tuple[str, ...] = ()
+    releases: int = 0
+    left_out: Mapping[str, int] = field(default_factory=dict)
 
 
 def judge(federation: Workload[Federation], family: Family, now: float) -> Change | None:
@@ -53,8 +59,16 @@ def judge(federation: Workload[Federation], family: Family, now: float) -> Chang
         return finish(federation, family, Phase.FAILED, reason, now, detail=detail)
     if server.status.phase is Phase.SUCCEEDED:
         # The server ends with its last round, before anybody has looked at the report of that.
-        detail = replace(detail, round=spec.rounds if spec.app is not None else detail.round)
-        reason = Reason(code=Code.COMPLETED, message=f"its server has finished; {_say_round(spec, detail)}")
+        plan = noise_plan(spec)
+        if plan is not None:
+            wasted = detail.releases - detail.round
+            last = max(detail.round, plan.rounds - wasted)
+            detail = replace(detail, round=last, releases=last + wasted)
+        elif spec.app is not None:
+            detail = replace(detail, round=spec.rounds)
+        spent = "" if plan is None or detail.round >= spec.rounds else "its privacy budget is spent, and "
+        message = "; ".join((f"{spent}its server has finished", _say_round(spec, detail), *_say_privacy(spec, detail)))
+        reason = Reason(code=Code.COMPLETED, message=message)
         return finish(federation, family, Phase.SUCCEEDED, reason, now, detail=detail)
     if server.status.phase.is_final:
         return finish(federation, family, Phase.FAILED, _at_whole(federation, server), now, detail=detail)
@@ -64,7 +78,7 @@ def judge(federation: Workload[Federation], family: Family, now: float) -> Chang
         lost = _at_whole(federation, over[0])
         message = f"{plural(left, 'site')} left, and a round needs {spec.least_sites}; {lost.message}"
         return finish(federation, family, Phase.FAILED, replace(lost, message=message), now, detail=detail)
-    message = "; ".join((_say_round(spec, detail), *_say_sites(spec, family, detail)))
+    message = "; ".join((_say_round(spec, detail), *_say_privacy(spec, detail), *_say_sites(spec, family, detail)))
     reason = Reason(code=Code.CHILDREN_RUNNING, message=message)
     return advance(
         federation,
@@ -99,8 +113,16 @@ def _submission(federation: Workload[Federation], name: str) -> SubmitChild:
     if name != SERVER:
         run = spec.site_runs.get(name) or spec.described_site(name)
     site = None if name == SERVER else name
-    variables = federation_variables(spec, child_uid(federation.uid, SERVER), site)
+    variables = federation_variables(spec, child_uid(federation.uid, SERVER), site, _noise(spec))
     return submit(federation, name, replace(run, env={**run.env, **variables}))
+
+
+def _noise(spec: Federation) -> Mapping[str, float] | None:
+    plan = noise_plan(spec)
+    if plan is None or spec.privacy is None:
+        return None
+    own = {"noise": plan.noise, "probability": plan.probability, "rounds": plan.rounds}
+    return {"clip": spec.privacy.clip, **own}
 
 
 def _observed(
@@ -114,7 +136,16 @@ def _observed(
     )
     if reported is None or reported.step is None or reported.step < before.round:
         return replace(before, away=away)
-    return replace(before, round=reported.step, loss=reported.loss, away=away)
+    figures = reported.metrics
+    left_out = {
+        name: int(figures[name])
+        for name in (f"{problem}.{site}" for problem in PROBLEMS for site in spec.sites)
+        if name in figures
+    }
+    return replace(
+        before, round=reported.step, loss=reported.loss, away=away, left_out=left_out or before.left_out,
+        releases=max(before.releases, int(figures.get("releases", 0))),
+    )  # fmt: skip
 
 
 def _is_over(family: Family, name: str) -> bool:
@@ -147,6 +178,15 @@ def _window_orders(spec: Federation, family: Family, now: float) -> tuple[ChildI
 def _say_round(spec: Federation, detail: FederationDetail) -> str:
     loss = "" if detail.loss is None else f", loss {detail.loss:.6g}"
     return f"{detail.round} of {plural(spec.rounds, 'round')} done{loss}"
+
+
+def _say_privacy(spec: Federation, detail: FederationDetail) -> tuple[str, ...]:
+    """Return the privacy spent, of which budget, as a clause if there is one."""
+    plan = noise_plan(spec)
+    if plan is None or spec.privacy is None:
+        return ()
+    spent = epsilon_spent(detail.releases, spec.privacy.delta, plan.noise, plan.probability)
+    return (f"privacy spent: epsilon {spent:.4g} of {spec.privacy.epsilon:g} at delta {spec.privacy.delta:g}",)
 
 
 def _say_sites(spec: Federation, family: Family, detail: FederationDetail) -> tuple[str, ...]:
@@ -189,6 +229,11 @@ def _news(spec: Federation, family: Family, before: FederationDetail, detail: Fe
         message = f"{_some(came)} joins round {detail.round + 1} or the next one"
         return Event(type="SiteJoined", reason=Reason(code=Code.CHILDREN_RUNNING, message=message))
     if detail.round > before.round:
+        worse = [name for name, number in detail.left_out.items() if number > before.left_out.get(name, 0)]
+        if worse:
+            causes = [f"{site}: {PROBLEMS[problem]}" for problem, _, site in (name.partition(".") for name in worse)]
+            message = f"{_say_round(spec, detail)}; left out the update of {_some(causes)}"
+            return Event(type="UpdateLeftOut", reason=Reason(code=Code.CHILDREN_RUNNING, message=message))
         return Event(type="RoundDone", reason=Reason(code=Code.CHILDREN_RUNNING, message=_say_round(spec, detail)))
     return None
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import json
+import math
 import os
 import random
 import time
@@ -20,7 +21,10 @@ import traceback
 from pathlib import Path
 from typing import Any
 
-MODEL = "model.npz"
+MODEL, RELEASES, NODES = "model.npz", "releases.json", "nodes.json"
+MOST_WEIGHT = 1e12
+NOT_FINITE, MISSHAPEN, BAD_WEIGHT, UNREADABLE = "not_finite", "misshapen", "bad_weight", "unreadable"
+"""Problems for which an update is left out of its round."""
 STRATEGIES = "flwr.serverapp.strategy"
 TRAINING = ("configure_train", "aggregate_train")
 MOMENTS = ("m_t", "v_t", "momentum_vector")
@@ -85,7 +89,7 @@ def wrap_server(app: Any, settings: dict[str, Any]) -> Any:
         if starts.number == 0:
             report(event="failed", message="the ServerApp ended without calling `start` of a strategy of Flower")
             return
-        report(event="finished", round=settings["rounds"])
+        report(event="finished", round=starts.reached)
 
     return wrapper
 
@@ -94,7 +98,7 @@ class _StrategyStarts:
     """Stands before ``Strategy.start`` of Flower, which each ServerApp calls with its strategy."""
 
     def __init__(self, settings: dict[str, Any]) -> None:
-        self.number = 0
+        self.number = self.reached = 0
         self._settings = settings
 
     def install(self) -> None:
@@ -126,9 +130,14 @@ class _StrategyStarts:
         if state.exists():
             done, arrays = load_round(state, strategy)
             report(event="resumed", round=done)
+        rounds = rounds - done
+        if settings["privacy"] is not None:
+            _refuse_whole_numbers(arrays)
+            strategy = private_strategy(strategy, settings)
+            rounds = max(0, min(rounds, int(settings["privacy"]["rounds"]) - releases()))
         _shift_rounds(strategy, done)
         evaluate = others.pop("evaluate_fn", None)
-        watched = _WatchedGrid(grid, settings)
+        watched = _WatchedGrid(grid, settings, strategy)
 
         def after_round(number: int, current: Any) -> Any:
             if number == 0 and done:
@@ -140,10 +149,9 @@ class _StrategyStarts:
             return metrics
 
         watched.wait_for_all()
-        result = original(
-            strategy, watched, arrays, num_rounds=max(0, rounds - done), evaluate_fn=after_round, **others
-        )
-        if done >= rounds:
+        result = original(strategy, watched, arrays, num_rounds=max(0, rounds), evaluate_fn=after_round, **others)
+        self.reached = done + max(0, rounds)
+        if rounds <= 0:
             result.arrays = arrays
         return result
 
@@ -200,6 +208,110 @@ def _set_sites(strategy: Any, least: int, sample: int | None) -> None:
     inner.configure_train = configure_train
 
 
+def private_strategy(strategy: Any, settings: dict[str, Any]) -> Any:
+    """Return a strategy that clips updates and adds noise, by Flower's wrapper, as the accountant assumes.
+
+    Each site takes part in a round with a probability by itself. All updates weigh the same, and their sum is divided
+    by the number that is expected (McMahan et al., arXiv:1710.06963, equation 2), so that one site changes the model by
+    at most the clip over that number, also where others do not answer. Flower's mean is scaled to that. The noise is
+    seeded by the operating system, whatever seed the app has set. A round counts as spent before anybody sees its
+    model.
+
+    Raises:
+        ValueError: The app's strategy aggregates in a way of its own.
+    """
+    import numpy
+    from flwr.app import Array, ArrayRecord
+    from flwr.serverapp.strategy import DifferentialPrivacyServerSideFixedClipping, FedAvg
+
+    if getattr(type(strategy), "aggregate_train", None) is not FedAvg.aggregate_train:
+        raise ValueError(
+            f"privacy: the app's strategy {type(strategy).__name__} aggregates in another way than FedAvg, in which "
+            "one site may change the model by more than its share; give `aggregate: fedavg`, or leave `privacy` out"
+        )
+    privacy = settings["privacy"]
+    probability = privacy["probability"]
+    expected = probability * len(settings["sites"])
+    aggregate, configure = strategy.aggregate_train, strategy.configure_train
+    private = DifferentialPrivacyServerSideFixedClipping(strategy, privacy["noise"], privacy["clip"], expected)
+    clip_and_add = private.aggregate_train
+
+    def configure_train(server_round: int, arrays: Any, config: Any, grid: Any) -> list[Any]:
+        strategy.fraction_train = 1.0
+        chance = random.SystemRandom()
+        messages = configure(server_round, arrays, config, grid)
+        return [message for message in messages if probability >= 1 or chance.random() < probability]
+
+    def mean_over_expected(server_round: int, replies: list[Any]) -> tuple[Any, Any]:
+        current = private.current_arrays
+        if not replies:
+            return current, None
+        for reply in replies:
+            for record in reply.content.metric_records.values():
+                record[strategy.weighted_by_key] = 1
+        arrays, metrics = aggregate(server_round, replies)
+        share = len(replies) / expected
+        scaled = {}
+        for name, array in arrays.items():
+            old = current[name].numpy()
+            scaled[name] = Array(numpy.asarray(old + share * (array.numpy() - old), old.dtype))
+        return ArrayRecord(scaled), metrics
+
+    def aggregate_train(server_round: int, replies: Any) -> tuple[Any, Any]:
+        # An update that changes nothing adds nothing to the sum, and Flower would divide by its norm.
+        updates = [reply for reply in replies if not reply.has_error() and not _is_same(reply, private.current_arrays)]
+        spend_release()
+        seeded = numpy.random.get_state()
+        numpy.random.seed(numpy.frombuffer(os.urandom(32), numpy.uint32))
+        try:
+            return clip_and_add(server_round, updates)  # type: ignore[no-any-return]
+        finally:
+            numpy.random.set_state(seeded)
+
+    strategy.configure_train, strategy.aggregate_train = configure_train, mean_over_expected
+    private.aggregate_train = aggregate_train
+    return private
+
+
+def releases() -> int:
+    """Return the number of noisy models that this federation has made, also before a restart."""
+    path = Path(os.environ["FEDERATION_STATE"], RELEASES)
+    return int(json.loads(path.read_text(encoding="utf-8"))["releases"]) if path.exists() else 0
+
+
+def spend_release() -> None:
+    """Count one more noisy model, on disk before the model is used."""
+    path = Path(os.environ["FEDERATION_STATE"], RELEASES)
+    partial = path.with_name(f".{path.name}")
+    with partial.open("w", encoding="utf-8") as file:
+        json.dump({"releases": releases() + 1}, file)
+        file.flush()
+        os.fsync(file.fileno())
+    partial.replace(path)
+
+
+def _refuse_whole_numbers(arrays: Any) -> None:
+    import numpy
+
+    for name, array in arrays.items():
+        if not numpy.issubdtype(numpy.dtype(array.dtype), numpy.floating):
+            raise ValueError(
+                f"privacy: the model's array {name} has type {array.dtype}, which takes no noise; keep it out of the "
+                "model that the sites exchange"
+            )
+
+
+def _is_same(reply: Any, arrays: Any) -> bool:
+    import numpy
+
+    sent = arrays.to_numpy_ndarrays()
+    return all(
+        numpy.array_equal(new, old)
+        for record in reply.content.array_records.values()
+        for new, old in zip(record.to_numpy_ndarrays(), sent, strict=True)
+    )
+
+
 def _shift_rounds(strategy: Any, done: int) -> None:
     """Number the rounds of a strategy that continues after those that are done."""
     if not done:
@@ -216,9 +328,14 @@ def _shift_rounds(strategy: Any, done: int) -> None:
 class _WatchedGrid:
     """A Grid that drops what cannot be aggregated, and asks again until a round has the updates that it needs."""
 
-    def __init__(self, grid: Any, settings: dict[str, Any]) -> None:
+    def __init__(self, grid: Any, settings: dict[str, Any], strategy: Any) -> None:
         self._grid = grid
         self._settings = settings
+        inner = getattr(strategy, "strategy", strategy)
+        bases = [parent.__name__ for parent in type(inner).__mro__ if parent.__module__.startswith(STRATEGIES)]
+        self._weight = getattr(inner, "weighted_by_key", None)
+        self._has_trees = any(name.startswith("FedXgb") for name in bases)
+        self._is_flowers = type(inner).aggregate_train.__module__.startswith(STRATEGIES)
         self._losses: list[tuple[float, float]] = []
         self._sent = self._received = self._updates = 0
 
@@ -235,17 +352,21 @@ class _WatchedGrid:
     def send_and_receive(self, messages: Any, *, timeout: float | None = None) -> Any:
         messages = list(messages)
         least = min(self._settings["min_sites"], len(messages))
+        if self._settings["privacy"] is not None:
+            least = 0  # a round that depended on who answers would not be as the accountant assumes
+            if not messages:
+                return []
         for _ in range(MOST_TRIES):
-            replies = [self._checked(reply) for reply in self._grid.send_and_receive(messages, timeout=timeout)]
-            valid = [reply for reply in replies if reply is not None and not reply.has_error()]
+            replies = self._checked(messages, list(self._grid.send_and_receive(messages, timeout=timeout)))
+            valid = [reply for reply in replies if not reply.has_error()]
             self._sent += sum(_size(message) for message in messages)
             self._received += sum(_size(reply) for reply in valid)
             for reply in replies:
-                if reply is not None and reply.has_error():
+                if reply.has_error():
                     report(event="error", round=_round_of(messages[0]), message=str(reply.error.reason)[:300])
             if len(valid) >= least:
                 self._note(valid)
-                return [reply for reply in replies if reply is not None]
+                return replies
             report(event="repeated", round=_round_of(messages[0]), updates=len(valid), needed=least)
             messages = self._again(messages)
         raise RuntimeError(f"no try of {MOST_TRIES} brought the updates of {least} sites")
@@ -255,6 +376,8 @@ class _WatchedGrid:
         weight = sum(count for _, count in self._losses)
         mean = sum(loss * count for loss, count in self._losses) / weight if weight else None
         figures = {"site_loss": mean, "updates": self._updates, "sent": self._sent, "received": self._received}
+        if self._settings["privacy"] is not None:
+            figures["releases"] = releases()
         self._losses, self._sent, self._received, self._updates = [], 0, 0, 0
         return figures
 
@@ -271,12 +394,19 @@ class _WatchedGrid:
             nodes = random.sample(nodes, min(sample, len(nodes)))
         return [Message(content=first.content, message_type=kind, dst_node_id=node) for node in nodes]
 
-    def _checked(self, reply: Any) -> Any:
-        """Return a reply; None for an update that is not finite, which would spoil every later model."""
-        if reply.has_error() or all(_is_finite(record) for record in reply.content.array_records.values()):
-            return reply
-        report(event="not_finite", node=str(reply.metadata.src_node_id))
-        return None
+    def _checked(self, messages: list[Any], replies: list[Any]) -> list[Any]:
+        """Return the replies without updates that would spoil every later model, each of which is reported."""
+        shapes = _shapes_sent(messages)
+        problems = [None if reply.has_error() else _problem_of(reply, shapes, self._weight) for reply in replies]
+        answers = sum(not reply.has_error() for reply in replies)
+        # A strategy of the app may exchange other arrays than the model, and trees grow.
+        if self._has_trees or not (self._is_flowers or 0 < problems.count(MISSHAPEN) < answers):
+            problems = [None if problem == MISSHAPEN else problem for problem in problems]
+        for reply, problem in zip(replies, problems, strict=True):
+            if problem is not None:
+                site = _site_of(reply.metadata.src_node_id)
+                report(event="left_out", round=_round_of(messages[0]), site=site, problem=problem)
+        return [reply for reply, problem in zip(replies, problems, strict=True) if problem is None]
 
     def _note(self, replies: list[Any]) -> None:
         """Note the updates and losses of replies that are aggregated."""
@@ -285,7 +415,8 @@ class _WatchedGrid:
             loss = _loss_of(reply)
             if loss is not None:
                 counts = [record.get("num-examples", 1) for record in reply.content.metric_records.values()]
-                self._losses.append((loss, float(counts[0])))
+                is_count = isinstance(counts[0], int | float) and 0 < counts[0] <= MOST_WEIGHT
+                self._losses.append((loss, float(counts[0]) if is_count else 1.0))
 
 
 def _size(message: Any) -> int:
@@ -293,14 +424,45 @@ def _size(message: Any) -> int:
     return sum(len(array.data) for record in message.content.array_records.values() for array in record.values())
 
 
-def _is_finite(record: Any) -> bool:
+def _shapes_sent(messages: list[Any]) -> dict[str, tuple[int, ...]] | None:
+    """Return the shapes of the model's arrays in messages that ask for training; None for any others."""
+    if not messages or messages[0].metadata.message_type.partition(".")[0] != "train":
+        return None
+    return {
+        name: tuple(array.shape)
+        for record in messages[0].content.array_records.values()
+        for name, array in record.items()
+    }
+
+
+def _problem_of(reply: Any, shapes: dict[str, tuple[int, ...]] | None, weight: str | None) -> str | None:
+    """Return why an update cannot be aggregated, one of four words; None if it can."""
     import numpy
 
-    return all(
-        bool(numpy.isfinite(array).all())
-        for array in record.to_numpy_ndarrays()
-        if numpy.issubdtype(array.dtype, numpy.inexact)
-    )
+    arrays: dict[str, Any] = {}
+    for record in reply.content.array_records.values():
+        try:
+            arrays.update((name, array.numpy()) for name, array in record.items())
+        except (ValueError, TypeError, EOFError, OSError, KeyError):
+            return UNREADABLE
+    for array in arrays.values():
+        if numpy.issubdtype(array.dtype, numpy.inexact) and not bool(numpy.isfinite(array).all()):
+            return NOT_FINITE
+    if shapes is None:
+        return None
+    for metrics in reply.content.metric_records.values():
+        value = metrics.get(weight, 1)
+        if isinstance(value, int | float) and not 0 <= value <= MOST_WEIGHT:  # NaN compares as False
+            return BAD_WEIGHT
+    numbers = all(numpy.issubdtype(array.dtype, numpy.number) for array in arrays.values())
+    return None if numbers and {name: array.shape for name, array in arrays.items()} == shapes else MISSHAPEN
+
+
+def _site_of(node: int) -> str | None:
+    """Return the site of a node, as the server enrolled it; None if that is unknown."""
+    path = Path(os.environ["FEDERATION_STATE"], NODES)
+    site = json.loads(path.read_text(encoding="utf-8")).get(str(node)) if path.exists() else None
+    return None if site is None else str(site)
 
 
 def _round_of(message: Any) -> int | None:
@@ -318,9 +480,9 @@ def _loss_of(message: Any) -> float | None:
 
 
 def _loss_in(metrics: Any) -> float | None:
-    """Return the first metric of which the name holds `loss`."""
+    """Return the first finite metric of which the name holds `loss`."""
     for name, value in ({} if metrics is None else metrics).items():
-        if "loss" in name.lower() and isinstance(value, int | float):
+        if "loss" in name.lower() and isinstance(value, int | float) and math.isfinite(value):
             return float(value)
     return None
 

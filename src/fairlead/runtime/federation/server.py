@@ -13,16 +13,19 @@ import contextlib
 import importlib.util
 import json
 import os
+import re
 import shutil
 import socket
 import subprocess
 import sys
 import time
+from collections import Counter
 from pathlib import Path
 
 from fairlead.runtime import session
 from fairlead.runtime.errors import MissingExtra, Misuse
 from fairlead.runtime.federation import identities
+from fairlead.runtime.federation.flower_app import NODES
 from fairlead.runtime.federation.settings import (
     ADDRESS,
     REPORT,
@@ -34,6 +37,7 @@ from fairlead.runtime.federation.settings import (
     write_atomically,
 )
 from fairlead.runtime.federation.wrapped_copy import make_wrapped_copy
+from fairlead.specs.federation import PROBLEMS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -49,6 +53,7 @@ START_WITHIN_S = 300.0
 JOIN_WITHIN_S = 300.0
 """The time that a federation without a deadline waits for all sites, if fewer are enough."""
 FINISHED = "finished"
+REGISTERED = re.compile(r"SuperNode ([0-9]{1,20}) registered")
 NO_FLOWER = (
     "Flower is not installed in the Python that runs here, {python}; `pip install 'flwr>=1.42'` there, or "
     "`pip install 'fairlead[federated]'`"
@@ -196,6 +201,10 @@ class FlowerServer:
             raise Misuse(
                 f"Flower does not register the key of site {site}: {result.output.strip()[-500:] or result.exception}"
             )
+        if (registered := REGISTERED.search(result.output)) is not None:
+            path = self._directory / NODES
+            nodes = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+            write_atomically(path, json.dumps({**nodes, registered[1]: site}))
 
     def _publish(self) -> None:
         content = {"port": self._port, "enrolled": sorted({*self._known, *self._registered})}
@@ -217,8 +226,13 @@ def _listens(port: int) -> bool:
         return probe.connect_ex((LOOPBACK, port)) == 0
 
 
-def follow(run: Run, settings: FederationSettings, reports: list[dict[str, Any]]) -> str | None:
+def follow(
+    run: Run, settings: FederationSettings, reports: list[dict[str, Any]], left_out: Counter[str] | None = None
+) -> str | None:
     """Report rounds; return ``finished``, the sentence of the last failure, or None.
+
+    Args:
+        left_out: Numbers of updates that were left out of their rounds, by problem and site, which it adds to.
 
     A failure need not be the end: Flower starts a ServerApp again that it takes for dead, and the first one then fails.
     """
@@ -227,13 +241,16 @@ def follow(run: Run, settings: FederationSettings, reports: list[dict[str, Any]]
         event, number = report.get("event"), report.get("round")
         if event == "round" and isinstance(number, int):
             loss = report.get("loss") if report.get("loss") is not None else report.get("site_loss")
-            figures = {name: report.get(name) for name in ("updates", "sent", "received")}
-            run.progress(number, total=settings.rounds, loss=loss, **figures)
+            figures = {name: report.get(name) for name in ("updates", "sent", "received", "releases")}
+            run.progress(number, total=settings.rounds, loss=loss, **figures, **dict(left_out or {}))
             print(f"round {number} of {settings.rounds}: {figures['updates']} updates, loss {loss}", flush=True)
         elif event == "resumed":
             print(f"continues after round {number}, whose model was saved", flush=True)
-        elif event == "not_finite":
-            print("dropped an update with a value that is not finite", flush=True)
+        elif event == "left_out":
+            problem, site = report.get("problem"), report.get("site")
+            if problem in PROBLEMS and site in settings.sites and left_out is not None:
+                left_out[f"{problem}.{site}"] += 1
+            print(f"round {number}: left out an update of site {site or 'unknown'}: {problem}", flush=True)
         elif event == "repeated":
             print(
                 f"round {number} is repeated: {report.get('updates')} updates, and {report.get('needed')} are needed",
@@ -273,6 +290,7 @@ def main() -> None:
 
 def _serve(server: FlowerServer, settings: FederationSettings, directory: Path, copy: Path, run: Run) -> str:
     reports = ReportReader(directory / "report.jsonl")
+    left_out: Counter[str] = Counter()
     app: subprocess.Popen[bytes] | None = None
     failure = None
     begun = time.monotonic()
@@ -286,7 +304,7 @@ def _serve(server: FlowerServer, settings: FederationSettings, directory: Path, 
         if app is None and (server.is_complete or (is_late and server.num_enrolled >= settings.min_sites)):
             app = server.run_app(copy)
         ended = None if app is None else app.poll()
-        end = follow(run, settings, reports.new())
+        end = follow(run, settings, reports.new(), left_out)
         if end == FINISHED:
             return end
         failure = end or failure

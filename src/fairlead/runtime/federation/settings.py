@@ -41,6 +41,8 @@ class FederationSettings:
         min_sites: Updates that a round needs.
         deadline_s: Time of a round's training, and of its evaluation; None for the app's own.
         sample: Sites that train in a round; None for the app's own share.
+        privacy: Clip and noise multiplier of the updates, the probability with which a site takes part in a round, and
+            the most rounds within the budget; None without a budget.
         aggregate: Name of the class in ``flwr.serverapp.strategy`` in place of the app's own, and its arguments.
     """
 
@@ -55,6 +57,7 @@ class FederationSettings:
     deadline_s: float | None
     sample: int | None = None
     aggregate: list[Any] | None = None
+    privacy: Mapping[str, float] | None = None
 
 
 def read_settings(environ: Mapping[str, str]) -> FederationSettings:

@@ -59,7 +59,7 @@ def make_wrapped_copy(app: Path, copy: Path, settings: FederationSettings) -> No
     shutil.copyfile(Path(__file__).with_name("flower_app.py"), copy / f"{WRAPPER}.py")
     content = {"sites": settings.sites, "rounds": settings.rounds, "min_sites": settings.min_sites,
             "deadline_s": settings.deadline_s, "sample": settings.sample,
-            "aggregate": settings.aggregate}  # fmt: skip
+            "aggregate": settings.aggregate, "privacy": settings.privacy}  # fmt: skip
     head = f"import json\n\nfrom {WRAPPER} import load_component, wrap_client, wrap_server\n\n"
     (copy / "fairlead_server_app.py").write_text(
         f"{head}server_app = wrap_server(load_component({inner['serverapp']!r}), json.loads({json.dumps(content)!r}))\n"
