@@ -16,10 +16,11 @@ import pytest
 from fairlead.cluster.kubernetes import names
 from fairlead.cluster.kubernetes.api.client import Client
 from fairlead.cluster.kubernetes.api.config import ClusterAccess, load_access
-from fairlead.cluster.kubernetes.manifests.admission_policies import render_group_policy
+from fairlead.cluster.kubernetes.manifests.admission_policies import render_group_policy, render_operator_policy
 from fairlead.cluster.kubernetes.manifests.placeholders import render_priority_class
 from fairlead.cluster.kubernetes.manifests.pod_groups import BASE
 from fairlead.cluster.kubernetes.manifests.roles import render_operator_bindings, render_roles
+from fairlead.cluster.kubernetes.operator.pods.gang_groups import FitGroup
 from fairlead.cluster.kubernetes.workloads.workload_api import WorkloadApi
 from fairlead.specs.overlay import overlay
 from fairlead.specs.training import Elastic
@@ -192,6 +193,12 @@ def test_a_lost_pod_alone_is_replaced_within_the_group(
         assert {group_of(pod) for pod in pods(cluster, namespace).values()} == {name}
         assert group["spec"]["schedulingPolicy"] == {"gang": {"minCount": 3}}
         assert cluster.named("train", namespace).status.attempt == 0
+        # As for a pod in place of a lost one after another has ended; never of a later group of the name.
+        key, keeper = f"{namespace}/{name}", operator.agent._groups
+        keeper._fit(FitGroup(key=key, uid="an-earlier-one", min_count=1))
+        assert groups(cluster, namespace)[name]["spec"]["schedulingPolicy"] == {"gang": {"minCount": 3}}
+        keeper._fit(FitGroup(key=key, uid=group["metadata"]["uid"], min_count=2))
+        assert groups(cluster, namespace)[name]["spec"]["schedulingPolicy"] == {"gang": {"minCount": 2}}
 
 
 def test_a_group_that_somebody_removes_in_mid_run_is_there_again(
@@ -328,7 +335,7 @@ def test_people_who_may_edit_a_namespace_may_not_touch_the_groups_of_gangs_where
         "roleRef": {"kind": "ClusterRole", "name": "edit", "apiGroup": "rbac.authorization.k8s.io"},
     }  # fmt: skip
     applied(plane, binding)
-    policies = render_group_policy(namespace)
+    policies = [*render_group_policy(namespace), *render_operator_policy(namespace, only_teams=False)]
     for content in policies:
         applied(plane, content)
     path, own = f"{BASE}/namespaces/{namespace}/podgroups", f"/api/v1/namespaces/{namespace}/pods"
