@@ -44,32 +44,26 @@ def decide(snapshot: Snapshot, now: float, cache: PassCache | None = None) -> Pl
         cache: State kept from earlier passes. It makes this pass faster and does not change its result.
     """
     failures = InternalFailures(snapshot.unreadable, snapshot.deferred)
-    is_whole = not snapshot.unreadable and not snapshot.deferred
-    if cache is not None and snapshot.spending is None and not snapshot.parents and is_whole:
-        try:
-            cache.look(snapshot)
-            withdrawn = withdrawals(snapshot, now)
-            if withdrawn:
-                return Plan(withdrawn=withdrawn)
-            return _decide_news(snapshot, cache, now, failures)
-        except Exception as error:  # noqa: BLE001
-            # Without what is kept from earlier passes each run is looked at by itself.
-            cache.forget()
-            failures.note("", error)
     withdrawn = withdrawals(snapshot, now)
     if withdrawn:
         return Plan(withdrawn=withdrawn)  # before anything is placed there
-    pods = _current_pods(snapshot)
     changes: list[Change] = []
-    workloads = snapshot.workloads
     if snapshot.parents:
         try:
             changes += judge_parents(snapshot, now, failures)
         except Exception as error:  # noqa: BLE001
             failures.note("", error)  # in what concerns several parents
-        # The changes asked of children have to take effect first.
-        child_uids = {child.uid for change in changes for child in change.children}
-        workloads = tuple(workload for workload in workloads if workload.uid not in child_uids)
+    # The changes that parents make to children have to take effect first.
+    child_uids = frozenset(child.uid for change in changes for child in change.children)
+    if cache is not None and snapshot.spending is None:
+        try:
+            return _decide_news(snapshot, cache, changes, child_uids, failures, now)
+        except Exception as error:  # noqa: BLE001
+            # Without what is kept from earlier passes each run is looked at by itself.
+            cache.forget()
+            failures.note("", error)
+    pods = _current_pods(snapshot)
+    workloads = tuple(workload for workload in snapshot.workloads if workload.uid not in child_uids)
     waiting: list[Workload] = []
     growable: list[Workload] = []
     incomplete: list[Workload] = []
@@ -96,11 +90,24 @@ def decide(snapshot: Snapshot, now: float, cache: PassCache | None = None) -> Pl
     return _plan(snapshot, changes, workloads, failures, contention, now)
 
 
-def _decide_news(snapshot: Snapshot, cache: PassCache, now: float, failures: InternalFailures) -> Plan:
-    """Decide as ``decide`` does, judging only the workloads of which something may have changed."""
+def _decide_news(
+    snapshot: Snapshot,
+    cache: PassCache,
+    of_parents: Sequence[Change],
+    child_uids: frozenset[str],
+    failures: InternalFailures,
+    now: float,
+) -> Plan:
+    """Decide as ``decide`` does, judging only the leaves of which something may have changed.
+
+    Args:
+        of_parents: The changes of parents.
+        child_uids: Uids of the children that these change, which are left alone.
+    """
+    cache.look(snapshot, failures.uids | child_uids)
     cache.due(now)
     pods = cache.pods
-    changes: list[Change] = []
+    changes = list(of_parents)
     waiting = list(cache.waiting.values())
     growable: list[Workload] = []
     incomplete: list[Workload] = []
@@ -113,7 +120,8 @@ def _decide_news(snapshot: Snapshot, cache: PassCache, now: float, failures: Int
     busy = frozenset(change.workload_uid for change in changes)
     contention = Contention()
     changes += _start(waiting, growable, incomplete, snapshot, pods, busy, now, failures, contention, cache)
-    return _plan(snapshot, changes, cache.ordered(cache.warned), failures, contention, now)
+    warned = [run for run in cache.ordered(cache.warned) if run.uid not in child_uids]
+    return _plan(snapshot, changes, warned, failures, contention, now)
 
 
 def _start(

@@ -91,6 +91,7 @@ class PassCache:
 
     def _begin(self) -> None:
         self._seen: Snapshot | None = None
+        self._left_alone = frozenset[str]()
         self.runs: dict[str, Workload] = {}
         self.pods: defaultdict[str, list[Pod]] = defaultdict(list)
         self.waiting: dict[str, Workload] = {}
@@ -131,12 +132,18 @@ class PassCache:
         """Start from scratch with the next snapshot, as after an error in the middle of a pass."""
         self._begin()
 
-    def look(self, snapshot: Snapshot) -> None:
-        """Update everything to a snapshot."""
-        last = self._seen
-        if snapshot is last:
+    def look(self, snapshot: Snapshot, left_alone: frozenset[str] | None = None) -> None:
+        """Update everything to a snapshot.
+
+        Args:
+            left_alone: Uids of runs that are neither judged nor started, though they hold what they hold; None for
+                those of the last call.
+        """
+        left_alone = self._left_alone if left_alone is None else left_alone
+        last, others = self._seen, left_alone ^ self._left_alone
+        if snapshot is last and not others:
             return
-        if last is not None and (snapshot.workloads, snapshot.pods, snapshot.nodes) == (
+        if last is not None and not others and (snapshot.workloads, snapshot.pods, snapshot.nodes) == (
             last.workloads, last.pods, last.nodes
         ):  # fmt: skip
             self._seen = snapshot
@@ -155,7 +162,7 @@ class PassCache:
             gone, new = differences(last.workloads, snapshot.workloads)
             self._is_by_uid = self._is_by_uid and _are_in_place(new, snapshot.workloads)
         # If this raises, the next call starts from scratch.
-        self._seen = None
+        self._seen, self._left_alone = None, left_alone
         touched = dict[str, None]()
         for pod in gone_pods:
             self.pods[pod.workload_uid].remove(pod)
@@ -177,7 +184,9 @@ class PassCache:
             touched[run.uid] = None
         if not self._is_by_uid:
             self._held = None
+        touched |= dict.fromkeys(uid for uid in others if uid in self.runs)
         before, of_pods = {run.uid: run for run in gone}, {pod.workload_uid for pod in (*gone_pods, *new_pods)}
+        of_pods |= others
         could_resume, is_other = bool(self._may_resume), queue_facts(gone_pods) != queue_facts(new_pods)
         holds_other = is_other
         for uid in touched:
@@ -330,6 +339,8 @@ class PassCache:
             self._may_resume.add(uid)
         if is_moving(run):
             self._moving[uid] = run
+        if uid in self._left_alone:
+            return
         if not pods and only_waits(run):
             self.waiting[uid] = run
             self.lists.add(run)

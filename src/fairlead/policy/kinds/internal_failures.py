@@ -35,6 +35,11 @@ class InternalFailures:
     def __contains__(self, uid: str) -> bool:
         return uid in self._by_uid or uid in self._deferred
 
+    @property
+    def uids(self) -> frozenset[str]:
+        """The uids of the workloads at which it failed, or that are to be decided later."""
+        return frozenset((*self._by_uid, *self._deferred))
+
     def note(self, workload_uid: str, error: Exception) -> None:
         """Record an unexpected error at a workload; at none if it is not known whose it is."""
         failure = InternalFailure(workload_uid=workload_uid, problem=describe(error), error=error)

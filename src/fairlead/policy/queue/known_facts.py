@@ -31,8 +31,9 @@ class KnownFacts(Protocol):
     traits: SpecTraits
     lists: WaitingLists
 
-    def look(self, snapshot: Snapshot) -> None:
-        """Update everything to a snapshot."""
+    def look(self, snapshot: Snapshot, left_alone: frozenset[str] | None = None) -> None:
+        """Update everything to a snapshot, of which these runs are neither judged nor started; None for those of
+        before."""
         ...
 
     def ordered(self, by_uid: Mapping[str, Workload]) -> list[Workload]:

@@ -70,7 +70,7 @@ from fairlead.state.phase_transitions import move
 from fairlead.state.plan import Change, CreatePod, HeldRoom
 from fairlead.state.reasons import Code, Reason
 from fairlead.state.scheduling_policy import Backfill, Order, SchedulingPolicy, Selection
-from fairlead.state.snapshot import Assignment, Intent, Phase, Pod, Reservation, Snapshot, Workload
+from fairlead.state.snapshot import Assignment, Intent, Phase, Pod, Reservation, Snapshot, Workload, is_replica
 
 # Only at the first look is a run refused that can never fit, as no node holds one of its pods. Later it did fit, and
 # nodes have left that may come back.
@@ -120,9 +120,9 @@ def start(
     queue.complete(incomplete)
     order: Iterable[Workload]
     changes = list[Change]()
-    if cache is not None and queue.may_leave_out(more := waiting[len(cache.waiting) :]):
+    if cache is not None and queue.may_leave_out((*cache.lists.others.values(), *waiting[len(cache.waiting) :])):
         queue.leaves_out = True
-        order = queue.worth_a_look(waiting, cache.lists, more)
+        order = queue.worth_a_look(waiting, cache.lists, waiting[len(cache.waiting) :])
     else:
         moved = {workload.uid for workload in waiting if workload.uid in queue.kept}
         changes += [queue.settle(workload) for workload in waiting if workload.uid in moved]
@@ -302,11 +302,11 @@ class SchedulingPass:
             going_on |= taking_over(order, self.holders, self.snapshot.parents, self.free)
         return sorted(order, key=lambda run: run.uid not in self.owed | going_on) if going_on else order
 
-    def may_leave_out(self, more: Iterable[Workload]) -> bool:
+    def may_leave_out(self, singles: Iterable[Workload]) -> bool:
         """Return whether similar runs may be skipped: under rules where one result holds for all of them.
 
         Args:
-            more: Runs that wait to start again, or that wait for more than to be placed.
+            singles: Pending runs in no list. Replicas may take over from others, which puts them first.
         """
         rules = self.rules
         return (
@@ -317,7 +317,7 @@ class SchedulingPass:
             and not rules.preempts_longer
             and self.snapshot.growth is None
             and not self.kept
-            and not any(is_resizing(run.status) for run in more)
+            and not any(is_resizing(run.status) or is_replica(run.spec) for run in singles)
         )
 
     def worth_a_look(
