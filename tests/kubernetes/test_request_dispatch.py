@@ -3,6 +3,7 @@
 import logging
 import threading
 from collections.abc import Iterator
+from functools import partial
 
 import pytest
 
@@ -134,3 +135,24 @@ def test_a_delay_doubles_up_to_a_maximum_and_is_forgotten_when_nobody_tries_agai
     assert delays.failed() == ["b"]
     delays.succeed("b")
     assert not delays.has_failed("b")
+
+
+def test_reports_of_one_namespace_take_few_threads_and_those_of_another_go_on() -> None:
+    work, num_held, held = Dispatcher(4), threading.Semaphore(0), threading.Event()
+    done = list[str]()
+
+    def job(name: str) -> None:
+        num_held.release()
+        held.wait(WAIT_S)
+        done.append(name)
+
+    for number in range(6):
+        assert work.submit("events of a", f"a {number}", partial(job, f"a {number}"), most=1)
+    assert work.submit("events of b", "b 0", partial(job, "b 0"), most=1)
+    for _ in range(2):
+        assert num_held.acquire(timeout=WAIT_S)
+    assert not num_held.acquire(timeout=0.05), "a third one runs"
+    held.set()
+    assert work.drain(WAIT_S)
+    assert sorted(done) == [*(f"a {number}" for number in range(6)), "b 0"]
+    work.stop()

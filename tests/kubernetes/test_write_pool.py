@@ -127,3 +127,37 @@ def test_an_urgent_pass_waits_for_the_first_write_of_each_team_alone() -> None:
     urgent.request("b")
     assert writes.write([*range(100), 100, 200], lambda: None) == (True, *[False] * 99, True, True)
     assert done == [0, 100, 200]
+
+
+def test_a_team_whose_writes_wait_in_the_api_server_has_fewer_at_once_and_another_team_does_not_wait_for_them() -> None:
+    at_once, most_at_once, begun_at = 0, [0], dict[int, float]()
+    lock, is_busy = threading.Lock(), [False]
+
+    def work(item: int) -> bool:
+        nonlocal at_once
+        with lock:
+            at_once += item < 900
+            most_at_once[0] = max(most_at_once[0], at_once)
+            begun_at[item] = time.monotonic()
+        time.sleep(0.15 if is_busy[0] and item < 900 else 0.002)
+        with lock:
+            at_once -= item < 900
+        return True
+
+    writes = WritePool(
+        work, str, team_of=lambda item: "ab"[item >= 900], num_threads=8, wake=lambda: None, slow_s=WAIT_S
+    )  # fmt: skip
+    writes.write(list(range(60)), lambda: None)
+    assert most_at_once[0] == 8
+    is_busy[0] = True
+    for _ in range(4):
+        writes.write(list(range(60)), lambda: None)
+    most_at_once[0] = 0
+    begun = time.monotonic()
+    writes.write([*range(60), 900, 901], lambda: None)
+    assert most_at_once[0] <= 2
+    assert max(begun_at[900], begun_at[901]) - begun < 0.1
+    is_busy[0] = False
+    for _ in range(4):
+        writes.write(list(range(100)), lambda: None)
+    assert most_at_once[0] > 6, "it is given back"

@@ -46,6 +46,7 @@ class Dispatcher:
         self._retries: _Queues = OrderedDict()
         self._num_retrying, self._most_retrying = 0, max(1, num_threads // 2)
         self._most_of_team, self._num_of_team = most_of_team or num_threads, Counter[str]()
+        self._most_of_run, self._num_of_run = dict[str, int](), Counter[str]()
         self._names: set[str] = set()
         self._delays = RetryDelays[tuple[str, str]](clock)
         self._refused = refused
@@ -56,16 +57,19 @@ class Dispatcher:
         for thread in self._threads:
             thread.start()
 
-    def submit(self, run: str, name: str, job: Job, *, team: str = "") -> bool:
+    def submit(self, run: str, name: str, job: Job, *, team: str = "", most: int | None = None) -> bool:
         """Queue a job; return False if one of that name is queued or running, or is delayed after a failure.
 
         Args:
             team: The team of the run, where jobs of a team are limited.
+            most: The most jobs of this run that run at once; all threads if None.
         """
         with self._lock:
             if name in self._names or self._stopping or self._delays.is_delayed((run, name)):
                 return False
             self._names.add(name)
+            if most is not None:
+                self._most_of_run[run] = most
             queues = self._retries if self._delays.has_failed((run, name)) else self._queues
             queues.setdefault(run, deque()).append((name, job, team))
             self._given.notify()
@@ -119,6 +123,7 @@ class Dispatcher:
                 name, job, team = _take(queues, run)
                 self._num_retrying += is_retry
                 self._num_of_team[team] += 1
+                self._num_of_run[run] += 1
             error: Exception | None = None
             try:
                 job()
@@ -131,6 +136,11 @@ class Dispatcher:
                 self._num_of_team[team] -= 1
                 if not self._num_of_team[team]:
                     del self._num_of_team[team]
+                self._num_of_run[run] -= 1
+                if not self._num_of_run[run]:
+                    del self._num_of_run[run]
+                    if run not in self._queues and run not in self._retries:
+                        self._most_of_run.pop(run, None)
                 self._given.notify()
             if error is not None:
                 self._tell(run, name, error, num_failures)
@@ -144,7 +154,8 @@ class Dispatcher:
         may_retry = self._num_retrying < self._most_retrying
         for queues in (self._queues, self._retries) if may_retry else (self._queues,):
             for run, queue in queues.items():
-                if self._num_of_team[queue[0][2]] < self._most_of_team:
+                is_full = self._num_of_run[run] >= self._most_of_run.get(run, len(self._threads) or 1)
+                if not is_full and self._num_of_team[queue[0][2]] < self._most_of_team:
                     return queues, run
         return None
 

@@ -7,7 +7,7 @@ the next pass waiting, which may be about others.
 import logging
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Generic, TypeVar
 
@@ -22,6 +22,10 @@ TURN_S = 0.5
 
 It is less where the next pass is urgent for another team: each team has its first write then.
 """
+LONG_S, LONG_TIMES = 0.1, 4.0
+"""A write that takes longer, and so many times as long as the fastest of late, waited for others in the API server."""
+LATELY = 100
+"""So many writes are of late."""
 MOST_SLOW = 64
 """Writes that are left to themselves at once; with more of them the API server is slow for everybody."""
 
@@ -58,6 +62,8 @@ class WritePool(Generic[T]):
         self._slow_s = SLOW_S if slow_s is None else slow_s
         self._threads = ThreadPoolExecutor(num_threads + MOST_SLOW, thread_name_prefix="writes")
         self._slow: dict[str, tuple[Future[bool], T]] = {}
+        self._most_of_team = float(num_threads)
+        self._took_s = deque[float](maxlen=LATELY)
 
     def slow(self) -> Mapping[str, T]:
         """Return the items whose writes have no answer yet, by their names."""
@@ -89,13 +95,15 @@ class WritePool(Generic[T]):
             if queue and (is_late or (len(queue) <= num_later and self._is_urgent(+left))):
                 queue.clear()
                 self._wake()
-            while queue and len(running) < self._num_threads:
-                index = queue.popleft()
+            while (
+                len(running) < self._num_threads and (index := self._take(queue, items, running.values())) is not None
+            ):
                 left[self._team_of(items[index])] -= 1
                 running[self._threads.submit(self._work, items[index])] = index, time.monotonic()
             ended = wait(running, timeout=MEANWHILE_S, return_when="FIRST_COMPLETED").done
             for write in ended:
-                index, _ = running.pop(write)
+                index, begun = running.pop(write)
+                self._note(time.monotonic() - begun)
                 if (error := write.exception()) is not None:
                     errors.append(error)
                 else:
@@ -107,6 +115,26 @@ class WritePool(Generic[T]):
         if errors:
             raise errors[0]
         return tuple(results)
+
+    def _take(self, queue: deque[int], items: Sequence[T], running: Iterable[tuple[int, float]]) -> int | None:
+        """Take the first place whose team has fewer writes at once than a team may have; None if there is none."""
+        of_team = Counter(self._team_of(items[index]) for index, _ in running)
+        for place, index in enumerate(queue):
+            if of_team[self._team_of(items[index])] < int(self._most_of_team):
+                del queue[place]
+                return index
+        return None
+
+    def _note(self, took_s: float) -> None:
+        """Let a team have fewer writes at once while they wait in the API server, and one more after some that do not.
+
+        Additive increase and multiplicative decrease, as TCP has it (Jacobson, Congestion avoidance and control, 1988).
+        """
+        self._took_s.append(took_s)
+        if took_s > max(LONG_S, LONG_TIMES * min(self._took_s)):
+            self._most_of_team = max(1.0, self._most_of_team * 0.75)
+        else:
+            self._most_of_team = min(float(self._num_threads), self._most_of_team + 1.0 / self._most_of_team)
 
     def _by_turns(self, items: Sequence[T], slow: Mapping[str, T]) -> deque[int]:
         """Return the places of the items that may be written, one of each team in turn."""

@@ -186,14 +186,18 @@ class EventRecorder(Controller):
             self._same.move_to_end(key)
             while len(self._same) > MOST_REMEMBERED:
                 self._same.popitem(last=False)
+        namespace = telling.regarding.get("namespace", "")
         if is_again:
-            agent.submit(QUEUE, f"count up {name} {count + 1}", partial(self._count, telling, name, count + 1))
+            agent.report(
+                QUEUE, namespace, f"count up {name} {count + 1}", partial(self._count, telling, name, count + 1)
+            )
         else:
-            agent.submit(QUEUE, f"tell {name}", partial(self._create, telling))
+            agent.report(QUEUE, namespace, f"tell {name}", partial(self._create, telling))
 
     def tell_once(self, agent: PodAgent, telling: PendingEvent) -> None:
         """Queue an Event that its object gets once, so that nothing is remembered of it."""
-        agent.submit(QUEUE, f"tell {telling.name}", partial(self._create, telling))
+        namespace = telling.regarding.get("namespace", "")
+        agent.report(QUEUE, namespace, f"tell {telling.name}", partial(self._create, telling))
 
     def _is_allowed(self, uid: str, now: float) -> bool:
         tokens, at = self._allowance.get(uid, (float(BURST), now))

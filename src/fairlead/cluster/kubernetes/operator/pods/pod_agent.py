@@ -52,6 +52,9 @@ PROVIDE_S = 10.0
 # With fewer, the work that follows from a gang's first pods occupies a busy API server before its last pods are
 # created. Kubernetes' own Job controller creates up to 500 at once, and API servers admit 200 writes, fairly shared.
 NUM_THREADS = 128
+MOST_REPORTS = 2
+"""Reports of one kind about one namespace that are sent at once, so that a tenant's thousands of refused objects, and
+their Events, do not fill an API server that others wait for."""
 OF_A_RUN = (
     "is the name of a run, whose place `fairlead run` looks up; in an object give the place itself, a URL or a "
     "directory of a volume"
@@ -167,6 +170,10 @@ class PodAgent:
     def submit(self, run: str, name: str, job: Callable[[], None]) -> None:
         """Queue other work for a run."""
         self._work.submit(run, name, job)
+
+    def report(self, kind: str, namespace: str, name: str, job: Callable[[], None]) -> None:
+        """Queue a request that only tells something about an object of a namespace; few of each run at once."""
+        self._work.submit(f"{kind} of {namespace}", name, job, most=MOST_REPORTS)
 
     def _note_refusal(self, run: str, message: str) -> None:
         if self._view.find_any(run) is not None:

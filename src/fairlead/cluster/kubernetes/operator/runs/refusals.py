@@ -12,7 +12,7 @@ from fairlead.cluster.kubernetes.workloads.run_record import AnyObject
 log = logging.getLogger("fairlead.operator")
 
 INVALID_SPECS = "invalid-specs"
-"""The queue of the requests that tell of them, which are many where a tenant means harm."""
+"""The kind of the requests that tell of them, which are many where a tenant means harm."""
 
 
 class InvalidSpecs(Controller):
@@ -34,7 +34,7 @@ class InvalidSpecs(Controller):
         """Queue the writes for all such workloads."""
         for invalid in self._cluster.invalid():
             name = f"refuse {invalid.kind} {invalid.key} {invalid.version}"
-            turn.agent.submit(INVALID_SPECS, name, partial(self._refuse, invalid, turn))
+            turn.agent.report(INVALID_SPECS, invalid.namespace, name, partial(self._refuse, invalid, turn))
 
     def _refuse(self, invalid: AnyObject, turn: Turn) -> None:
         if self._may_act() and self._cluster.refuse(invalid):

@@ -82,8 +82,9 @@ class UnreadableObjects(Controller):
         for place, unreadable in by_place.items():
             known = self._reported.get(place)
             if unreadable.is_leaving and FINALIZER in unreadable.finalizers:
-                agent.submit(
+                agent.report(
                     QUEUE,
+                    unreadable.namespace,
                     f"let go {unreadable.path} {unreadable.key} {unreadable.version}",
                     partial(self._let_go, unreadable),
                 )
@@ -94,7 +95,7 @@ class UnreadableObjects(Controller):
             gone = self._reported.pop(place)
             if _is_ours(gone) and gone.uid:
                 name = f"call {gone.path} {gone.key} {gone.version} readable"
-                agent.submit(QUEUE, name, partial(self._write, gone, is_readable=True))
+                agent.report(QUEUE, gone.namespace, name, partial(self._write, gone, is_readable=True))
         if (epoch := self._view.epoch) != self._epoch:
             self._epoch = epoch
             self._let_invalid_go(agent)
@@ -106,7 +107,7 @@ class UnreadableObjects(Controller):
                 path = objects_path(invalid.kind, invalid.namespace, invalid.name)
                 rest = tuple(name for name in invalid.finalizers if name != FINALIZER)
                 release = partial(self._release, path, rest, invalid.version)
-                agent.submit(QUEUE, f"let go {path} {invalid.version}", release)
+                agent.report(QUEUE, invalid.namespace, f"let go {path} {invalid.version}", release)
 
     def _tell(self, agent: PodAgent, unreadable: Unreadable, now: float) -> None:
         if not unreadable.name:
@@ -125,7 +126,7 @@ class UnreadableObjects(Controller):
         )
         if _is_ours(unreadable):
             what = f"call {unreadable.path} {unreadable.key} {unreadable.version} unreadable"
-            agent.submit(QUEUE, what, partial(self._write, unreadable, is_readable=False))
+            agent.report(QUEUE, unreadable.namespace, what, partial(self._write, unreadable, is_readable=False))
 
     def _write(self, unreadable: Unreadable, *, is_readable: bool) -> None:
         """Write the condition, or take it back."""
