@@ -51,7 +51,7 @@ from tests.kubernetes.test_accepted import applied
 from tests.kubernetes.testcluster.binaries import source_of_module
 from tests.kubernetes.testcluster.cluster_autoscaler import REQUESTS as PROVISIONING_REQUESTS
 from tests.kubernetes.testcluster.cluster_autoscaler import ClusterAutoscaler, apply_kinds
-from tests.kubernetes.testcluster.control_plane import ControlPlane
+from tests.kubernetes.testcluster.control_plane import POD_GROUPS, ControlPlane
 from tests.kubernetes.testcluster.fakes import add_nodes, is_ready
 from tests.waiting import until
 
@@ -82,13 +82,16 @@ APPLIED = (
 IMPLIED = {
     *(Right(group=group, resource=resource, verb="create") for group, resource in APPLIED),
     Right(group=API_GROUP, resource="clusterroles", verb="bind"),
+    # Where a PodGroup of the name is there already, and where a gang goes on with fewer pods: test_pod_groups.py.
+    Right(group="scheduling.k8s.io", resource="podgroups", verb="get"),
+    Right(group="scheduling.k8s.io", resource="podgroups", verb="patch"),
 }
 
 
 @pytest.fixture(scope="module")
 def plane(request: pytest.FixtureRequest) -> Iterator[ControlPlane]:
     """A control plane of this module's own: its log holds the requests of one story."""
-    with started(lambda: ControlPlane(audit=True), request) as plane:
+    with started(lambda: ControlPlane(audit=True, flags=POD_GROUPS), request) as plane:
         yield plane
 
 

@@ -20,16 +20,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fairlead.cluster.local.cluster import LocalCluster
-from fairlead.cluster.local.code.keeping import CodeStore
-from fairlead.cluster.local.home import Home
 from fairlead.control.pipelines import journal
 from fairlead.control.pipelines.artefacts import Artefacts, read_value
-from fairlead.control.pipelines.children import Children
 from fairlead.control.pipelines.dependencies import Dependencies
 from fairlead.control.pipelines.processes import StepProgram, StepPrograms
 from fairlead.control.pipelines.result_store import ResultStore
-from fairlead.control.pipelines.results import Results
 from fairlead.control.pipelines.step_run import COLLECTED, StepRun, StepRuns, with_list
 from fairlead.control.pipelines.told import told
 from fairlead.errors import FairleadError, NotFound
@@ -622,6 +617,10 @@ def _in_tree(around: Surroundings, state: Path) -> Surroundings:
     """Return the surroundings of a driver in a tree with the code as submitted, if it was started in one."""
     if not (state / "trees").is_dir():
         return around  # no code is stored, so that nothing else is imported
+    # Here and not above: pods have no such directory, nor these modules.
+    from fairlead.cluster.local.code.keeping import CodeStore
+    from fairlead.cluster.local.home import Home
+
     placed = CodeStore(Home(path=state)).place_at(around.workdir)
     if placed is None:
         return around
@@ -645,6 +644,10 @@ def main(arguments: list[str]) -> int:
     )
     around = _in_tree(around, Path(store).parent)
     if pipeline.has_children:
+        # Here and not above: these imports take longer than a short pipeline.
+        from fairlead.cluster.local.cluster import LocalCluster
+        from fairlead.control.pipelines.children import Children
+
         cluster = LocalCluster.open(Path(store).parent)
         parent = cluster.get(around.run).parent
         if parent is None:
@@ -652,6 +655,8 @@ def main(arguments: list[str]) -> int:
             return 2
         around = replace(around, run=parent, children=Children(cluster, parent))
     reporter = Reporter(rank=0, world_size=1, directory=None if directory is None else Path(directory))
+    from fairlead.control.pipelines.results import Results  # here and not above: pods do not use this database
+
     return PipelineDriver(pipeline, Artefacts(Path(store)), Results(Path(store) / "results.db"), around, reporter).run()
 
 

@@ -25,6 +25,8 @@ _MAIN = "from fairlead.runtime.inpod import main\n\nmain()\n"
 _BESIDE = (
     "__init__.py", "errors.py", "huggingface.py", "lightgbm.py", "lightning.py", "untrusted_json.py", "xgboost.py",
 )  # fmt: skip
+# Programs of kinds that run on no cluster so far, which would fill the ConfigMap.
+_ELSEWHERE = frozenset(("federation", "workspace"))
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 
 
@@ -36,7 +38,8 @@ def bundle() -> bytes:
     files = {"__main__.py": _MAIN.encode()}
     files |= {f"fairlead/{name}": (root / name).read_bytes() for name in _BESIDE}
     for path in sorted(package.rglob("*.py")):
-        files[f"fairlead/{path.relative_to(root).as_posix()}"] = path.read_bytes()
+        if path.relative_to(package).parts[0] not in _ELSEWHERE:
+            files[f"fairlead/{path.relative_to(root).as_posix()}"] = path.read_bytes()
     return archived(files)
 
 
