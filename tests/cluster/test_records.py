@@ -13,7 +13,7 @@ STORED = {
     "disruptions", "last_failure", "failed_step", "retry_at", "refusals", "asked_at", "ask_again_at", "raised",
     "taken_by", "seats", "moved_at", "moved_cost_s", "nodes", "room_since", "ran_s", "active_s", "warning", "warned_at",
     "detail", "halted", "is_kept_small", "spot_there", "spot_since", "requests", "used", "paces", "assigned",
-    "failed_on", "avoids", "probing", "lost",
+    "failed_on", "avoids", "probing", "lost", "preflights", "is_tested", "nodes_per_day",
 }  # fmt: skip
 """The keys of a stored status, which other versions of Fairlead read and write."""
 

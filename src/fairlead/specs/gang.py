@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from fairlead.specs.network import Network
     from fairlead.specs.overlay import Overlay
     from fairlead.specs.parallel import Parallel
-    from fairlead.specs.preflight import Preflight
     from fairlead.specs.resources import Resources
     from fairlead.specs.secret_reference import SecretReference
     from fairlead.specs.training import Capacity, Checkpoint, Framework, Logs, Retry
@@ -80,9 +79,6 @@ class GangSpec(Protocol):
 
     @property
     def network(self) -> Network: ...
-
-    @property
-    def preflight(self) -> Preflight | None: ...
 
     @property
     def kubernetes(self) -> Overlay: ...
