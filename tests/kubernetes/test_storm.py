@@ -97,6 +97,7 @@ def harmless(number: int) -> dict[str, Any]:
 
 
 @pytest.mark.usefixtures("reader")
+@pytest.mark.filterwarnings("ignore:Possible nested set:FutureWarning")  # a hostile pattern
 @pytest.mark.long
 @pytest.mark.parametrize("count", [pytest.param(NUM_OBJECTS, marks=pytest.mark.timeout(1800)), 1_000, 100])
 def test_hostile_objects_end_nothing_delay_nobody_and_fill_no_memory(
@@ -157,7 +158,7 @@ def test_hostile_objects_end_nothing_delay_nobody_and_fill_no_memory(
         assert float(figures["fairlead_leader"]) == 1.0
         assert float(figures["fairlead_internal_errors_total"]) == 0.0
         assert grown < MOST_GROWTH_BYTES
-        most_s = MOST_DELAY_S * (1 if count < 1_000 else 5)  # 2.7 s with 1,000 at 20 a second, on two cores
+        most_s = MOST_DELAY_S * (1 if count <= 1_000 else 5)  # 0.4 s with 1,000 at 37 a second, on two cores
         assert statistics.median(delays["hostile"]) < statistics.median(delays["harmless"]) + most_s
         assert min(delays["after"]) < min(delays["quiet"]) + MOST_DELAY_S
         told = Counter(
