@@ -16,7 +16,8 @@ def test_no_count_of_a_folder_rises() -> None:
     higher = risen(measured(), stored())
     assert not higher, (
         "these counts may only fall:\n  " + "\n  ".join(higher) + "\nName variables by the noun of what they hold "
-        "(`pods`, `route`, `reply`; a loop variable `pod`, `key`), and give a class a name of its own. "
+        "(`pods`, `route`, `reply`; a loop variable `pod`, `key`), give a class a name of its own, and import at the "
+        "top what start-up can bear (`python -m benchmarks.cli_startup`). "
         "Where only files moved, `python -m tests.tree_measures --lower` stores the new places."
     )  # fmt: skip
 

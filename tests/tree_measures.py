@@ -202,6 +202,8 @@ def total_counts() -> dict[str, int]:
         "operator_imports": operator_imports(),
         "cluster_checks": cluster_checks(),
         "kinds_by_class_name": kinds_by_class_name(),
+        "late_imports": late_imports(),
+        "status_fields": status_fields(),
     }
 
 
