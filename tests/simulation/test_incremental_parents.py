@@ -151,6 +151,7 @@ def test_a_pass_beside_parents_equals_the_one_from_scratch(seed: int) -> None:
     assert kinds["left alone"] > 5 or seed % 4
 
 
+@pytest.mark.slow
 def test_these_histories_have_what_a_pass_may_leave_out() -> None:
     kinds = histories(6)
     assert min(kinds[kind] for kind in ("waiting replicas", "waiting trials", "left alone", "skipped")) > 20, kinds
