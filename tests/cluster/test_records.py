@@ -1,4 +1,4 @@
-"""How values of ours are stored: a status as one object, whichever parts it has in memory."""
+"""Values of ours as they are stored: a status is one object, whichever parts it has in memory."""
 
 import json
 from dataclasses import fields

@@ -1,4 +1,4 @@
-"""What the zip files in pods import when they start: nothing that neither of them has."""
+"""The zip files in pods import nothing at their start that neither of them has."""
 
 import ast
 import io

@@ -1,4 +1,4 @@
-"""What passes keep from one to the next beside sweeps, endpoints, and runs that a pass leaves alone."""
+"""Passes that keep what they know come to the same plans beside sweeps, endpoints, and runs that they leave alone."""
 
 import random
 from collections import Counter

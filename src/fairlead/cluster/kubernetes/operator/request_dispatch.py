@@ -46,7 +46,7 @@ class Dispatcher:
         self._retries: _Queues = OrderedDict()
         self._num_retrying, self._most_retrying = 0, max(1, num_threads // 2)
         self._most_of_team, self._num_of_team = most_of_team or num_threads, Counter[str]()
-        self._most_of_run, self._num_of_run = dict[str, int](), Counter[str]()
+        self._num_of_run = Counter[str]()
         self._names: set[str] = set()
         self._delays = RetryDelays[tuple[str, str]](clock)
         self._refused = refused
@@ -68,10 +68,8 @@ class Dispatcher:
             if name in self._names or self._stopping or self._delays.is_delayed((run, name)):
                 return False
             self._names.add(name)
-            if most is not None:
-                self._most_of_run[run] = most
             queues = self._retries if self._delays.has_failed((run, name)) else self._queues
-            queues.setdefault(run, deque()).append((name, job, team))
+            queues.setdefault(run, deque()).append((name, job, team, most))
             self._given.notify()
             return True
 
@@ -139,8 +137,6 @@ class Dispatcher:
                 self._num_of_run[run] -= 1
                 if not self._num_of_run[run]:
                     del self._num_of_run[run]
-                    if run not in self._queues and run not in self._retries:
-                        self._most_of_run.pop(run, None)
                 self._given.notify()
             if error is not None:
                 self._tell(run, name, error, num_failures)
@@ -154,8 +150,9 @@ class Dispatcher:
         may_retry = self._num_retrying < self._most_retrying
         for queues in (self._queues, self._retries) if may_retry else (self._queues,):
             for run, queue in queues.items():
-                is_full = self._num_of_run[run] >= self._most_of_run.get(run, len(self._threads) or 1)
-                if not is_full and self._num_of_team[queue[0][2]] < self._most_of_team:
+                _, _, team, most = queue[0]
+                is_full = most is not None and self._num_of_run[run] >= most
+                if not is_full and self._num_of_team[team] < self._most_of_team:
                     return queues, run
         return None
 
@@ -177,13 +174,13 @@ class Dispatcher:
             self._refused(run, f"{name}: {error}")
 
 
-_Queues = OrderedDict[str, deque[tuple[str, Job, str]]]
+_Queues = OrderedDict[str, deque[tuple[str, Job, str, int | None]]]
 
 
 def _take(queues: _Queues, run: str) -> tuple[str, Job, str]:
     """Take a job of a run, which goes to the end of the queue; return its name and its team too."""
     queue = queues.pop(run)
-    name, job, team = queue.popleft()
+    name, job, team, _ = queue.popleft()
     if queue:
         queues[run] = queue
     return name, job, team
