@@ -204,6 +204,7 @@ def test_an_update_that_was_left_out_is_told_with_its_site_and_the_cause() -> No
     )
     assert change.status is not None
     assert build(FederationDetail, plain(change.status.detail)) == change.status.detail
+    assert server.progress is not None
     following = replace(server, progress=replace(server.progress, step=5, metrics=metrics))
     change = judge(
         a_federation(FederationDetail(submitted=True, round=4, left_out={"not_finite.south": 1})),

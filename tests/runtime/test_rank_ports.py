@@ -36,6 +36,7 @@ from fairlead.runtime.process_manager import ProcessManager, relay, serve
 from tests.ports import free_port
 from tests.runtime import test_member_server as members
 from tests.runtime import test_ray_cluster as ray
+from tests.runtime.gang import keyed
 from tests.waiting import until
 
 TOKEN = bytes(range(32))
@@ -165,7 +166,7 @@ def measuring_the_network(path: Path) -> None:
 def serving_data(path: Path) -> None:
     """A node learns that nobody holds a bundle, and may read it from the store."""
     port = free_port()
-    environ = members.keyed(path / "key") | {
+    environ = keyed(path / "key") | {
         VARIABLE: f"127.0.0.1:{port}", "GROUP_RANK": "0", "GROUP_WORLD_SIZE": "2", "FAIRLEAD_DATA_DIR": str(path),
     }  # fmt: skip
     program = "from fairlead.runtime.inpod import main; main()"
