@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from fairlead.cluster.local.machine import gpu_platform
-from fairlead.cluster.local.packages.gpu_support import judge_lock, packages_of
+from fairlead.cluster.local.packages.gpu_support import judge_lock
+from fairlead.cluster.local.packages.locked_packages import packages_of
 from fairlead.policy.gpu.cuda_support import GpuPlatform, Support
 from tests.gpu_machine import play_gpus
 
@@ -42,9 +43,10 @@ def test_a_machine_without_a_driver_knows_nothing() -> None:
 
 
 def test_packages_of_another_system_or_processor_do_not_count() -> None:
-    assert packages_of(LOCK, "x86_64") == (("torch", "2.11.0"), ("nvidia-cuda-runtime", "13.0.96"))
-    assert packages_of(LOCK, "aarch64") == (("torch", "2.11.0"),)
-    assert packages_of(b"packages = 3", "x86_64") == packages_of(b"\xff", "x86_64") == ()
+    assert packages_of(LOCK, "3.12.7", "x86_64") == (("torch", "2.11.0"), ("nvidia-cuda-runtime", "13.0.96"))
+    assert packages_of(LOCK, "3.12.7", "aarch64") == (("torch", "2.11.0"),)
+    for damaged in (b"packages = 3", b"\xff", LOCK.replace(b"sys_platform", b"(")):
+        assert packages_of(damaged, "3.12.7", "x86_64") == ()
 
 
 def test_a_library_of_the_driver_beside_its_own_makes_a_refusal_unknown(
@@ -52,12 +54,12 @@ def test_a_library_of_the_driver_beside_its_own_makes_a_refusal_unknown(
 ) -> None:
     play_gpus(monkeypatch, tmp_path / "python", "535.54.03", (8, 0))
     monkeypatch.setattr("platform.machine", lambda: "x86_64")
-    assert judge_lock(LOCK, {}).support is Support.REFUSED
+    assert judge_lock(LOCK, "3.12.7", {}).support is Support.REFUSED
     compat = tmp_path / "compat"
     compat.mkdir()
     variables = {"LD_LIBRARY_PATH": f"/nowhere::{compat}"}
-    assert judge_lock(LOCK, variables).support is Support.REFUSED
+    assert judge_lock(LOCK, "3.12.7", variables).support is Support.REFUSED
     (compat / "libcuda.so.1").touch()
-    answer = judge_lock(LOCK, variables)
+    answer = judge_lock(LOCK, "3.12.7", variables)
     assert answer.support is Support.UNKNOWN
     assert answer.message.endswith(f"and {compat} has a libcuda.so.1 of its own, with which it may work")

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from fairlead.cluster.kubernetes.api.shallow import loads, problem_of
 from fairlead.cluster.kubernetes.workloads.pod_reports import read_ending, read_last_words, read_report
-from fairlead.cluster.local.packages.gpu_support import packages_of
+from fairlead.cluster.local.packages.locked_packages import packages_of
 from fairlead.errors import InvalidSpec
 from fairlead.gateway.messages import HttpError, Malformed, read_request, read_response
 from fairlead.gateway.packing import packed, unpacked
@@ -95,7 +95,7 @@ def objects(data: bytes) -> None:
 
 def locks(data: bytes) -> None:
     """Locks of environments that a user wrote, and the versions in them."""
-    packages = packages_of(data, "x86_64")
+    packages = packages_of(data, "3.12.7", "x86_64")
     judge(packages, GpuPlatform(driver=(580, 65, 6), capabilities=((9, 0),)))
 
 

@@ -137,20 +137,20 @@ def test_a_run_is_locked_for_the_python_of_the_base_and_stays_so(
     packed_wheel(work / "wheels", "fl_one", "1.0")
     (work / "requirements.txt").write_text("--no-index\n--find-links wheels\nfl_one\n")
     run = a_run(work, PythonEnvironment(file="auto"))
-    locked_run = lock_for_pods(run, work, home, os.environ)
+    locked_run = lock_for_pods(run, work, home, os.environ, ()).spec
     assert locked_run.environment is not None
     assert locked_run.environment.file == "requirements.txt"
     assert 'name = "fl-one"\nversion = "1.0"' in locked_run.environment.lock
     assert note_of(locked_run, home).startswith("environment: 1 package, ")
     packed_wheel(work / "wheels", "fl_one", "2.0")
-    assert lock_for_pods(run, work, home, os.environ) == locked_run
+    assert lock_for_pods(run, work, home, os.environ, ()).spec == locked_run
     pushed = with_image(locked_run, home, os.environ, lambda _: None)
     assert pushed.environment is not None
     assert pushed.environment.image.startswith(f"{settings.url}@sha256:")
     assert with_image(pushed, home, os.environ, lambda _: None) is pushed
     with_secret = replace(settings, pull_secret="pull")
     write_settings(home.registry, with_secret)
-    assert lock_for_pods(run, work, home, os.environ).kubernetes.pod == {
+    assert lock_for_pods(run, work, home, os.environ, ()).spec.kubernetes.pod == {
         "spec": {"imagePullSecrets": [{"name": "pull"}]}
     }
 
@@ -171,7 +171,7 @@ def test_what_cannot_be_had_is_one_sentence_and_nothing_is_pushed(
     def refusal(requirements: str, python: str | None = None) -> str:
         (work / "requirements.txt").write_text(f"--no-index\n--find-links wheels\n{requirements}\n")
         with pytest.raises(FairleadError) as caught:
-            lock_for_pods(a_run(work, PythonEnvironment(file="auto", python=python)), work, home, os.environ)
+            lock_for_pods(a_run(work, PythonEnvironment(file="auto", python=python)), work, home, os.environ, ())
         return str(caught.value)
 
     assert refusal("fl_nobody").startswith("fl: environment: no index has a package fl-nobody.")
@@ -272,4 +272,4 @@ def test_a_damaged_file_of_settings_is_an_error(home: Home) -> None:
     home.registry.write_text("{}")
     run = training(name="fl", environment=PythonEnvironment(packages=("six",)))
     with pytest.raises(ClusterError, match="is damaged"):
-        lock_for_pods(run, None, home, os.environ)
+        lock_for_pods(run, None, home, os.environ, ())

@@ -17,6 +17,7 @@ from tests.image.registries import RegistryServer, registry
 from tests.kubernetes.operating import operating
 from tests.kubernetes.test_faces import Desk, a_desk
 from tests.kubernetes.testcluster.control_plane import ControlPlane
+from tests.kubernetes.testcluster.fakes import add_nodes
 from tests.waiting import until
 
 pytestmark = [pytest.mark.kubernetes, pytest.mark.slow]
@@ -174,3 +175,30 @@ def test_a_secret_to_pull_with_has_to_be_in_the_namespace(
     plane.request("POST", f"/api/v1/namespaces/{desk.namespace}/secrets", secret)
     desk("run", "-d", "a.yaml")
     assert the_object(desk, plane, "a")["spec"]["kubernetes"]["spec"]["imagePullSecrets"] == [{"name": "pull"}]
+
+
+def test_packages_that_no_driver_of_the_nodes_runs_are_refused_and_a_newer_driver_is_named(
+    desk: Desk, plane: ControlPlane
+) -> None:
+    wheels = desk.directory / "wheels"
+    packed_wheel(wheels, "torch", "2.11.0")
+    packed_wheel(wheels, "nvidia_cuda_runtime", "13.0.96")
+    want(desk, "torch\nnvidia-cuda-runtime")
+    of_old_nodes = FILES.replace("memory: 64Mi", "memory: 64Mi, gpu: 1")
+    selector = "kubernetes: {spec: {nodeSelector: {drivers: old}}}\n"
+    (desk.directory / "a.yaml").write_text(of_old_nodes + selector)
+    capability = {"nvidia.com/gpu.compute.major": "9", "nvidia.com/gpu.compute.minor": "0"}
+    old = {"drivers": "old", "nvidia.com/cuda.driver-version.full": "535.54.03", **capability}
+    (name,) = add_nodes(plane, 1, prefix=f"old-{desk.namespace}", gpus=1, labels=old)
+    try:
+        for command in (("plan",), ("run", "-d")):
+            refused = desk(*command, "a.yaml", code=6).err
+            assert (
+                "a: environment: it cannot work on the nodes that may get it: torch 2.11.0 brings CUDA 13.0" in refused
+            )
+            assert "has 535.54.03. Take torch built for CUDA 12.8" in refused
+        driver = {"metadata": {"labels": {"nvidia.com/cuda.driver-version.full": "580.65.06"}}}
+        plane.request("PATCH", f"/api/v1/nodes/{name}", driver, kind="merge-patch+json")
+        assert "torch 2.11.0 brings CUDA 13.0, which driver 580.65.06 runs" in desk("plan", "a.yaml").out
+    finally:
+        plane.request("DELETE", f"/api/v1/nodes/{name}")

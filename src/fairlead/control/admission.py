@@ -13,7 +13,7 @@ from fairlead.control.exit_codes import hidden_exit_code
 from fairlead.control.framework_detection import detect
 from fairlead.control.model_config import read_config
 from fairlead.control.pipelines.command import is_driver
-from fairlead.errors import CannotFit, Conflict
+from fairlead.errors import CannotFit, Conflict, NotAllowed
 from fairlead.frozen import dataclass
 from fairlead.policy.kinds.defaults import complete
 from fairlead.policy.kinds.table import map_runs, parent_of, runs_of
@@ -180,15 +180,24 @@ def _refuse_environment(spec: WorkloadSpec) -> None:
         )
 
 
-def _locked(spec: Training, directory: Path | None, probing: CheckPrograms) -> tuple[Training, tuple[str, ...]]:
+def _locked(
+    cluster: ClusterClient, spec: Training, directory: Path | None, probing: CheckPrograms
+) -> tuple[Training, tuple[str, ...]]:
     """Return a run with the lock of its `environment`, and notes on it."""
     if probing is CheckPrograms.NONE:
         return spec, ("environment: not looked at, since no programs may be started; `fairlead run` locks it",)
     from fairlead.control.image.environments import lock_for_pods, note_of
 
     home = Home.open()
-    spec = lock_for_pods(spec, directory, home, os.environ)
-    return spec, (note_of(spec, home),)
+    nodes: tuple[Node, ...] = ()
+    unknown: tuple[str, ...] = ()
+    if spec.resources.gpu is not None:
+        try:
+            nodes = cluster.nodes()
+        except NotAllowed:
+            unknown = ("environment: unknown whether it works with the GPUs, since you may not list nodes",)
+    matched = lock_for_pods(spec, directory, home, os.environ, nodes)
+    return matched.spec, (note_of(matched.spec, home), *unknown, *matched.notes)
 
 
 def _refuse_endpoint(cluster: ClusterClient, spec: "Serving") -> None:
@@ -232,7 +241,7 @@ def _admit_run(
             raise Conflict(f"{spec.name}: {problem}.")
     own_notes: tuple[str, ...] = ()
     if spec.environment is not None and cluster.has_containers:
-        spec, own_notes = _locked(spec, directory, probing)
+        spec, own_notes = _locked(cluster, spec, directory, probing)
     if PIPELINE_VARIABLE in spec.env:
         from fairlead.specs.formats.packing import unpacked  # here, since few runs are pipelines
 

@@ -9,10 +9,11 @@ import re
 from collections.abc import Collection, Iterable, Mapping
 
 from fairlead.frozen import dataclass
-from fairlead.policy.gpu.cuda_support import Version, parse_driver
+from fairlead.policy.gpu.cuda_support import GpuPlatform, Version, parse_driver
 from fairlead.policy.gpu.mig import GB, partitionable
 from fairlead.specs.sharing import Sharing
-from fairlead.state.snapshot import WHOLE_MILLI, Gpu
+from fairlead.state.node_pools import pool_name
+from fairlead.state.snapshot import WHOLE_MILLI, Gpu, Node
 
 WHOLE = (
     "nvidia.com/gpu",
@@ -36,6 +37,8 @@ DRIVER_PARTS = (
      "nvidia.com/cuda.driver-version.revision"),
     ("nvidia.com/cuda.driver.major", "nvidia.com/cuda.driver.minor", "nvidia.com/cuda.driver.rev"),
 )  # fmt: skip
+# Compute capability, by the same.
+CAPABILITY_PARTS = ("nvidia.com/gpu.compute.major", "nvidia.com/gpu.compute.minor")
 MIG_SLICES = 7  # compute slices of a GPU that can be partitioned, except for the few with fewer
 _SLICE = r"([1-7])g\.([0-9]+)gb(?:[.+][a-z.]+)?"
 _MIG = re.compile(rf"nvidia\.com/mig-{_SLICE}")
@@ -84,6 +87,23 @@ def driver_of(labels: Mapping[str, str]) -> Version | None:
     parts = (".".join(filter(None, (labels.get(name) for name in names))) for names in DRIVER_PARTS)
     texts = (labels.get(DRIVER), *parts)
     return next((version for text in texts if (version := parse_driver(text)) is not None), None)
+
+
+def gpu_platform(node: Node, machine: str) -> GpuPlatform:
+    """Return the driver and the GPUs of a node with GPUs, as its labels say.
+
+    Args:
+        machine: The architecture of its processor, such as x86_64.
+    """
+    major, minor = (node.labels.get(name, "") for name in CAPABILITY_PARTS)
+    is_known = all(part.isascii() and part.isdigit() and len(part) < 4 for part in (major, minor))
+    return GpuPlatform(
+        driver=driver_of(node.labels),
+        capabilities=((int(major), int(minor)),) if is_known else (),
+        processor=machine,
+        place=f"pool {pool_name(node.name, node.labels)}",
+        is_amd=any(gpu.uuid.startswith("amd.com/") for gpu in node.gpus),
+    )
 
 
 def is_device(name: str) -> bool:

@@ -28,6 +28,7 @@ from fairlead.control.image.content import EPOCH, LAYER, Blob, Image, config_blo
 from fairlead.control.image.layers import Layer
 from fairlead.control.image.locks import LockedWheel, choose_wheels, wheels_in
 from fairlead.control.image.packages import MACHINES
+from fairlead.control.image.pool_matching import MatchedLock, match_pools
 from fairlead.control.image.references import Reference, is_digest, read_reference
 from fairlead.control.image.registry import Registry
 from fairlead.control.image.registry_settings import RegistrySettings, read_settings
@@ -35,10 +36,12 @@ from fairlead.control.image.wheel_layers import FORMAT, PREFIX, base_layer, cut,
 from fairlead.control.image.wheels import fetch_wheel, size_of
 from fairlead.errors import ClusterError, Conflict, FairleadError, NotFound
 from fairlead.frozen import dataclass
+from fairlead.policy.gpu.cuda_support import TorchBuild
 from fairlead.runtime.paths import below
 from fairlead.runtime.podfiles import read_json, write_json
 from fairlead.specs.overlay import overlay
 from fairlead.specs.training import Training
+from fairlead.state.snapshot import Node
 from fairlead.text.quantities import describe_memory, plural
 from fairlead.untrusted_json import text
 
@@ -63,13 +66,19 @@ class PushedLayer:
     num_sent: int = 0
 
 
-def lock_for_pods(spec: Training, directory: Path | None, home: Home, environ: Mapping[str, str]) -> Training:
-    """Return a run with the lock of its ``environment`` for the Python of its base image.
+def lock_for_pods(
+    spec: Training, directory: Path | None, home: Home, environ: Mapping[str, str], nodes: tuple[Node, ...]
+) -> MatchedLock:
+    """Return a run with the lock of its ``environment`` for the Python of its base image, and for its nodes.
 
     An ``image`` of the spec is the base of its own.
 
+    Args:
+        nodes: Those of the cluster; empty if they are unknown.
+
     Raises:
-        Conflict: No registry is set, the packages cannot be had, or the base image has another Python.
+        Conflict: No registry is set, the packages cannot be had or cannot work on the nodes, or the base image has
+            another Python.
         InvalidSpec: A file of the environment is missing or asks for what is not done.
     """
     assert spec.environment is not None
@@ -86,16 +95,28 @@ def lock_for_pods(spec: Training, directory: Path | None, home: Home, environ: M
             f"{python}. Name a base that has it, by `image: python:{wanted}-slim` or `fairlead registry set "
             f"{settings.url} --base python:{wanted}-slim`."
         )
-    request = read_request(spec_here, home, environ, target=(locks.UV_PLATFORMS[machine], python))
-    stored = below(home.environment_images, "locks", f"{request['digest']}.toml")
-    if stored.is_file():
-        lock = stored.read_text()
-    else:
-        lock = _resolved(spec, request, python, machine, environ)
-        stored.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        write_atomically(stored, lock.encode())
-    spec = replace(spec, environment=replace(environment, lock=lock))
-    return spec if settings.pull_secret is None else _with_pull_secret(spec, settings.pull_secret)
+
+    def request_for(build: TorchBuild | None) -> dict[str, Any]:
+        backend = None if build is None else build.backend
+        target = (locks.UV_PLATFORMS[machine], python)
+        return read_request(spec_here, home, environ, target=target, torch_backend=backend)
+
+    def resolved(build: TorchBuild | None) -> str:
+        request = first if build is None else request_for(build)
+        stored = below(home.environment_images, "locks", f"{request['digest']}.toml")
+        if not stored.is_file():
+            lock = _resolved(spec, request, python, machine, environ)
+            stored.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            write_atomically(stored, lock.encode())
+        return stored.read_text()
+
+    first = request_for(None)
+    # A lock says which build it has, and so does whoever sets the variable.
+    may_choose = first["form"] in ("requirements", "pyproject") and "UV_TORCH_BACKEND" not in environ
+    matched = match_pools(spec, nodes, python, machine, resolved, may_choose=may_choose)
+    spec = replace(matched.spec, environment=replace(environment, lock=matched.lock))
+    spec = spec if settings.pull_secret is None else _with_pull_secret(spec, settings.pull_secret)
+    return replace(matched, spec=spec)
 
 
 def note_of(spec: Training, home: Home) -> str:

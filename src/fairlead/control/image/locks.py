@@ -10,6 +10,7 @@ from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
+from fairlead.cluster.local.packages.locked_packages import applying
 from fairlead.errors import Conflict
 from fairlead.frozen import dataclass
 
@@ -54,21 +55,17 @@ def choose_wheels(lock: str, python: str, machine: str) -> tuple[LockedWheel, ..
     Raises:
         Conflict: A package has no such wheel, or the lock is for another Python.
     """
-    from packaging.markers import Marker
     from packaging.specifiers import SpecifierSet
 
     content = tomllib.loads(lock)
-    environment = _environment(python, machine, content)
     platform = f"Python {python} on Linux, {machine}"
     wanted = content.get("requires-python")
     if wanted and python not in SpecifierSet(str(wanted)):
         raise Conflict(f"the lock is for Python {wanted}, and the base image has {python}")
     ranks = {tag: rank for rank, tag in enumerate(_tags(python, machine))}
     chosen: dict[str, LockedWheel] = {}
-    for package in content.get("packages", ()):
-        name, marker = str(package["name"]), package.get("marker")
-        if marker and not Marker(str(marker)).evaluate(environment, context="lock_file"):
-            continue
+    for package in applying(content, python, machine):
+        name = str(package["name"])
         if name in chosen:
             raise Conflict(f"the lock has {name} twice for {platform}")
         wheel = _best(package.get("wheels", ()), ranks)
@@ -153,22 +150,3 @@ def _tags(python: str, machine: str) -> "Iterable[Tag]":
     major, minor = map(int, python.split(".")[:2])
     yield from cpython_tags((major, minor), platforms=platforms)
     yield from compatible_tags((major, minor), f"cp{major}{minor}", platforms)
-
-
-def _environment(python: str, machine: str, lock: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values of markers for an image."""
-    return {
-        "implementation_name": "cpython",
-        "implementation_version": python,
-        "os_name": "posix",
-        "platform_machine": machine,
-        "platform_python_implementation": "CPython",
-        "platform_release": "",
-        "platform_system": "Linux",
-        "platform_version": "",
-        "python_full_version": python,
-        "python_version": ".".join(python.split(".")[:2]),
-        "sys_platform": "linux",
-        "extras": frozenset[str](),
-        "dependency_groups": frozenset(lock.get("default-groups", ())),
-    }

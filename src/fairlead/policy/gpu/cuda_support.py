@@ -7,7 +7,7 @@ considered: see decision 228.
 """
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
 
 from fairlead.frozen import dataclass
@@ -113,12 +113,14 @@ class GpuPlatform:
         capabilities: Compute capability of each GPU; empty if unknown.
         processor: As ``uname -m`` has it.
         place: A noun for it in sentences, such as "this machine".
+        is_amd: Its GPUs are AMD's.
     """
 
     driver: Version | None
     capabilities: tuple[Version, ...] = ()
     processor: str = "x86_64"
     place: str = "this machine"
+    is_amd: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,6 +142,23 @@ class CudaNeed:
     torch: Version | None = None
     least_capability: Version = (0, 0)
     is_pinned: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TorchBuild:
+    """A published build of torch: its release, and the CUDA toolkit that it was built for."""
+
+    torch: Version
+    toolkit: Version
+
+    @property
+    def backend(self) -> str:
+        """Return its name in versions, indexes and uv, such as cu126."""
+        return f"cu{self.toolkit[0]}{self.toolkit[1]}"
+
+    @property
+    def name(self) -> str:
+        return f"torch built for CUDA {_dotted(self.toolkit)}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -196,6 +215,21 @@ def describe_support(answer: GpuSupport) -> str:
     if answer.support is Support.UNKNOWN:
         return f"unknown whether its environment works with the GPUs here: {answer.message}"
     return answer.message
+
+
+def fitting_builds(
+    packages: Iterable[tuple[str, str]], platforms: Sequence[GpuPlatform], *, may_be_older: bool
+) -> tuple[TorchBuild, ...]:
+    """Return the builds of torch that may take the place of that of a lock on all platforms, the nearest first.
+
+    They are of its release, or the newest before it that is listed, with newer toolkits first; and then of older
+    releases if these may be taken. None if another package of the lock was built for its torch.
+    """
+    need = next((need for need in needs_of(dict(packages)) if need.torch is not None), None)
+    if need is None or need.torch is None or need.is_pinned:
+        return ()
+    own = max((torch for torch in TORCH_CAPABILITIES if torch <= need.torch), default=need.torch)
+    return tuple(build for build in _builds(need, platforms) if may_be_older or build.torch == own)
 
 
 def needs_of(versions: Mapping[str, str]) -> tuple[CudaNeed, ...]:
@@ -263,6 +297,11 @@ def _torch_need(versions: Mapping[str, str], runtimes: Mapping[Version, str]) ->
 
 
 def _judge_need(need: CudaNeed, platform: GpuPlatform) -> GpuSupport:
+    if platform.is_amd and need.rocm is not None:
+        return _unknown(f"{need.package} is built for AMD's ROCm {need.rocm}, of which no table is here")
+    if platform.is_amd and need.toolkit:
+        message = f"{need.package} brings CUDA {_dotted(need.toolkit)}, and {platform.place} has AMD's GPUs"
+        return GpuSupport(support=Support.REFUSED, message=message, remedy="Take a build for AMD's ROCm.")
     if need.rocm is not None:
         if platform.driver is None and not platform.capabilities:
             return _unknown(f"{need.package} needs AMD's ROCm {need.rocm}, and {_which(platform)} is not known")
@@ -329,26 +368,31 @@ def _nearest(need: CudaNeed, platform: GpuPlatform) -> str | None:
         is_new = driver is not None and driver >= LEAST_DRIVERS[12]
         has_code = all(capability >= (5, 2) for capability in platform.capabilities)
         return "take jax[cuda12]" if is_jax and is_new and has_code else None
-    if need.is_pinned:
+    build = None if need.is_pinned else next(_builds(need, (platform,)), None)
+    if build is None:
         return None
+    older = "" if build.torch == need.torch else f" {_dotted(build.torch)}"
+    return (
+        f"take torch{older} built for CUDA {_dotted(build.toolkit)}, from the index "
+        f"https://download.pytorch.org/whl/{build.backend} or by UV_TORCH_BACKEND={build.backend}"
+    )
+
+
+def _builds(need: CudaNeed, platforms: Sequence[GpuPlatform]) -> Iterator[TorchBuild]:
+    """Yield the builds of a need's torch, then of older ones, against which nothing speaks on any platform."""
+    assert need.torch is not None
     versions = [need.torch, *sorted((torch for torch in TORCH_CAPABILITIES if torch < need.torch), reverse=True)]
     for torch in versions:
         for toolkit in sorted(TORCH_CAPABILITIES.get(torch, ()), reverse=True):
             other = CudaNeed(package="torch", toolkit=toolkit, torch=torch)
-            if toolkit != need.toolkit and _may_work(other, platform):
-                build = f"cu{toolkit[0]}{toolkit[1]}"
-                older = "" if torch == need.torch else f" {_dotted(torch)}"
-                return (
-                    f"take torch{older} built for CUDA {_dotted(toolkit)}, from the index "
-                    f"https://download.pytorch.org/whl/{build} or by UV_TORCH_BACKEND={build}"
-                )
-    return None
+            if toolkit != need.toolkit and all(_may_work(other, platform) for platform in platforms):
+                yield TorchBuild(torch=torch, toolkit=toolkit)
 
 
 def _may_work(need: CudaNeed, platform: GpuPlatform) -> bool:
     """Return whether nothing that is known speaks against a build."""
     is_new = platform.driver is None or platform.driver >= LEAST_DRIVERS[need.toolkit[0]]
-    return is_new and all(
+    return (is_new and not platform.is_amd) and all(
         _has_code(need, capability, platform.processor) is Support.WORKS for capability in platform.capabilities
     )
 

@@ -80,7 +80,7 @@ def _make(
     if lock.exists():
         write_atomically(place.lock, content)
     if is_for_gpus:
-        reporter.remark(_check_gpus(content))
+        reporter.remark(_check_gpus(content, request["python"][1]))
     directory = places.directory_of(home, content, request["python"])
     with _locked(directory.with_name(f"{directory.name}.lock")):
         if not (directory / "complete").exists():
@@ -110,13 +110,13 @@ def _locked_content(request: dict[str, Any], place: places.EnvironmentPlace, rep
     return place.lock.read_bytes()
 
 
-def _check_gpus(lock: bytes) -> str:
+def _check_gpus(lock: bytes, python: str) -> str:
     """Return a remark on a lock and this machine's GPUs; empty if it works with them.
 
     Raises:
         BuildFailed: It cannot work with them.
     """
-    answer = judge_lock(lock, os.environ)
+    answer = judge_lock(lock, python, os.environ)
     if answer.support is Support.REFUSED:
         raise BuildFailed(BuildFailure(message=answer.message, remedy=answer.remedy), is_of_gpus=True)
     return "" if answer.support is Support.WORKS else answer.message
@@ -144,6 +144,8 @@ def resolve(request: dict[str, Any], say: Callable[[str], None]) -> bytes:
             argv.append("pyproject.toml" if form == "pyproject" else "requirements.txt")
             if "constraints.txt" in request["files"]:
                 argv += ["--constraint", "constraints.txt"]
+            if "torch_backend" in request:
+                argv += ["--torch-backend", request["torch_backend"]]
         if "target" not in request:
             argv += ["--python", request["python"][0]]
         elif form != "uv.lock":  # which is for all platforms

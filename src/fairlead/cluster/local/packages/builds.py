@@ -132,7 +132,8 @@ class EnvironmentBuilds:
         """
         if key not in self._judged and _uses_gpus(run):
             environ = read_json(self._home.environment(run.uid)) or {}
-            answer = judge_lock(lock.read_bytes(), {"LD_LIBRARY_PATH": text(environ.get("LD_LIBRARY_PATH")) or ""})
+            library = {"LD_LIBRARY_PATH": text(environ.get("LD_LIBRARY_PATH")) or ""}
+            answer = judge_lock(lock.read_bytes(), str(self._requests[key]["python"][1]), library)
             if answer.support is Support.REFUSED:
                 self._failed[key] = Preparation(message=answer.message, has_failed=True, remedy=answer.remedy)
                 return self._failed[key]

@@ -81,12 +81,18 @@ def key_of(environment: PythonEnvironment, workdir: str | None) -> str:
 
 
 def read_request(
-    spec: Training, home: Home, environ: Mapping[str, str], *, target: tuple[str, str] | None = None
+    spec: Training,
+    home: Home,
+    environ: Mapping[str, str],
+    *,
+    target: tuple[str, str] | None = None,
+    torch_backend: str | None = None,
 ) -> dict[str, Any]:
     """Return the request of a run whose working directory is absolute.
 
     Args:
         target: Platform of uv and version of Python of another machine, for which it is; None for this one.
+        torch_backend: The build of torch to take, by uv's name, such as cu126; None for that of the indexes.
 
     Raises:
         InvalidSpec: A file is missing or asks for what is not done here.
@@ -113,6 +119,8 @@ def read_request(
     chosen = "\n".join(f"{name}={environ[name]}" for name in CHOOSING if name in environ)
     index = hashlib.sha256(chosen.encode()).hexdigest()
     content: dict[str, Any] = {"form": form, "files": files, "index": index}
+    if torch_backend is not None:
+        content["torch_backend"] = torch_backend
     if target is not None:
         content["target"] = list(target)
     else:

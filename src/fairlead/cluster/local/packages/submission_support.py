@@ -26,7 +26,8 @@ def foresee(spec: Training, home: Home, environ: Mapping[str, str]) -> GpuSuppor
     if spec.environment is None or gpu is None or gpu.milli == 0:
         return None
     try:
-        return judge_lock(lock_of(home, read_request(spec, home, environ)), environ)
+        request = read_request(spec, home, environ)
+        return judge_lock(lock_of(home, request), request["python"][1], environ)
     except BuildFailed as error:
         problem = error.failure.message
     except OSError as error:
