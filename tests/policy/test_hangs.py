@@ -10,7 +10,18 @@ from fairlead.policy.kinds.failures import hung
 from fairlead.policy.kinds.hangs import explain
 from fairlead.policy.kinds.training import STACKS_GRACE_S
 from fairlead.state.reasons import Code, Reason
-from fairlead.state.snapshot import Grant, Intent, Phase, Pod, PodPhase, RankExit, Snapshot, Whereabouts, Workload
+from fairlead.state.snapshot import (
+    Grant,
+    GroupProgress,
+    Intent,
+    Phase,
+    Pod,
+    PodPhase,
+    RankExit,
+    Snapshot,
+    Whereabouts,
+    Workload,
+)
 from tests.builders import changed, node, status, training
 
 LOAD, STEP = "load_batch (train.py:42)", "train_step (train.py:60)"
@@ -79,6 +90,72 @@ def test_ranks_that_had_succeeded_are_not_blamed_for_giving_no_stack() -> None:
     exits = [RankExit(rank=0, exit_code=0, at=1.0), RankExit(rank=1, signal=9, at=1.0, hang=at("sleep at x.py:3"))]
     assert explain(exits, 2) == "rank 1 is in sleep at x.py:3; rank 0 had succeeded"
     assert explain(exits, 4) == "rank 1 is in sleep at x.py:3; rank 0 had succeeded; 2 ranks gave no stack"
+
+
+WAITS = at(STEP, "all_reduce", 8)
+
+
+def entered(*groups: GroupProgress) -> Whereabouts:
+    return replace(WAITS, collectives=groups)
+
+
+def group(name: str, number: int, operation: str | None = None) -> GroupProgress:
+    return GroupProgress(group=name, entered=number, pending=None if operation is None else number, operation=operation)
+
+
+REDUCES = group("default_pg", 118, "all_reduce of [4] Float")
+NUMBER_118 = "collective 118 of default_pg"
+
+
+@pytest.mark.parametrize(
+    ("ranks", "said"),
+    [
+        (
+            [entered(REDUCES), entered(REDUCES), entered(group("default_pg", 117), group("tp", 3, "barrier"))],
+            f"rank 2 has not entered {NUMBER_118}, all_reduce of [4] Float, in which ranks 0 and 1 wait: "
+            f"rank 2 waits in all_reduce, called in {STEP}",
+        ),
+        (
+            [entered(REDUCES), entered(group("default_pg", 118, "broadcast of [4] Float")), entered(REDUCES)],
+            f"the ranks differ in {NUMBER_118}: ranks 0 and 2 call all_reduce of [4] Float, "
+            "rank 1 calls broadcast of [4] Float",
+        ),
+        (
+            [entered(REDUCES), entered(REDUCES)],
+            f"all 2 ranks entered {NUMBER_118}, all_reduce of [4] Float, and it does not end: "
+            "the network or a device is the likely cause",
+        ),
+        (
+            [
+                entered(group("even", 5, "all_reduce"), group("odd", 4)),
+                entered(group("even", 4), group("odd", 5, "all_reduce")),
+            ],
+            "rank 1 has not entered collective 5 of even, all_reduce, in which rank 0 waits: "
+            f"rank 1 waits in all_reduce, called in {STEP}; the ranks enter their groups in different orders",
+        ),
+        (
+            [
+                entered(group("a", 5, "all_reduce")),
+                entered(group("a", 4), group("b", 2, "barrier")),
+                entered(group("b", 1)),
+            ],
+            "rank 2 has not entered collective 2 of b, barrier, in which rank 1 waits: "
+            f"rank 2 waits in all_reduce, called in {STEP}",
+        ),
+        (
+            [entered(REDUCES), WAITS],
+            f"ranks 0 and 1 wait in all_reduce, called in {STEP}, and which of them is the cause is not known",
+        ),
+        (
+            [entered(REDUCES), replace(at(LOAD), collectives=(group("default_pg", 117),))],
+            f"rank 1 hangs in {LOAD}; rank 0 waits in all_reduce",
+        ),
+    ],
+)
+def test_ranks_that_all_wait_are_told_apart_by_the_collectives_they_entered(
+    ranks: list[Whereabouts], said: str
+) -> None:
+    assert explain(gang(*ranks), len(ranks)) == said
 
 
 def test_nothing_is_said_where_nobody_looked() -> None:

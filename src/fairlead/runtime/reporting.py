@@ -22,6 +22,7 @@ MOST_EXIT_BYTES = 4096  # kubelet keeps no more of a termination message
 MOST_PROGRESS_BYTES = 1024  # share of the above
 MOST_REPORT_BYTES = 8192  # half of the longest line that a container runtime keeps whole
 MOST_EVENTS = 20
+_MOST_GROUPS = 3  # of a hung rank, those that it waits in first
 MOST_POINTS_BYTES = 3072  # share of a report; points that do not fit come with the next one
 GPUS = "gpus.json"
 ENDING = "ending.json"
@@ -64,6 +65,8 @@ def pack_exit(record: Mapping[str, Any], pod_dir: str | None = None) -> bytes:
     lines = [str(line) for line in (first["tail"] if first is not None else record.get("tail") or ())]
     if first is not None:
         packed["tail_of"] = first["rank"]
+    if len(_encoded(packed)) > MOST_EXIT_BYTES and "hang" in packed:
+        packed["hang"] = [row[:4] for row in packed["hang"]]
     if len(_encoded(packed)) > MOST_EXIT_BYTES:
         # Thousands of ranks do not fit: only those that failed are kept, the first ones first, as they show the cause.
         bad = sorted((row for row in packed["ranks"] if row[1] != 0), key=lambda row: float(row[3]))
@@ -158,8 +161,13 @@ def _reports(pod_dir: str) -> dict[int, dict[str, Any]]:
 
 
 def _whereabouts(at: Mapping[str, Any]) -> list[Any]:
-    """Return place, call and step, short enough that those of all ranks of a node fit."""
-    return [_cut(at.get("place"), 120), _cut(at.get("waits_in"), 60), at.get("step")]
+    """Return place, call, step and a few process groups, short enough that those of all ranks of a node fit."""
+    return [
+        _cut(at.get("place"), 120),
+        _cut(at.get("waits_in"), 60),
+        at.get("step"),
+        list(at.get("collectives") or ())[:_MOST_GROUPS],
+    ]
 
 
 def _step(report: Mapping[str, Any]) -> int:

@@ -858,7 +858,11 @@ class Shim:
             return None
         report = podfiles.read_json(os.path.join(self._dir, f"rank-{rank}.json")) or {}
         step = report.get("step")
-        return {**stacks.whereabouts(taken.frames), "step": step if isinstance(step, int) else None}
+        return {
+            **stacks.whereabouts(taken.frames),
+            "step": step if isinstance(step, int) else None,
+            **({"collectives": taken.collectives} if taken.collectives else {}),
+        }
 
     def _keep(self, name: str, value: object, *, durably: bool = True) -> None:
         """Replace a file of the pod, waiting while the disk is full: the pod's outcome must not be lost."""
@@ -874,8 +878,7 @@ class Shim:
 
     def _forget_stacks(self) -> None:
         for entry in self._pod["ranks"]:
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(stacks.file_of(self._dir, entry["rank"]))
+            stacks.forget(self._dir, entry["rank"])
 
     def _take_signals(self) -> None:
         self._wake_read, wake_write = os.pipe()

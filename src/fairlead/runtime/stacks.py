@@ -14,7 +14,7 @@ import re
 import shutil
 import time
 
-from fairlead.runtime import processes
+from fairlead.runtime import collectives, processes
 from fairlead.runtime.hook.fairlead_stackdump import SIGNAL, VARIABLE, is_registered
 
 TYPE_CHECKING = False
@@ -48,10 +48,19 @@ def prepare(env: Mapping[str, str], pod_dir: str, rank: int) -> dict[str, str]:
     path = os.path.realpath(file_of(pod_dir, rank))
     try:
         os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600))
+        collectives.prepare(path)
     except OSError:  # a full disk: the rank runs without the hook
         return dict(env)
     before = env.get("PYTHONPATH")
     return {**env, VARIABLE: path, "PYTHONPATH": _HOOK + (os.pathsep + before if before else "")}
+
+
+def forget(pod_dir: str, rank: int) -> None:
+    """Remove what ``prepare`` has created for a rank, and what its processes have written."""
+    path = file_of(pod_dir, rank)
+    collectives.forget(os.path.realpath(path))
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(path)
 
 
 class Taken:
@@ -62,6 +71,8 @@ class Taken:
         self.lines: list[str] = []
         self.frames: list[Frame] = []
         """Frames of the main thread, innermost first; empty if unknown."""
+        self.collectives: list[collectives.Row] = []
+        """Process groups of torch.distributed, those with a pending collective first; empty if unknown."""
 
 
 def take(
@@ -83,6 +94,8 @@ def take(
         until: Time of the monotonic clock after which no answer is awaited.
     """
     taken = {rank: Taken(rank) for rank in sorted(pids.values())}
+    waking = {rank for rank in taken if collectives.ask(os.path.realpath(files(rank)))}
+    woken = time.monotonic()
     own = {rank: [pid, *processes.descendants(pid)] for pid, rank in pids.items()}
     python_pids = {
         rank: [pid for pid in own[rank] if is_registered(pid, os.path.realpath(files(rank)))][:MOST_PROCESSES]
@@ -100,6 +113,15 @@ def take(
             heading = f"fairlead: Python stacks of process {pid} ({_command(pid)}), innermost call first:"
             keep(rank, [heading, *text.splitlines()])
     _take_native(taken, own, python_pids, env, keep, wait, until)
+    while waking:
+        for rank in sorted(waking):
+            taken[rank].collectives = collectives.answers(os.path.realpath(files(rank)))
+            if taken[rank].collectives:
+                waking.remove(rank)
+                keep(rank, [collectives.line(row) for row in taken[rank].collectives])
+        if time.monotonic() >= min(until, woken + ANSWER_S):
+            break
+        wait(_LOOK_S)
     return list(taken.values())
 
 

@@ -177,6 +177,23 @@ class Node:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class GroupProgress:
+    """The position of one rank in the collectives of a process group, by PyTorch's flight recorder.
+
+    Attributes:
+        group: The group's description, or its number.
+        entered: The number of the last collective that the rank entered, counted from 1 by each rank; 0 for none.
+        pending: The number of the first collective that it entered and that has not ended; None for none.
+        operation: That collective, its first shape and its types, as in "all_reduce of [4] Float".
+    """
+
+    group: str
+    entered: int
+    pending: int | None = None
+    operation: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Whereabouts:
     """The location of one rank's main thread when its run hung, from its stack.
 
@@ -184,11 +201,13 @@ class Whereabouts:
         place: The innermost call of the program's own code, as in "load_batch (train.py:42)"; None if unknown.
         waits_in: The call in which it waited for other ranks, as in "all_reduce"; None if it waited for none.
         step: The last step that it reported; None if it reports none.
+        collectives: Its process groups, as far as known; empty without torch.distributed.
     """
 
     place: str | None = None
     waits_in: str | None = None
     step: int | None = None
+    collectives: tuple[GroupProgress, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,12 +10,13 @@ from typing import Any
 
 from fairlead.frozen import dataclass
 from fairlead.policy.health.gang_times import OwnTimes
+from fairlead.runtime import collectives
 from fairlead.runtime.own_time import MOST_STEPS
 from fairlead.runtime.podfiles import read_json, read_regular
 from fairlead.state.plan import Event
 from fairlead.state.reasons import Code, Reason
 from fairlead.state.series import Point
-from fairlead.state.snapshot import DriftSeen, Progress, RankExit, StepAsked, Usage, Whereabouts
+from fairlead.state.snapshot import DriftSeen, GroupProgress, Progress, RankExit, StepAsked, Usage, Whereabouts
 from fairlead.untrusted_json import fields, items, moment, number, parse_json, parse_object, text, whole
 
 SERIES = "rank-0.series.jsonl"
@@ -90,7 +91,14 @@ def hang_of(value: object) -> Whereabouts | None:
     if not isinstance(value, dict):
         return None
     return Whereabouts(
-        place=text(value.get("place")), waits_in=text(value.get("waits_in")), step=whole(value.get("step"))
+        place=text(value.get("place")),
+        waits_in=text(value.get("waits_in")),
+        step=whole(value.get("step")),
+        collectives=tuple(
+            GroupProgress(group=row[0], entered=row[1], pending=row[2], operation=row[3])
+            for entry in items(value.get("collectives"))[: collectives.MOST_GROUPS]
+            if (row := collectives.row_of(entry)) is not None
+        ),
     )
 
 

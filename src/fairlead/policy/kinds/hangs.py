@@ -1,13 +1,16 @@
 """Finds the rank that blocks the others of a hung gang, by the location of each rank's main thread.
 
-Ranks in a call that waits for other ranks are waiting; a rank elsewhere hangs. If the stacks do not decide it, a rank
-that is steps behind is named, or a single one elsewhere; otherwise the cause is reported as unknown.
+Ranks in a call that waits for other ranks are waiting; a rank elsewhere hangs. If all wait, PyTorch's flight recorder
+decides where it can: each process group counts its collectives, so those that a rank has not entered are known. If it
+does not, a rank that is steps behind is named, or a single one elsewhere; otherwise the cause is reported as unknown.
 """
 
 from collections import Counter
 from collections.abc import Sequence
+from typing import Self
 
-from fairlead.state.snapshot import RankExit, Whereabouts
+from fairlead.frozen import dataclass
+from fairlead.state.snapshot import GroupProgress, RankExit, Whereabouts
 from fairlead.text.quantities import plural
 
 MOST_NAMED = 3
@@ -32,13 +35,85 @@ def explain(exits: Sequence[RankExit], world_size: int) -> str | None:
         return "no rank gave its stack, so where it hangs is not known"
     if world_size == 1:
         return f"rank 0 hangs in {_where(looked[0])}"
-    explanation = _partial_hang(waiting, busy) if busy else _all_wait(waiting)
+    explanation = _partial_hang(waiting, busy) if busy else _by_collectives(waiting) or _all_wait(waiting)
     if over:
         explanation += f"; {_names(sorted(over))} had succeeded"
     if silent == 1:
         quiet = next(rank for rank in range(world_size) if rank not in {*waiting, *busy, *over})
         return f"{explanation}; rank {quiet} gave no stack"
     return explanation if silent == 0 else f"{explanation}; {silent} ranks gave no stack"
+
+
+@dataclass(frozen=True, slots=True)
+class _StuckCollective:
+    """The first collective of a process group that has not ended.
+
+    Attributes:
+        title: Its number and group.
+        callers: The ranks that entered it, by operation.
+        missing: The ranks that have not entered it.
+    """
+
+    title: str
+    callers: dict[str, list[int]]
+    missing: list[int]
+
+    @property
+    def num_callers(self) -> int:
+        """Return the number of ranks that entered it."""
+        return sum(map(len, self.callers.values()))
+
+    @classmethod
+    def of(cls, group: str, ranks: dict[int, GroupProgress]) -> Self | None:
+        """Return the one of a group; None if no rank waits in one."""
+        number = min((progress.pending for progress in ranks.values() if progress.pending is not None), default=None)
+        if number is None:
+            return None
+        callers: dict[str, list[int]] = {}
+        for rank, progress in sorted(ranks.items()):
+            if progress.pending == number:
+                callers.setdefault(str(progress.operation), []).append(rank)
+        missing = [rank for rank, progress in sorted(ranks.items()) if progress.entered < number]
+        return cls(f"collective {number} of {group}", callers, missing)
+
+
+def _by_collectives(waiting: dict[int, Whereabouts]) -> str | None:
+    """Explain a hang in which all ranks wait by the collectives that they entered; None if that does not explain it."""
+    groups: dict[str, dict[int, GroupProgress]] = {}
+    for rank, hang in waiting.items():
+        for progress in hang.collectives:
+            groups.setdefault(progress.group, {})[rank] = progress
+    stuck = [one for group in sorted(groups) if (one := _StuckCollective.of(group, groups[group])) is not None]
+    unequal = [one for one in stuck if len(one.callers) > 1]
+    if unequal:
+        return f"the ranks differ in {unequal[0].title}: {_operations(unequal[0].callers)}"
+    held_up = {rank for one in stuck for ranks in one.callers.values() for rank in ranks}
+    incomplete = [one for one in stuck if one.missing]
+    # A rank that waits in no other collective is the cause; one that does may itself be held up.
+    causes = [one for one in incomplete if not held_up.issuperset(one.missing)]
+    for one in causes or incomplete:
+        order = "" if causes or len(incomplete) < 2 else "; the ranks enter their groups in different orders"
+        ((operation, ranks),) = one.callers.items()
+        where = _hang({rank: waiting[rank] for rank in one.missing}, "waits")
+        have = "has" if len(one.missing) == 1 else "have"
+        wait = "waits" if len(ranks) == 1 else "wait"
+        return (
+            f"{_names(one.missing)} {have} not entered {one.title}, {operation}, "
+            f"in which {_names(ranks)} {wait}: {where}{order}"
+        )
+    if len(stuck) == 1 and stuck[0].num_callers == len(waiting):
+        (operation,) = stuck[0].callers
+        return (
+            f"all {len(waiting)} ranks entered {stuck[0].title}, {operation}, and it does not end: "
+            "the network or a device is the likely cause"
+        )
+    return None
+
+
+def _operations(callers: dict[str, list[int]]) -> str:
+    calls = [f"{_names(ranks)} {'calls' if len(ranks) == 1 else 'call'} {name}" for name, ranks in callers.items()]
+    more = f" and {len(calls) - MOST_NAMED} more" if len(calls) > MOST_NAMED else ""
+    return ", ".join(calls[:MOST_NAMED]) + more
 
 
 def _partial_hang(waiting: dict[int, Whereabouts], busy: dict[int, Whereabouts]) -> str:

@@ -26,6 +26,11 @@ def register():
     else:
         os.close(fd)
     faulthandler.register(SIGNAL, file=high, all_threads=True)
+    if __package__:
+        from fairlead.runtime.hook import fairlead_collectives as collectives
+    else:
+        import fairlead_collectives as collectives
+    collectives.prepare(path)
 
 
 def is_registered(pid, path):

@@ -44,7 +44,8 @@ def _register():
         register()
     except Exception as error:  # noqa: BLE001 (the program runs all the same; its shim says that it gave no stack)
         os.environ["FAIRLEAD_STACKS_REFUSED"] = repr(error)
-    sys.modules.pop("fairlead_stackdump", None)
+    for name in ("fairlead_stackdump", "fairlead_collectives"):
+        sys.modules.pop(name, None)
     _leave()
 
 

@@ -136,14 +136,15 @@ def _ending(content: Mapping[str, Any], *, num_ranks: int, out_of_memory: bool) 
     """Return the end that a record of the runtime tells; None if it tells none, as a program wrote something else."""
     owner, tail = content.get("tail_of"), content.get("tail")
     hangs = {
-        whole(hang[0]): hang[1:] for hang in items(content.get("hang")) if isinstance(hang, list) and len(hang) == 4
+        whole(hang[0]): dict(zip(("place", "waits_in", "step", "collectives"), hang[1:], strict=False))
+        for hang in items(content.get("hang"))
+        if isinstance(hang, list) and hang
     }
     exits: list[RankExit] = []
     for entry in items(content.get("ranks")):
         if not isinstance(entry, list) or len(entry) != 5:
             return None
         rank, code, signal, at, oom = entry
-        place = hangs.get(whole(rank))
         rank_exit = exit_of(
             rank=rank,
             code=code,
@@ -152,7 +153,7 @@ def _ending(content: Mapping[str, Any], *, num_ranks: int, out_of_memory: bool) 
             # The kernel may kill one rank and spare the shim, which cannot find the reason in a container.
             out_of_memory=bool(oom) or (out_of_memory and signal == SIGKILL),
             tail=tail if rank == owner else (),
-            hang=None if place is None else hang_of(dict(zip(("place", "waits_in", "step"), place, strict=True))),
+            hang=hang_of(hangs.get(whole(rank))),
         )
         if rank_exit is None:
             return None
