@@ -5,7 +5,6 @@ several imports torch.distributed, sleeps in opening a FIFO, and reads PyTorch's
 (https://docs.pytorch.org/tutorials/unstable/flight_recorder_tutorial.html). This must parse in any Python.
 """
 
-import json
 import os
 import sys
 
@@ -57,6 +56,8 @@ def _start(path):
 
 
 def _serve(path):
+    import json
+
     while True:
         try:
             with open(fifo_of(path), "rb") as fifo:
@@ -107,6 +108,8 @@ def _groups():
 
 def _recordings():
     """Return what the recorder of each backend has, as far as this PyTorch has one."""
+    import json
+
     native = sys.modules["torch._C._distributed_c10d"]
     dump = getattr(native, "_dump_fr_trace_json", None)
     if dump is None:

@@ -5,6 +5,11 @@ The hook imports this in interpreters of any age, so it must parse in any Python
 
 import os
 
+try:
+    from fairlead_collectives import prepare
+except ImportError:  # not by the hook
+    from fairlead.runtime.hook.fairlead_collectives import prepare
+
 SIGNAL = 45  # a real-time signal, which programs rarely use; its default action would end the process
 VARIABLE = "FAIRLEAD_STACKS"
 _LEAST_FD = 200  # high enough for programs that rely on the lowest descriptors
@@ -26,11 +31,7 @@ def register():
     else:
         os.close(fd)
     faulthandler.register(SIGNAL, file=high, all_threads=True)
-    if __package__:
-        from fairlead.runtime.hook import fairlead_collectives as collectives
-    else:
-        import fairlead_collectives as collectives
-    collectives.prepare(path)
+    prepare(path)
 
 
 def is_registered(pid, path):
