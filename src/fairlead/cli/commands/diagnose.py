@@ -12,6 +12,7 @@ from fairlead.control.opening import open_local
 from fairlead.errors import Conflict, InvalidSpec
 from fairlead.policy.health.gang_times import OwnTimes
 from fairlead.state.snapshot import is_leaf
+from fairlead.traces.profiler_traces import SUFFIXES, own_times_of_traces
 from fairlead.traces.step_trace import operations_of_reports, read_operations
 
 if TYPE_CHECKING:
@@ -27,8 +28,9 @@ CAUSE_NAMES = {"worker": "slow workers", "stage": "unequal stages", "data": "une
 @click.command()
 @click.argument("name", required=False, type=RunName())
 @click.option(
-    "--trace", type=click.Path(path_type=Path, dir_okay=False, exists=True),
-    help="Operations of the steps, in the Parquet format of StragglerAnalysis.",
+    "--trace", type=click.Path(path_type=Path, exists=True),
+    help="Directory with a trace of PyTorch's profiler for each rank (.json, .json.gz), or a file with the operations "
+    "of all ranks, in the Parquet format of StragglerAnalysis.",
 )  # fmt: skip
 @json_option
 def diagnose(name: str | None, trace: Path | None, json_: bool) -> None:
@@ -39,13 +41,18 @@ def diagnose(name: str | None, trace: Path | None, json_: bool) -> None:
     row is a rank, each column a step; a darker sign stands for more computation than that of the median rank.
     """
     if (name is None) == (trace is None):
-        raise click.UsageError("give the name of a run, or a file with --trace, one of the two.")
+        raise click.UsageError("give the name of a run, or traces with --trace, one of the two.")
     try:
         from fairlead.policy.health.step_replay import step_graph
         from fairlead.policy.health.what_if import analyse
     except ModuleNotFoundError as error:
         raise InvalidSpec((MISSING,)) from error
-    operations = operations_of_reports(_reports_of(name)) if name is not None else read_operations(trace or Path())
+    if trace is None:
+        operations = operations_of_reports(_reports_of(str(name)))
+    elif trace.is_dir() or trace.name.endswith(SUFFIXES):
+        operations = operations_of_reports(own_times_of_traces(trace))
+    else:
+        operations = read_operations(trace)
     try:
         graph = step_graph(operations)
     except ValueError as error:
