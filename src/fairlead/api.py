@@ -301,6 +301,12 @@ def only_workloads(
             f"{source}: Fleet {fleet.name!r}: `fairlead fleet run {source}` carries it out, and `fairlead fleet submit "
             f"{fleet.name} FILES` gives it runs. Keep it in a file of its own."
         )
+    dataset = next((spec for spec in specs if spec.kind == Kind.DATASET), None)
+    if dataset is not None:
+        raise Conflict(
+            f"{source}: Dataset {dataset.name!r}: `fairlead apply {source}` stores it, so that `data` of runs can use "
+            "its name. Keep it in a file of its own."
+        )
     if others:
         raise Conflict(
             f"{source}: {', '.join(others)}: these are no runs. Keep them in a file of their own, for "

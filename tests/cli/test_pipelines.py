@@ -136,7 +136,7 @@ def test_a_run_cannot_be_applied(call: Call, desk: Path) -> None:
     (desk / "r.yaml").write_text("run: 'true'\n")
     said = call("apply", "r.yaml")
     assert said.code == 6
-    assert "Only a Pipeline can be applied" in said.err
+    assert "Only Pipelines and Datasets can be applied" in said.err
 
 
 RUNS = """

@@ -128,6 +128,7 @@ PARTS: dict[str, dict[str, Callable[[], str]]] = {
     "serving.md": {"Serving": lambda: table(KINDS["Serving"])},
     "workspaces.md": {"Workspace": lambda: table(KINDS["Workspace"])},
     "fleets.md": {"Fleet": lambda: table(KINDS["Fleet"])},
+    "datasets.md": {"Dataset": lambda: table(KINDS["Dataset"])},
     "federated.md": {"Federation": lambda: table(KINDS["Federation"])},
     "commands.md": {"commands": commands},
     "files.md": {"files": files},
@@ -135,6 +136,7 @@ PARTS: dict[str, dict[str, Callable[[], str]]] = {
 }
 OF_KINDS = (
     "specs.md", "pipelines.md", "tuning.md", "serving.md", "workspaces.md", "fleets.md", "federated.md",
+    "datasets.md",
 )  # fmt: skip
 assert {kind for page in OF_KINDS for kind in PARTS[page]} == set(KINDS)
 

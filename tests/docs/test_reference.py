@@ -25,6 +25,7 @@ WHOLE = {
     "Pool": {"name": "a", "hardware": "{cpu: 1, memory: 1Gi}"},
     "Simulation": {"name": "a"},
     "Workspace": {"name": "a"},
+    "Dataset": {"name": "a", "from": "s3://bucket/a"},
     "Fleet": {"name": "a", "clusters": "{home: {}}"},
     "Federation": {"name": "a", "app": "digits-app", "sites": "{north: {}, south: {}}"},
 }

@@ -38,6 +38,8 @@ from fairlead.cluster.selection import RunSelection
 from fairlead.cluster.simulated.cluster import SimulatedCluster
 from fairlead.cluster.simulated.faults import LosePod
 from fairlead.cluster.simulated.programs import SimulatedProgram
+from fairlead.control.data import locate
+from fairlead.control.datasets import preload
 from fairlead.control.fleets.controller import open_member
 from fairlead.control.fleets.journal import FleetJournal
 from fairlead.control.loop import run_pass
@@ -61,6 +63,8 @@ from fairlead.policy.serving.replica_count import wanted_replicas
 from fairlead.policy.serving.routes import places_here, routes
 from fairlead.policy.strategy.probing import describe_probing
 from fairlead.policy.strategy.resolution import ranked, resolve
+from fairlead.specs.data import DataSource
+from fairlead.specs.dataset import Dataset
 from fairlead.specs.federation import Federation
 from fairlead.specs.fleet import Fleet
 from fairlead.specs.formats.reading import parse
@@ -406,6 +410,7 @@ EFFECTS["Training"] = [
             ("write", None, True, "pvc://claim", kubernetes_pod),
             ("credentials", None, "bucket-reader", "s3://bucket/a", local_pod),
             ("profile", None, "research", "s3://bucket/a", local_pod),
+            ("dataset", None, "imagenet@1", "s3://bucket/a", local_pod),
         )
     ),
     Effect("data.*.from", "s3://bucket/a", "s3://bucket/b", local_pod),
@@ -1347,6 +1352,38 @@ def federated(federation: Federation, hour: int = 12) -> object:
     return first.submit, after
 
 
+# Datasets -------------------------------------------------------------------------------------------------------------
+
+
+def what_teams_read(dataset: Dataset) -> object:
+    """What two teams get under its name, in its newest version."""
+    source = DataSource(origin="d")
+    visible = {team: [dataset] if team in (dataset.team, *dataset.share) else [] for team in ("default", "vision")}
+    return [locate("", source, team, Path("/absent"), visible.__getitem__) for team in visible]
+
+
+def preloaded(dataset: Dataset) -> object:
+    """The bytes that are in the cache once it is applied."""
+    with tempfile.TemporaryDirectory() as directory:
+        Path(directory, "files").mkdir()
+        Path(directory, "files", "a.bin").write_bytes(b"a" * 100)
+        stored = replace(dataset, origin=f"{directory}/files")
+        return preload(stored, Path(directory, "data"), Path(directory)) if stored.preload else 0
+
+
+EFFECTS["Dataset"] = [
+    Effect("name", "d", "e", what_teams_read),
+    Effect("from", "s3://bucket/a", "s3://bucket/b", what_teams_read),
+    Effect("team", None, "vision", what_teams_read),
+    Effect("versions.*.from", "s3://bucket/b", "s3://bucket/c", what_teams_read),
+    Effect("versions.*.version", None, "0123456789abcdef", what_teams_read),
+    Effect("include", None, "*.tar", what_teams_read),
+    Effect("credentials", None, "bucket-reader", what_teams_read),
+    Effect("profile", None, "research", what_teams_read),
+    Effect("share", None, ["vision"], what_teams_read),
+    Effect("preload", None, True, preloaded),
+]
+
 THREE_SITES = {f"sites.{name}.data": f"/{name}" for name in ("second", "third")}
 PRIVACY = {"privacy.epsilon": 8, "privacy.delta": 1e-5, "privacy.clip": 1}
 OF_ITS_RUNS = ("resources", "retry", "env", "secrets", "labels", "workdir", "team")
@@ -1406,5 +1443,6 @@ BASES: dict[str, Mapping[str, Any]] = {
     "Simulation": {"name": "s"},
     "Fleet": {"name": "f", "clusters.*.context": "a"},
     "Federation": {"name": "f", "app": "app", "sites.*.data": "/data"},
+    "Dataset": {"name": "d", "from": "s3://bucket/a"},
 }
 """Keys without which no document of the kind is whole, or says anything."""

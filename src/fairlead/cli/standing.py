@@ -3,24 +3,27 @@
 from pathlib import Path
 from typing import Any, cast
 
-from fairlead.cli.specfiles import directory_of, load
 from fairlead.cluster.client import ClusterClient
 from fairlead.control.admission import Admission, admit_as
 from fairlead.control.pipelines.as_pod import as_standing
 from fairlead.control.pipelines.triggers import check_timezone
 from fairlead.errors import Conflict
 from fairlead.policy.kinds.standing_pipeline import is_standing
+from fairlead.specs.keys import Spec
 from fairlead.specs.pipeline import Pipeline
 from fairlead.state.snapshot import AnyWorkload, Workload
 
 
-def apply_files(cluster: ClusterClient, files: tuple[str, ...]) -> list[dict[str, Any]]:
-    """Submit the pipelines of some files, or update the specs of existing ones; return the outcome of each.
+def apply_specs(cluster: ClusterClient, specs: list[tuple[Spec, Path]]) -> list[dict[str, Any]]:
+    """Submit pipelines, or update the specs of existing ones; return the outcome of each.
+
+    Args:
+        specs: Each with the directory that its relative paths start from.
 
     Raises:
         Conflict: A spec is not a triggered pipeline, or the cluster cannot run it.
     """
-    wanted = [_admitted(cluster, spec, directory_of(file)) for file in files for spec in map(_only, load(file))]
+    wanted = [_admitted(cluster, _only(spec), directory) for spec, directory in specs]
     outcomes = []
     for admitted in wanted:
         name = admitted.spec.name
@@ -59,7 +62,9 @@ def describe_standing(pipeline: AnyWorkload) -> tuple[str, ...]:
 def _only(spec: Any) -> Pipeline:
     if not isinstance(spec, Pipeline):
         kind = type(spec).__name__
-        raise Conflict(f"{spec.name} is a {kind}; `fairlead run` starts it. Only a Pipeline can be applied.")
+        raise Conflict(
+            f"{spec.name} is a {kind}; `fairlead run` starts it. Only Pipelines and Datasets can be applied."
+        )
     if spec.schedule is None and spec.on is None:
         raise Conflict(
             f"{spec.name}: it has neither `schedule` nor `on`, by which it would run by itself; `fairlead run` runs "

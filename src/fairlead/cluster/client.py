@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from fairlead.ledger.goodput import Goodput
     from fairlead.ledger.usage import Holder
     from fairlead.policy.kinds.retention import Retention
+    from fairlead.specs.dataset import Dataset
     from fairlead.specs.endpoint_engines import EndpointEngine
     from fairlead.specs.sweep_engines import SweepEngine
     from fairlead.specs.team import Team
@@ -283,6 +284,26 @@ class ClusterClient(WorkloadStore, Protocol):
 
     def teams(self) -> tuple[Team, ...]:
         """Return the described teams; empty without the right to read them."""
+        ...
+
+    def datasets(self, team: str | None = None) -> tuple[Dataset, ...]:
+        """Return the data sets of a team and those that others share with it; None for the teams of this client."""
+        ...
+
+    def store_dataset(self, dataset: Dataset, before: Dataset | None) -> None:
+        """Store a data set of the team, in place of ``before``, which has its name.
+
+        Raises:
+            NotAllowed: The user may not write any there.
+        """
+        ...
+
+    def remove_dataset(self, dataset: Dataset) -> None:
+        """Remove a data set of the team; its objects stay where they are.
+
+        Raises:
+            NotFound: It is not there any more.
+        """
         ...
 
     def nodes(self) -> tuple[Node, ...]:

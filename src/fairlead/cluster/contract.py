@@ -131,7 +131,7 @@ def data_variables(data: Mapping[str, DataSource], data_dir: str, secrets_dir: s
             place = source.mount_path(name)
         credentials = None if source.credentials is None else f"{secrets_dir}/{source.credentials}"
         fields = {"from": place, "mode": source.way.value, "version": source.version, "include": source.include,
-                  "profile": source.profile, "credentials": credentials}  # fmt: skip
+                  "profile": source.profile, "credentials": credentials, "dataset": source.dataset}  # fmt: skip
         described[name] = {key: value for key, value in fields.items() if value is not None}
         variable = f"FAIRLEAD_DATA_{name.upper().replace('-', '_')}"
         if source.way is DataMode.MOUNT:

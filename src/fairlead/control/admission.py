@@ -281,6 +281,7 @@ def _admit_run(
             in_pods=cluster.has_containers,
             directory=home.data,
             secrets=home.secrets,
+            datasets=cluster.datasets,
         )
         prepared = replace(
             prepared, spec=replace(prepared.spec, data=admitted.data), notes=(*prepared.notes, *admitted.notes)

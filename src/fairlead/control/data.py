@@ -7,7 +7,7 @@ import contextlib
 import os
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -21,13 +21,15 @@ from fairlead.runtime.data.stores import FolderStore, open_data
 from fairlead.runtime.errors import MissingExtra, Misuse, StoreUnavailable
 from fairlead.runtime.paths import below
 from fairlead.runtime.places import open_place, translated, upload
-from fairlead.specs.data import VOLUME, DataMode, DataSource
+from fairlead.specs.data import DATASET, VOLUME, DataMode, DataSource
+from fairlead.specs.dataset import LATEST, Dataset, select
 from fairlead.specs.training import Training
 
 MOUNT_FILES = 50_000
 """Files of a mounted directory that are listed for a version; a larger one has none, unless its spec gives it."""
 
 UPLOADS = 16
+MOST_NAMED = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +40,15 @@ class AdmittedData:
     notes: tuple[str, ...]
 
 
-def admit_data(spec: Training, base: Path, *, in_pods: bool, directory: Path, secrets: Path) -> AdmittedData:
+def admit_data(
+    spec: Training,
+    base: Path,
+    *,
+    in_pods: bool,
+    directory: Path,
+    secrets: Path,
+    datasets: Callable[[str], Sequence[Dataset]] = lambda team: (),
+) -> AdmittedData:
     """Return the data of a run with absolute paths and versions.
 
     Args:
@@ -46,6 +56,7 @@ def admit_data(spec: Training, base: Path, *, in_pods: bool, directory: Path, se
         in_pods: Whether ranks run in pods, which do not see files of this machine.
         directory: Directory of manifests of this machine.
         secrets: Directory of its secrets.
+        datasets: Returns the data sets that a team may use.
 
     Raises:
         Conflict: This cluster cannot give ranks the data.
@@ -54,16 +65,76 @@ def admit_data(spec: Training, base: Path, *, in_pods: bool, directory: Path, se
     admitted: dict[str, DataSource] = {}
     notes: list[str] = []
     for name, source in spec.data.items():
-        own, note = _admit(spec.name, name, source, base, in_pods, directory, secrets)
+        where = f"{spec.name}: data.{name}"
+        source = locate(where, source, spec.team, base, datasets)
+        own, note = _admit(where, source, name, base, in_pods, directory, secrets)
         admitted[name] = own
         notes.append(f"data.{name}: {note}")
     return AdmittedData(data=admitted, notes=tuple(notes))
 
 
+def locate(
+    where: str, source: DataSource, team: str, base: Path, datasets: Callable[[str], Sequence[Dataset]]
+) -> DataSource:
+    """Return where the data of a Dataset is, if ``from`` names one; a path or a URL as it is.
+
+    Args:
+        where: Place of the source, for messages.
+        team: Team that wants to read it.
+        base: Directory that relative paths start from.
+        datasets: Returns the data sets that a team may use.
+
+    Raises:
+        InvalidSpec: There is no such Dataset or version, or the source has keys that contradict it.
+    """
+    reference = DATASET.fullmatch(source.origin)
+    if reference is None:
+        return source
+    name, version = reference.groups()
+    is_path = (base / source.origin).exists()
+    known = datasets(team)
+    try:
+        dataset = select(known, name, team)
+        if dataset is None:
+            if (version is None or is_path) and source.credentials is None:
+                return source
+            names = sorted(dataset.name if dataset.team == team else str(dataset) for dataset in known)
+            raise ValueError(f"there is no Dataset {name} of team {team} or shared with it; {_choices(names)}")
+        if is_path and version is None:
+            raise ValueError(
+                f"{source.origin} is a directory here and a Dataset too; give ./{source.origin}, or "
+                f"{source.origin}@{LATEST}"
+            )
+        known_source = dataset.source(version)
+        for key in ("include", "profile", "version"):
+            value, fixed = getattr(source, key), getattr(known_source, key)
+            if value is not None and value != fixed and (key != "version" or fixed is not None):
+                raise ValueError(f"`{key}` is the Dataset's own, {fixed or 'and it has none'}; leave it out")
+        return replace(
+            known_source,
+            mode=source.mode,
+            at=source.at,
+            write=source.write,
+            version=known_source.version or source.version,
+            credentials=source.credentials or known_source.credentials,
+        )
+    except KeyError as error:
+        assert dataset is not None
+        versions = _choices(sorted(dataset.versions)) if dataset.versions else f"give {name} alone, as it has none"
+        raise InvalidSpec((f"{where}: the Dataset {name} has no version {version}; {versions}.",)) from error
+    except ValueError as error:
+        raise InvalidSpec((f"{where}: {error}.",)) from error
+
+
+def _choices(names: Sequence[str]) -> str:
+    if not names:
+        return "there is none; `fairlead apply FILE` stores one"
+    return f"there are {', '.join(names[:MOST_NAMED])}" + (", ..." if len(names) > MOST_NAMED else "")
+
+
 def _admit(
-    run: str, name: str, source: DataSource, base: Path, in_pods: bool, directory: Path, secrets: Path
+    where: str, source: DataSource, name: str, base: Path, in_pods: bool, directory: Path, secrets: Path
 ) -> tuple[DataSource, str]:
-    where = f"{run}: data.{name}"
     if source.scheme == VOLUME and not in_pods:
         raise Conflict(
             f"{where}: {source.origin} is a claim of Kubernetes, and the local cluster has none. Give a path of this "

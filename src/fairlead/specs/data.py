@@ -19,6 +19,13 @@ DATA_NAME = Text(
 STORES = ("s3", "gs", "az", "hf", "http", "https")
 """Schemes of object stores, beside files and volumes."""
 VOLUME = "pvc"
+DATASET_VERSION = Text(
+    max_length=50,
+    pattern=r"[A-Za-z0-9](?:[-A-Za-z0-9._]*[A-Za-z0-9])?",
+    what="a name of a version; use letters, digits, `-`, `.` and `_`, such as `2026-11`",
+)
+DATASET = re.compile(r"((?:[a-z0-9][-a-z0-9]*/)?[a-z0-9][-a-z0-9]*)(?:@([A-Za-z0-9][-A-Za-z0-9._]*))?")
+"""``[TEAM/]NAME[@VERSION]``, as `from` names a Dataset: the first group, and the version."""
 CREDENTIALS = "credentials"
 NO_NFS = (
     "is a mount that only an administrator may make; mount it and give its path, or make a PersistentVolume of it and "
@@ -51,7 +58,7 @@ class DataSource:
             also="url uri source path bucket location claim dir directory",
             alone=True,
         ),
-        "Path or URL: s3://, gs://, az://, hf://, http(s)://, file://, or on Kubernetes pvc://CLAIM/PATH.",
+        "Path, name of a Dataset, or URL: s3://, gs://, az://, hf://, http(s)://, file://, in pods pvc://CLAIM/PATH.",
     ]
     mode: Annotated[
         DataMode | None,
@@ -123,6 +130,16 @@ class DataSource:
         ),
         "Profile of the AWS tools where ranks run, in place of `credentials`; their environment decides without both.",
     ] = None
+    dataset: Annotated[
+        str | None,
+        Key(
+            "dataset",
+            rule=Text(max_length=152, pattern=DATASET.pattern, what="a Dataset, such as `imagenet@2026-11`"),
+            example="imagenet@2026-11",
+            also="name catalog registry",
+        ),
+        "The Dataset that `from` was at the submission, by which `compare` and `lineage` name it.",
+    ] = None
 
     def __post_init__(self) -> None:
         enforce(self._problems())
@@ -177,7 +194,8 @@ class DataSource:
             yield "at", f"{quote(self.at)} is the system's own; give another, such as /data/train"
         if self.at is not None and ".." in self.at.split("/"):
             yield "at", f"{quote(self.at)} has `..` in it; give the path itself"
-        if self.credentials is not None and scheme in ("file", VOLUME, "http", "https"):
+        is_dataset = DATASET.fullmatch(self.origin) is not None
+        if self.credentials is not None and scheme in ("file", VOLUME, "http", "https") and not is_dataset:
             yield "credentials", f"{scheme}:// takes none; leave it out"
         if self.profile is not None and scheme != "s3":
             yield "profile", f"{scheme}:// has no profiles, only s3:// has; leave it out"

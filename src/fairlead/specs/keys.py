@@ -12,6 +12,7 @@ from fairlead.specs.field_types import Section
 from fairlead.specs.sections import section_of
 
 if TYPE_CHECKING:
+    from fairlead.specs.dataset import Dataset
     from fairlead.specs.federation import Federation
     from fairlead.specs.fleet import Fleet
     from fairlead.specs.pipeline import Pipeline
@@ -25,7 +26,9 @@ if TYPE_CHECKING:
 
 API_VERSION = "fairlead.dev/v1alpha1"
 
-Spec: TypeAlias = "Training | Workspace | Serving | Sweep | Pipeline | Federation | Team | Pool | Simulation | Fleet"
+Spec: TypeAlias = (
+    "Training | Workspace | Serving | Sweep | Pipeline | Federation | Dataset | Team | Pool | Simulation | Fleet"
+)
 
 
 _HOMES = {"Replica": "serving"}
@@ -60,6 +63,7 @@ _WRITTEN = (
     "Sweep",
     "Pipeline",
     "Federation",
+    "Dataset",
     "Team",
     "Pool",
     "Simulation",

@@ -27,6 +27,7 @@ class Kind(StrEnum):
     POOL = "Pool"
     SIMULATION = "Simulation"
     FLEET = "Fleet"
+    DATASET = "Dataset"
     TRIAL = "Trial"
     STEP_TRAINING = "StepTraining"
     STEP_SWEEP = "StepSweep"

@@ -1,28 +1,37 @@
-"""``fairlead apply``: pipelines triggered by a schedule, or by changes or drift of data."""
+"""``fairlead apply``: pipelines triggered by a schedule, or by changes or drift of data, and names of data sets."""
 
 import time
 from datetime import datetime
+from pathlib import Path
 from typing import Any
 
 import click
 
-from fairlead.api import submit
+from fairlead.api import only_workloads, submit
 from fairlead.cli.plan_differences import steps_of, would_change
 from fairlead.cli.show import as_json, describe_time, json_option, message, run_json, table
-from fairlead.cli.specfiles import directory_of, files_type, refuse_twice, workloads
-from fairlead.cli.standing import apply_files, describe_standing, standing_in
+from fairlead.cli.specfiles import STDIN, directory_of, files_type, load, refuse_twice
+from fairlead.cli.standing import apply_specs, describe_standing, standing_in
 from fairlead.cli.target import Target, cluster_options
+from fairlead.cluster.client import ClusterClient
 from fairlead.cluster.local.home import Home
 from fairlead.control.admission import Admission, admit
+from fairlead.control.datasets import apply_dataset, preload
 from fairlead.control.opening import open_local
 from fairlead.control.pipelines.submission import pipeline_of
 from fairlead.control.pipelines.triggers import AppliedPipeline, all_applied, check, keep, remove, state_of
 from fairlead.errors import Conflict, NotFound
 from fairlead.runtime import shell_limits
+from fairlead.specs.dataset import Dataset
+from fairlead.specs.keys import Spec
 from fairlead.specs.pipeline import Pipeline
 from fairlead.specs.training import Training
 from fairlead.specs.workload import WorkloadSpec
 from fairlead.state.cron_times import zone_of
+from fairlead.text.quantities import describe_memory
+
+Documents = tuple[tuple[Spec, ...], Path]
+"""The specs of a file, and the directory that its relative paths start from."""
 
 
 @click.command()
@@ -34,6 +43,8 @@ from fairlead.state.cron_times import zone_of
 @cluster_options
 def apply(target: Target, files: tuple[str, ...], lists: bool, removed: str | None, team: str, json_: bool) -> None:
     """Run the pipelines of FILES automatically: by their `schedule`, or when the data of `on` changes or drifts.
+
+    A Dataset of FILES is stored, so that specs and `fairlead data` can use its name.
 
     On this machine a supervisor keeps running for them; after a reboot the next command starts it. On a cluster each is
     a Pipeline object, which the operator runs. A pipeline with neither key is submitted at once if any of its steps
@@ -51,7 +62,7 @@ def apply(target: Target, files: tuple[str, ...], lists: bool, removed: str | No
         _remove(home, team, removed, json_=json_)
     else:
         refuse_twice(files)
-        outcomes = _apply(home, files)
+        outcomes = _apply(home, list(map(_documents, files)))
         if json_:
             print(as_json(outcomes))
         else:
@@ -77,7 +88,9 @@ def _on_cluster(target: Target, files: tuple[str, ...], *, lists: bool, removed:
             message("Nothing is applied.")
         return
     refuse_twice(files)
-    outcomes = apply_files(cluster, files)
+    documents = list(map(_documents, files))
+    outcomes = _apply_datasets(cluster, documents)
+    outcomes += apply_specs(cluster, [(spec, directory) for specs, directory in documents for spec in _others(specs)])
     if json_:
         print(as_json(outcomes))
     else:
@@ -85,13 +98,44 @@ def _on_cluster(target: Target, files: tuple[str, ...], *, lists: bool, removed:
             message(outcome["said"])
 
 
-def _apply(home: Home, files: tuple[str, ...]) -> list[dict[str, Any]]:
+def _documents(file: str) -> Documents:
+    if file != STDIN and not Path(file).exists():
+        raise NotFound(f"There is no file {file!r} here ({Path.cwd()}).")
+    return load(file), directory_of(file)
+
+
+def _others(specs: tuple[Spec, ...]) -> tuple[Spec, ...]:
+    return tuple(spec for spec in specs if not isinstance(spec, Dataset))
+
+
+def _apply_datasets(cluster: ClusterClient, documents: list[Documents]) -> list[dict[str, Any]]:
+    outcomes = []
+    for dataset, directory in [(spec, directory) for specs, directory in documents for spec in specs]:
+        if not isinstance(dataset, Dataset):
+            continue
+        change, stored = apply_dataset(cluster, dataset, directory)
+        what = {"applied": "Applied", "changed": "Changed", "none": "Unchanged:"}[change]
+        sentence = f"{what} Dataset {stored.name}: `data: {{train: {stored.name}}}` reads {stored.source().origin}."
+        if stored.preload:
+            home = Home.open()
+            size = preload(stored, home.data, home.secrets)
+            sentence = f"{sentence} {describe_memory(size)} of it are in the cache of this machine."
+        outcomes.append({"name": stored.name, "change": change, "said": sentence})
+    return outcomes
+
+
+def _apply(home: Home, documents: list[Documents]) -> list[dict[str, Any]]:
     cluster = open_local()
-    wanted = [admit(cluster, spec, directory_of(file)) for file in files for spec in map(_only_run, workloads(file))]
+    outcomes = _apply_datasets(cluster, documents)
+    runs = [
+        (_only_run(spec), directory)
+        for specs, directory in documents
+        for spec in only_workloads(_others(specs), str(directory))
+    ]
+    wanted = [admit(cluster, spec, directory) for spec, directory in runs]
     applied = [_applied(admission) for admission in wanted]
     for entry in applied:
         check(entry)
-    outcomes = []
     for admitted, entry in zip(wanted, applied, strict=True):
         name = entry.pipeline.name
         if entry.pipeline.schedule is None and entry.pipeline.on is None:
@@ -108,14 +152,18 @@ def _apply(home: Home, files: tuple[str, ...]) -> list[dict[str, Any]]:
 def _applied(admitted: Admission[Training | Pipeline]) -> AppliedPipeline:
     pipeline = pipeline_of(admitted.spec)
     if pipeline is None:
-        raise Conflict(f"{admitted.spec.name} is a run; `fairlead run` starts it. Only a Pipeline can be applied.")
+        raise Conflict(
+            f"{admitted.spec.name} is a run; `fairlead run` starts it. Only Pipelines and Datasets can be applied."
+        )
     return AppliedPipeline(pipeline=pipeline, spec=admitted.spec, environ=shell_limits.environment(), at=time.time())
 
 
 def _only_run(spec: WorkloadSpec) -> Training | Pipeline:
     if not isinstance(spec, (Training, Pipeline)):
         kind = type(spec).__name__
-        raise Conflict(f"{spec.name} is a {kind}; `fairlead run` starts it. Only a Pipeline can be applied.")
+        raise Conflict(
+            f"{spec.name} is a {kind}; `fairlead run` starts it. Only Pipelines and Datasets can be applied."
+        )
     return spec
 
 

@@ -8,6 +8,8 @@ from fairlead.specs.keys import API_VERSION
 
 DESCRIBED = ("Team", "Pool")
 """Kinds that describe the cluster itself; they are cluster-scoped."""
+NAMED = ("Dataset",)
+"""Kinds of a namespace that are no workloads: names for what its runs use."""
 SUBMITTED_BY: Mapping[str, str] = {"Replica": "Serving"}
 """Kinds that users do not write, and the kinds whose workloads create them."""
 NOT_IN_PODS = ("Workspace", "Federation")
@@ -16,8 +18,8 @@ _LEAVES = frozenset({"Training", "Replica"})
 
 
 def kept_kinds() -> tuple[str, ...]:
-    """Return all kinds: workloads first, then those that describe the cluster."""
-    return (*workload_kinds(), *DESCRIBED)
+    """Return all kinds: workloads first, then names of a namespace, then those that describe the cluster."""
+    return (*workload_kinds(), *NAMED, *DESCRIBED)
 
 
 def workload_kinds() -> tuple[str, ...]:

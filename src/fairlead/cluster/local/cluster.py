@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from fairlead.cluster.client import CheckPrograms, OwnCheckpoints, Prepared
+from fairlead.cluster.local.dataset_files import remove_dataset, store_dataset, stored_datasets
 from fairlead.cluster.local.disk_errors import explained
 from fairlead.cluster.local.home import LEFTOVERS, Home
 from fairlead.cluster.local.last_good import InForce, in_force, is_news
@@ -67,6 +68,7 @@ if TYPE_CHECKING:
     from fairlead.ledger.goodput import Goodput
     from fairlead.ledger.usage import Holder
     from fairlead.policy.kinds.retention import Retention
+    from fairlead.specs.dataset import Dataset
     from fairlead.specs.endpoint_engines import EndpointEngine
     from fairlead.specs.serving import Serving
     from fairlead.specs.sweep_engines import SweepEngine
@@ -283,6 +285,19 @@ class LocalCluster:
     def teams(self) -> "tuple[Team, ...]":
         """Return the teams of the file, or of its last good version while it has a mistake."""
         return self._teams().value
+
+    def datasets(self, team: str | None = None) -> "tuple[Dataset, ...]":
+        """Return the data sets of a team and those that others share with it, or all."""
+        stored = stored_datasets(self.home.datasets)
+        return tuple(dataset for dataset in stored if team in (None, dataset.team, *dataset.share))
+
+    def store_dataset(self, dataset: "Dataset", before: "Dataset | None") -> None:
+        """Store a data set, in place of the one of its team and name."""
+        store_dataset(self.home.datasets, dataset)
+
+    def remove_dataset(self, dataset: "Dataset") -> None:
+        """Remove a data set; its objects stay where they are."""
+        remove_dataset(self.home.datasets, dataset)
 
     def _teams(self) -> "InForce[tuple[Team, ...]]":
         """Return the teams in force; the file is read again after a change."""

@@ -129,6 +129,11 @@ class Home:
         return self.path / "data"
 
     @property
+    def datasets(self) -> Path:
+        """Return the directory of named data sets, a file each."""
+        return self.path / "datasets"
+
+    @property
     def secrets(self) -> Path:
         """Return the directory of the secrets of this machine; nothing else may hold their values."""
         return self.path / "secrets"

@@ -47,6 +47,7 @@ class DataSet:
         include: Shell pattern for names of objects; None for all.
         credentials: Directory of a secret with the keys of the store; None for a profile or the environment.
         profile: Profile of the AWS tools; None for the defaults of the environment.
+        dataset: NAME or NAME@VERSION of the Dataset that it is; None for one without a name.
         directory: Directory of manifests and bundles of this machine.
         limit: Most bytes of bundles in it; None for half of the free disk.
         nodes: Nodes of the run, which read from each other; None if each reads for itself.
@@ -58,6 +59,7 @@ class DataSet:
     include: str | None = None
     credentials: str | None = None
     profile: str | None = None
+    dataset: str | None = None
     directory: Path
     limit: int | None = None
     nodes: PeerNodes | None = None
@@ -92,6 +94,11 @@ class Data:
             DataChanged: The store does not have the version of the run any more.
         """
         return self._open().version
+
+    @property
+    def name(self) -> str | None:
+        """NAME or NAME@VERSION of the Dataset that the spec names; None for a path or a URL."""
+        return self._source.dataset
 
     @property
     def path(self) -> Path:

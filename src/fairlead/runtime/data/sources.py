@@ -61,6 +61,7 @@ def data_of(
         include=fields.get("include"),
         credentials=fields.get("credentials"),
         profile=fields.get("profile"),
+        dataset=fields.get("dataset"),
         directory=directory(environ),
         limit=_limit(environ),
         nodes=PeerNodes.of(environ),

@@ -21,6 +21,7 @@ from fairlead.specs.constraints import one_line
 from fairlead.specs.keys import KINDS
 
 if TYPE_CHECKING:
+    from fairlead.specs.dataset import Dataset
     from fairlead.specs.federation import Federation
     from fairlead.specs.fleet import Fleet
     from fairlead.specs.pipeline import Pipeline
@@ -40,12 +41,13 @@ _HOMES = {
     "Sweep": "fairlead.specs.sweep",
     "Serving": "fairlead.specs.serving",
     "Replica": "fairlead.specs.serving",
+    "Dataset": "fairlead.specs.dataset",
     "Team": "fairlead.specs.team",
     "Pool": "fairlead.specs.pool",
 }
 
 
-def to_json(spec: WorkloadSpec | Pipeline | Federation | Team | Pool | Fleet) -> str:
+def to_json(spec: WorkloadSpec | Pipeline | Federation | Dataset | Team | Pool | Fleet) -> str:
     """Serialize a spec on one line."""
     content = {"kind": type(spec).__name__, **_flat(spec)}
     for name in getattr(spec, "unused", ()):
@@ -53,7 +55,7 @@ def to_json(spec: WorkloadSpec | Pipeline | Federation | Team | Pool | Fleet) ->
     return json.dumps(content, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
 
 
-def from_json(text: str) -> Training | Pipeline | Serving | Sweep | Federation | Team | Pool | Fleet:
+def from_json(text: str) -> Training | Pipeline | Serving | Sweep | Federation | Dataset | Team | Pool | Fleet:
     """Deserialize a spec from ``to_json``.
 
     Raises:
@@ -63,7 +65,7 @@ def from_json(text: str) -> Training | Pipeline | Serving | Sweep | Federation |
         content = json.loads(text)
         if not isinstance(content, dict):
             raise ValueError("not an object")
-        spec: Training | Pipeline | Serving | Sweep | Federation | Team | Pool | Fleet = _read(
+        spec: Training | Pipeline | Serving | Sweep | Federation | Dataset | Team | Pool | Fleet = _read(
             _type_of(content.pop("kind", None)), content
         )
     except (ValueError, TypeError, RecursionError) as error:

@@ -23,6 +23,7 @@ from fairlead.cluster.kubernetes.api.resource_slices import all_with_slices, lis
 from fairlead.cluster.kubernetes.api.watching import ObjectCache
 from fairlead.cluster.kubernetes.client import access_keys, model_records
 from fairlead.cluster.kubernetes.client import workdir_upload as luggage
+from fairlead.cluster.kubernetes.client.dataset_objects import delete_dataset, list_datasets, write_dataset
 from fairlead.cluster.kubernetes.client.environment_locks import with_image
 from fairlead.cluster.kubernetes.client.karmada import is_karmada
 from fairlead.cluster.kubernetes.client.log_stores import log_store
@@ -67,6 +68,7 @@ from fairlead.policy.kinds.table import leaf
 from fairlead.policy.queue.shared_view import seen_by
 from fairlead.runtime.checkpoint.remote import open_remote
 from fairlead.runtime.checkpoint.store import step_name
+from fairlead.specs.dataset import Dataset
 from fairlead.specs.endpoint_engines import EndpointEngine
 from fairlead.specs.engines import Engine
 from fairlead.specs.model_reference import LATEST, ModelReference, read_reference
@@ -429,6 +431,23 @@ class UserClient:
                 raise
             return ()
         return tuple(team.spec for team in objects if team.spec is not None)
+
+    def datasets(self, team: str | None = None) -> tuple[Dataset, ...]:
+        """Return the data sets of a namespace and those that others share with it; empty without the right to list."""
+        try:
+            return tuple(list_datasets(self.client, team or self.namespace))
+        except ApiError as error:
+            if error.status != 403:
+                raise
+            return ()
+
+    def store_dataset(self, dataset: Dataset, before: Dataset | None) -> None:
+        """Create the object of a data set, or change what differs from before."""
+        write_dataset(self.client, dataset, before)
+
+    def remove_dataset(self, dataset: Dataset) -> None:
+        """Delete the object of a data set; the data stays where it is."""
+        delete_dataset(self.client, dataset)
 
     def snapshot(self) -> Snapshot:
         """Return the state of the whole cluster, read once.

@@ -4,7 +4,15 @@ from collections.abc import Callable, Iterator
 from dataclasses import MISSING
 from typing import Any
 
-from fairlead.cluster.kubernetes.kinds import DESCRIBED, SUBMITTED_BY, is_leaf_kind, is_parent_kind, kept_kinds, plural
+from fairlead.cluster.kubernetes.kinds import (
+    DESCRIBED,
+    NAMED,
+    SUBMITTED_BY,
+    is_leaf_kind,
+    is_parent_kind,
+    kept_kinds,
+    plural,
+)
 from fairlead.cluster.kubernetes.manifests import validation
 from fairlead.cluster.kubernetes.manifests.statuses import status_schema
 from fairlead.policy.kinds.record import ParentKind
@@ -12,6 +20,7 @@ from fairlead.policy.kinds.table import KINDS as WORKLOADS
 from fairlead.specs import field_types as kinds
 from fairlead.specs import overlay
 from fairlead.specs.constraints import Constraints, Limit, Text
+from fairlead.specs.dataset import Dataset
 from fairlead.specs.field_types import ListField, MapField, OverlayField, Section, SectionKey, SectionMap, Single
 from fairlead.specs.formats.parsing import MOST_QUANTITY
 from fairlead.specs.formats.rendering import default_of
@@ -26,7 +35,7 @@ from fairlead.specs.training import ENV_NAME, Checkpoint, Retry, Training
 GROUP, VERSION = API_VERSION.split("/")
 _SHORT = {
     "Training": ["ftr"], "Sweep": ["fsw"], "Serving": ["fsv"], "Replica": ["frp"], "Pipeline": ["fpi"],
-    "Team": ["ftm"], "Pool": ["fpl"],
+    "Team": ["ftm"], "Pool": ["fpl"], "Dataset": ["fds"],
 }  # fmt: skip
 _DOCS = {
     "Training": "A distributed training run: a gang of pods that start together or not at all.",
@@ -49,6 +58,11 @@ _COLUMNS: dict[str, tuple[tuple[str, str, str], ...]] = {
         ("Quota", "string", ".spec.quota.gpu"),
         ("Age", "date", ".metadata.creationTimestamp"),
         ("Reason", "string", '.status.conditions[?(@.type=="Ready")].message'),
+    ),
+    "Dataset": (
+        ("From", "string", ".spec.from"),
+        ("Shared", "string", ".spec.share"),
+        ("Age", "date", ".metadata.creationTimestamp"),
     ),
     "Pool": (
         ("Nodes", "integer", ".spec.nodes"),
@@ -84,6 +98,7 @@ _RULES_OF_SECTIONS: dict[type[Any], Callable[[], list[validation.Rule]]] = {
     PoolGpu: validation.partition_rules,
     Serving: validation.endpoint_rules,
     Scale: validation.scale_rules,
+    Dataset: validation.dataset_rules,
 }
 
 
@@ -117,7 +132,7 @@ def definition(kind: str) -> dict[str, Any]:
                     "served": True,
                     "storage": True,
                     "schema": {"openAPIV3Schema": object_schema(kind)},
-                    "subresources": {"status": {}, **_SCALED.get(kind, {})},
+                    **({} if kind in NAMED else {"subresources": {"status": {}, **_SCALED.get(kind, {})}}),
                     "additionalPrinterColumns": columns,
                 }
             ],
@@ -183,7 +198,7 @@ def object_schema(kind: str) -> dict[str, Any]:
             "kind": {"type": "string"},
             "metadata": {"type": "object", "properties": {"name": {"type": "string", "maxLength": 253}}},
             "spec": {"description": "Desired state.", **spec},
-            "status": status_schema(kind),
+            **({} if kind in NAMED else {"status": status_schema(kind)}),
         },
         "x-kubernetes-validations": [
             *validation.name_rules(OBJECTS[kind].rules["name"]),

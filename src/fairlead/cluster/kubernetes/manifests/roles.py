@@ -7,7 +7,7 @@ See decision 180.
 
 from typing import Any
 
-from fairlead.cluster.kubernetes.kinds import SUBMITTED_BY, plural, workload_kinds
+from fairlead.cluster.kubernetes.kinds import NAMED, SUBMITTED_BY, plural, workload_kinds
 from fairlead.cluster.kubernetes.manifests.crds import GROUP
 from fairlead.cluster.kubernetes.names import (
     ACCESS_KEYS,
@@ -39,19 +39,21 @@ WORKLOADS = tuple(map(plural, workload_kinds()))
 """Plurals of the kinds of workloads, with pods and with children."""
 WRITTEN = tuple(plural(kind) for kind in workload_kinds() if kind not in SUBMITTED_BY)
 """Plurals of the kinds that users write; the others are submitted by their parents."""
+NAMES = tuple(map(plural, NAMED))
+"""Plurals of the kinds of a namespace that are no workloads."""
 OTHERS = tuple(plural(kind) for kind in workload_kinds() if kind in SUBMITTED_BY)
 NOBODYS = (plural("Serving"),)
 """Plurals of the kinds that no other workload submits."""
 USAGE = rule("metrics.k8s.io", ("pods",), ("get", "list"))
 ROLES: dict[str, Rules] = {
     "viewer": [
-        rule(GROUP, WORKLOADS, READ),
+        rule(GROUP, (*WORKLOADS, *NAMES), READ),
         USAGE,
         rule("", ("pods", "pods/log", "events", "resourcequotas"), READ),
         rule("", ("configmaps",), ("get",)),  # the last lines of deleted pods
     ],
     "user": [
-        rule(GROUP, WRITTEN, (*READ, "create", "update", "patch", "delete")),
+        rule(GROUP, (*WRITTEN, *NAMES), (*READ, "create", "update", "patch", "delete")),
         rule(GROUP, OTHERS, (*READ, "patch", "delete")),
         USAGE,
         rule("", ("pods", "pods/log", "events", "resourcequotas", "persistentvolumeclaims"), READ),
@@ -59,7 +61,7 @@ ROLES: dict[str, Rules] = {
         rule("", ("configmaps",), ("get", "create", "patch")),
     ],
     "admin": [
-        rule(GROUP, WRITTEN, (*READ, "create", "update", "patch", "delete")),
+        rule(GROUP, (*WRITTEN, *NAMES), (*READ, "create", "update", "patch", "delete")),
         rule(GROUP, (plural("Training"),), (OVERLAY,)),  # gives nothing beyond the rights on secrets and accounts below
         rule(GROUP, OTHERS, (*READ, "patch", "delete")),
         USAGE,

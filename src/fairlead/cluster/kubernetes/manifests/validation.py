@@ -22,6 +22,7 @@ from fairlead.policy.kinds.spec_updates import CHANGEABLE, PLACE_STAYS
 from fairlead.specs import endpoint_engines, engines, serving, sweep_engines
 from fairlead.specs import field_types as kinds
 from fairlead.specs.constraints import MODEL, NAME, Constraints, Limit, Text
+from fairlead.specs.dataset import NO_PRELOAD
 from fairlead.specs.environment import NOT_MADE_IN_PODS
 from fairlead.specs.field_types import SectionKey, Single
 from fairlead.specs.formats.advice import advice, limits_of
@@ -319,6 +320,11 @@ def sweep_rules() -> list[Rule]:
 def scale_rules() -> list[Rule]:
     """Return the rule that only an autoscaler sets the number of replicas; ``self`` is the section `scale`."""
     return [rule("!has(self.replicas) || has(self.by)", say(serving.NO_AUTOSCALER), at=".replicas")]
+
+
+def dataset_rules() -> list[Rule]:
+    """Return the rules of a Dataset that hold on a cluster alone."""
+    return [rule("!has(self.preload) || !self.preload", say(NO_PRELOAD), at=".preload")]
 
 
 def endpoint_update_rules() -> list[Rule]:
