@@ -13,20 +13,27 @@ import pytest
 from fairlead.cli.commands.lineage import _lines
 from fairlead.cluster.local.cluster import LocalCluster
 from fairlead.cluster.local.code.keeping import CodeStore
+from fairlead.cluster.local.dataset_files import store_dataset
 from fairlead.cluster.local.home import Home
+from fairlead.control.data import upload_directory
 from fairlead.control.pipelines import journal, lineage
 from fairlead.control.pipelines.artefacts import Artefacts, content_digest, read_value
 from fairlead.control.pipelines.children import Children
+from fairlead.control.pipelines.dependencies import Dependencies
 from fairlead.control.pipelines.results import Results
 from fairlead.control.pipelines.submission import as_workload
 from fairlead.policy.kinds.steps import Result, Task, TaskPhase
 from fairlead.runtime.podfiles import held
+from fairlead.specs.dataset import Dataset
 from fairlead.specs.formats.reading import parse
 from fairlead.specs.formats.serialization import from_json, to_json
 from fairlead.specs.pipeline import Pipeline, Step, StepTraining
 from fairlead.state.snapshot import Grant, Pod, PodPhase
 from tests.builders import training
+from tests.s3 import S3, s3, s3_binary
 from tests.waiting import until
+
+__all__ = ["s3", "s3_binary"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -184,6 +191,47 @@ ENV = "kind: Pipeline\nenv: {SEED: '1'}\nsteps: {a: 'echo $SEED'}\n"
 def test_what_makes_a_step_run_is_named(place: Place, before: str, after: str, why: str) -> None:
     assert place.run(before, "r1").phases() == {"a": "Succeeded"}
     assert place.run(after, "r2").why("a").endswith(f"({why})")
+
+
+def test_the_version_of_data_decides_whether_a_step_that_reads_it_runs_again(place: Place, s3: S3) -> None:
+    (place.path / "rows").mkdir()
+
+    def push(content: str) -> None:
+        (place.path / "rows" / "a.csv").write_text(content)
+        upload_directory(place.path / "rows", "s3://models/rows")
+
+    push("1,2")
+    store_dataset(place.path / "datasets", Dataset(name="rows", origin="s3://models/rows"))
+    text = """
+kind: Pipeline
+steps:
+  url: {run: echo url, inputs: ["s3://models/rows"]}
+  name: {run: echo name, inputs: [rows]}
+  absent: {run: echo absent, inputs: [rows@2]}
+  code: echo code
+"""
+    first = place.run(text, "r1")
+    assert first.phases() == {"url": "Succeeded", "name": "Succeeded", "code": "Succeeded", "absent": "Failed"}
+    assert "the Dataset rows has no version 2; give rows alone, as it has none" in first.why("absent")
+    same = place.run(text, "r2")
+    assert [same.phases()[name] for name in ("url", "name", "code")] == ["Cached"] * 3
+    push("1,3")
+    changed = place.run(text, "r3")
+    assert changed.why("url").endswith("(input s3://models/rows has changed)")
+    assert changed.why("name").endswith("(input rows has changed)")
+    assert changed.phases()["code"] == "Cached"
+
+
+def test_the_version_of_the_data_of_a_run_is_what_its_step_depends_on(tmp_path: Path) -> None:
+    (spec,) = parse(
+        "kind: Pipeline\nname: p\nsteps: {train: {training: {run: python t.py, data: "
+        "{train: {from: s3://b/c, version: 0123456789abcdef}}}}}\n"
+    )
+    assert isinstance(spec, Pipeline)
+    results = Results(tmp_path / "results.db")
+    parts = Dependencies(spec, tmp_path, {}, results, tmp_path / "state").of(Task(step="train"), {})
+    results.close()
+    assert parts["input data.train"] == "0123456789abcdef"
 
 
 def test_a_file_that_describes_a_pipeline_is_no_code(place: Place) -> None:

@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
+from fairlead.cluster.local.dataset_files import stored_datasets
 from fairlead.errors import Conflict, InvalidSpec, NotFound, RuntimeFault
 from fairlead.frozen import dataclass
 from fairlead.runtime.data.cache import BundleCache, read_usage
@@ -124,6 +125,31 @@ def locate(
         raise InvalidSpec((f"{where}: the Dataset {name} has no version {version}; {versions}.",)) from error
     except ValueError as error:
         raise InvalidSpec((f"{where}: {error}.",)) from error
+
+
+def version_of(text: str, team: str, base: Path, state: Path) -> str | None:
+    """Return the version that data has now; None for a path that is no Dataset.
+
+    Args:
+        text: URL, or NAME or NAME@VERSION of a Dataset of this machine.
+        team: Team that reads it.
+        base: Directory that relative paths start from.
+        state: State directory, with Datasets, secrets and manifests.
+
+    Raises:
+        InvalidSpec: It cannot be read, or is not of the version that the Dataset has.
+    """
+
+    def datasets(team: str) -> tuple[Dataset, ...]:
+        return tuple(dataset for dataset in stored_datasets(below(state, "datasets")) if dataset.is_for(team))
+
+    source = locate(text, DataSource(origin=text), team, base, datasets)
+    if source.dataset is None and "://" not in text:
+        return None
+    admitted, note = _admit(text, source, "input", base, False, below(state, "data"), below(state, "secrets"))
+    if admitted.version is None:
+        raise InvalidSpec((f"{text}: {note}.",))
+    return admitted.version
 
 
 def _choices(names: Sequence[str]) -> str:

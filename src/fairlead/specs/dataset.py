@@ -97,6 +97,10 @@ class Dataset:
         """Return the name of the newest version: the last in natural order, where 10 follows 9; None without any."""
         return max(self.versions, key=_natural, default=None)
 
+    def is_for(self, team: str) -> bool:
+        """Return whether a team may use it."""
+        return team == self.team or team in self.share
+
     def source(self, version: str | None = None) -> DataSource:
         """Return where the data of a version is, with the hash that it has; of the newest one for None.
 

@@ -357,7 +357,7 @@ class Step:
             example="[/data/raw.csv]",
             also="input data reads",
         ),
-        "Files and directories that the step reads, beside its code and the outputs of its needs.",
+        "Files, directories, URLs of data and Datasets that the step reads, beside its code and outputs of its needs.",
     ] = ()
     outputs: Annotated[
         tuple[str, ...],

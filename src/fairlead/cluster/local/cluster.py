@@ -289,7 +289,7 @@ class LocalCluster:
     def datasets(self, team: str | None = None) -> "tuple[Dataset, ...]":
         """Return the data sets of a team and those that others share with it, or all."""
         stored = stored_datasets(self.home.datasets)
-        return tuple(dataset for dataset in stored if team in (None, dataset.team, *dataset.share))
+        return tuple(dataset for dataset in stored if team is None or dataset.is_for(team))
 
     def store_dataset(self, dataset: "Dataset", before: "Dataset | None") -> None:
         """Store a data set, in place of the one of its team and name."""

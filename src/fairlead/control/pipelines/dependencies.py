@@ -1,5 +1,6 @@
 """Lists the dependencies of a task: command, code, inputs and environment, as hashes or text by readable names."""
 
+import errno
 import fnmatch
 import hashlib
 import os
@@ -12,8 +13,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fairlead.cluster.project_files import ProjectFile, is_source, walk
+from fairlead.control.data import version_of
 from fairlead.control.pipelines.artefacts import Artefacts, content_digest, file_identity
 from fairlead.control.pipelines.result_store import ResultStore
+from fairlead.errors import FairleadError
 from fairlead.policy.kinds.steps import CacheDecision, Task, decide_cache
 from fairlead.specs.pipeline import Pipeline, Step
 
@@ -57,6 +60,7 @@ class Dependencies:
         self._results = results
         self._files: dict[str, str] | None = None
         self._statuses: dict[str, os.stat_result] = {}
+        self._versions: dict[str, str | None] = {}
         self._listings: dict[tuple[str, ...], str] = {}
         self._python = _python(environ.get("PATH", ""))
 
@@ -87,6 +91,9 @@ class Dependencies:
         parts |= dict(inputs)
         for path in step.inputs:
             parts[f"input {path}"] = self._input_digest(path)
+        for name, source in () if step.program is None else step.program.data.items():
+            # Recorded at the submission; a claim has none.
+            parts[f"input data.{name}"] = source.version or source.origin
         parts["python"] = self._python
         return parts
 
@@ -139,7 +146,15 @@ class Dependencies:
         return (self._workdir if self._tree is None or path not in self._tree.copies else self._tree.cwd) / path
 
     def _input_digest(self, path: str) -> str:
-        """Return the hash of an input's content, as steps read it."""
+        """Return the hash of an input's content, as steps read it, or the version of data."""
+        if path not in self._versions:
+            try:
+                self._versions[path] = version_of(path, self._pipeline.team, self._workdir, self._state)
+            except FairleadError as error:
+                raise OSError(errno.EIO, str(error).removeprefix(f"{path}: "), path) from error
+        version = self._versions[path]
+        if version is not None:
+            return version
         live = Path(os.path.normpath(self._workdir / Path(path).expanduser()))
         if self._tree is None or not live.is_relative_to(self._workdir):
             return content_digest(live)

@@ -31,8 +31,9 @@ sys.exit(main())
 _FOLDERS = ("specs", "text")
 _FILES = (
     "frozen.py",
-    "cluster/__init__.py", "cluster/project_files.py", "cluster/secret_files.py",
-    "control/__init__.py", "control/pipelines/__init__.py",
+    "cluster/__init__.py", "cluster/local/__init__.py", "cluster/local/dataset_files.py",
+    "cluster/project_files.py", "cluster/secret_files.py",
+    "control/__init__.py", "control/data.py", "control/pipelines/__init__.py",
     "control/pipelines/artefacts.py", "control/pipelines/dependencies.py", "control/pipelines/drift.py",
     "control/pipelines/drift_watch.py", "control/pipelines/driver.py",
     "control/pipelines/in_pod.py", "control/pipelines/journal.py", "control/pipelines/object_place.py",
