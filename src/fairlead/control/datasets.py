@@ -7,6 +7,7 @@ from pathlib import Path
 from fairlead.cluster.client import ClusterClient
 from fairlead.errors import Conflict, InvalidSpec
 from fairlead.runtime.data.reader import Data, DataSet
+from fairlead.runtime.data.sources import cache_limit
 from fairlead.runtime.paths import below
 from fairlead.specs.dataset import NO_PRELOAD, Dataset, DatasetVersion
 from fairlead.specs.training import DEFAULT_TEAM
@@ -67,6 +68,7 @@ def preload(dataset: Dataset, directory: Path, secrets: Path) -> int:
             credentials=secret,
             profile=source.profile,
             directory=directory,
+            limit=cache_limit(os.environ),
         )
     )
     try:

@@ -1,5 +1,6 @@
 """``fairlead data``: data sets in stores, their versions, and what this machine has of them."""
 
+import os
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +18,7 @@ from fairlead.control.data import known_versions, locate, remove_version, upload
 from fairlead.errors import InvalidArgument, NotFound
 from fairlead.runtime.data.manifest import is_version
 from fairlead.runtime.data.reader import Data, DataSet
+from fairlead.runtime.data.sources import cache_limit
 from fairlead.specs.data import DATASET, DataSource
 from fairlead.specs.dataset import LATEST, Dataset, select
 from fairlead.specs.training import DEFAULT_TEAM
@@ -114,7 +116,13 @@ def warm(
     """Fetch the data at URL into the cache of this machine, as far as it has room, before runs need it."""
     opened = _open(target, url, include, credentials, profile)
     size = opened.warm()
+    whole = sum(entry.size for entry in opened.entries())
     sentence = f"{describe_memory(size)} of version {opened.version} are in the cache."
+    if size < whole:
+        sentence += (
+            f" It has no room for the other {describe_memory(whole - size)}, which runs read from the store each time; "
+            "`fairlead data rm VERSION` makes room, and FAIRLEAD_DATA_CACHE bounds it."
+        )
     print(as_json({"version": opened.version, "cached_bytes": size}) if json_ else sentence)
     opened.close()
 
@@ -296,6 +304,7 @@ def _open(target: Target, url: str, include: str | None, credentials: str | None
             credentials=secret,
             profile=profile,
             directory=Home.open().data,
+            limit=cache_limit(os.environ),
         )
     )
 

@@ -224,8 +224,10 @@ class S3Store:
             return Misuse(f"data: there is no bucket {self._bucket} at {where}; correct the URL")
         if code in ("ExpiredToken", "TokenRefreshRequired"):
             return StoreUnavailable(f"data: the credentials for {self.url} have expired; sign in again ({code})")
-        if code in ("InvalidAccessKeyId", "SignatureDoesNotMatch"):
+        if code in ("InvalidAccessKeyId", "SignatureDoesNotMatch", "XAdminUserNotFound"):  # the last is versitygw's
             return StoreUnavailable(f"data: {where} does not know these credentials ({code}); correct `credentials`")
+        if response.status == 301 or code in ("AuthorizationHeaderMalformed", "IncorrectRegion"):
+            return StoreUnavailable(f"data: the bucket {self._bucket} is in another region; set AWS_REGION to it")
         if response.status in (401, 403):
             if self._source() is None:
                 return StoreUnavailable(
@@ -236,8 +238,6 @@ class S3Store:
                 f"data: these credentials have no right to {action} in the bucket {self._bucket} ({code}); ask its "
                 "owner, or name a secret with other keys by `credentials`"
             )
-        if response.status == 301:
-            return StoreUnavailable(f"data: the bucket {self._bucket} is in another region; set AWS_REGION to it")
         return StoreUnavailable(f"data: {where} answers {code} to the request to {action}")
 
 

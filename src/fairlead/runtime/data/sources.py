@@ -63,7 +63,7 @@ def data_of(
         profile=fields.get("profile"),
         dataset=fields.get("dataset"),
         directory=directory(environ),
-        limit=_limit(environ),
+        limit=cache_limit(environ),
         nodes=PeerNodes.of(environ),
     )
     return Data(source, rank=rank, world_size=world_size)
@@ -81,7 +81,12 @@ def directory(environ: Mapping[str, str]) -> Path:
     return Path(root, "fairlead", "data")
 
 
-def _limit(environ: Mapping[str, str]) -> int | None:
+def cache_limit(environ: Mapping[str, str]) -> int | None:
+    """Return the most bytes of bundles in the cache of this machine; None for half of the free disk.
+
+    Raises:
+        Misuse: The variable holds no size.
+    """
     text = environ.get(LIMIT)
     if not text:
         return None

@@ -23,6 +23,7 @@ from fairlead.cluster.kubernetes.api.resource_slices import all_with_slices, lis
 from fairlead.cluster.kubernetes.api.watching import ObjectCache
 from fairlead.cluster.kubernetes.client import access_keys, model_records
 from fairlead.cluster.kubernetes.client import workdir_upload as luggage
+from fairlead.cluster.kubernetes.client.claim_checks import claim_problem
 from fairlead.cluster.kubernetes.client.dataset_objects import delete_dataset, list_datasets, write_dataset
 from fairlead.cluster.kubernetes.client.environment_locks import with_image
 from fairlead.cluster.kubernetes.client.karmada import is_karmada
@@ -157,6 +158,8 @@ class UserClient:
             raise InvalidSpec((f"{spec.name}: checkpoint.to: {problem}.",))
         needs_secrets = spec.secrets or any(source.credentials for source in spec.data.values())
         if needs_secrets and (problem := secret_problem(self.client, spec.team, spec)) is not None:
+            raise InvalidSpec((f"{spec.name}: {problem}.",))
+        if (problem := claim_problem(self.client, spec.team, spec)) is not None:
             raise InvalidSpec((f"{spec.name}: {problem}.",))
         names = _pull_secrets(spec)
         if names and (problem := pull_problem(self.client, spec.team, names)) is not None:
