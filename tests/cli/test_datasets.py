@@ -3,6 +3,7 @@
 import json
 import random
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -36,12 +37,13 @@ def test_a_name_stands_for_the_place_the_hash_and_the_keys_of_a_version(tmp_path
     assert source == DataSource(
         origin="s3://b/i/1", version="0123456789abcdef", mode=DataMode.STREAM, credentials="own", dataset="imagenet@1"
     )
-    for reference, more, problem in (
+    mistakes: list[tuple[str, dict[str, Any], str]] = [
         ("imagenet@2", {}, "the Dataset imagenet has no version 2; there are 1"),
         ("imagent@1", {}, "there is no Dataset imagent of team vision or shared with it; there are imagenet"),
         ("imagenet@1", {"include": "*.tar"}, "`include` is the Dataset's own, and it has none; leave it out"),
         ("imagenet@1", {"version": "f" * 16}, "`version` is the Dataset's own, 0123456789abcdef; leave it out"),
-    ):
+    ]
+    for reference, more, problem in mistakes:
         with pytest.raises(InvalidSpec, match=problem):
             locate("t", DataSource(origin=reference, **more), "vision", tmp_path, lambda team: [dataset])
     files(tmp_path / "imagenet")
