@@ -2,13 +2,13 @@
 
 from fairlead.cluster.kubernetes.api.client import ApiError, Client
 from fairlead.cluster.kubernetes.names import segment
-from fairlead.specs.gang import GangSpec
+from fairlead.specs.training import Training
 
 ONE_NODE = {"ReadWriteOnce", "ReadWriteOncePod"}
 """Access modes of a claim by which one node alone mounts it."""
 
 
-def claim_problem(client: Client, namespace: str, spec: GangSpec) -> str | None:
+def claim_problem(client: Client, namespace: str, spec: Training) -> str | None:
     """Return why a run's pods cannot mount a claim, as a clause with the key; None where nothing is known."""
     for name, source in spec.data.items():
         claim = source.claim
