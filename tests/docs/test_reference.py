@@ -141,7 +141,7 @@ def _others_required(whole: Section, path: list[str], without: str) -> list[str]
             [] if without == "from" else [f"from: {'pvc://claim' if without in ('at', 'write') else 's3://bucket/a'}"]
         )
     if isinstance(section, SectionMap):
-        if path in (["data"], ["peaks"], ["sites"], ["project_budgets"], ["parallel", "candidates"]):
+        if path in (["data"], ["versions"], ["peaks"], ["sites"], ["project_budgets"], ["parallel", "candidates"]):
             return []
         if path == ["partitions", "layouts"]:
             return ["all-disabled: {}"]

@@ -92,7 +92,8 @@ def locate(
     if reference is None:
         return source
     name, version = reference.groups()
-    is_path = (base / source.origin).exists()
+    path = source.origin
+    is_path = (base / path).exists()
     known = datasets(team)
     try:
         dataset = select(known, name, team)
