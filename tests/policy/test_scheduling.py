@@ -7,7 +7,9 @@ from typing import Any
 import pytest
 
 from fairlead.policy.decide import decide
+from fairlead.policy.pass_cache import PassCache
 from fairlead.policy.queue.start_forecast import expected_starts
+from fairlead.specs.network import FabricChoice, Network
 from fairlead.specs.resources import GpuRequest, Resources
 from fairlead.specs.team import Quota, Team
 from fairlead.state.plan import Plan
@@ -123,6 +125,16 @@ def test_a_run_that_would_delay_the_first_waits_and_one_beside_it_does_not() -> 
     first = waiting("first", 3, age_s=9)
     long, beside = waiting("late", 2, max_duration_s=5000.0), waiting("beside", 1, max_duration_s=5000.0)
     assert decided(look(FULL, first, long, beside)) == {"first": "waits", "late": "behind", "beside": "starts"}
+
+
+@pytest.mark.parametrize("is_cached", [False, True])
+def test_a_run_that_takes_any_network_starts_beside_those_like_it_that_wait_for_another(is_cached: bool) -> None:
+    fast, plain = node("n0", gpus=4, extended={"rdma/hca": 4}), node("n1", gpus=4)
+    rdma = Network(profile=FabricChoice.RDMA)
+    runs = (waiting("a", 1, age_s=9, network=rdma), waiting("b", 1, age_s=8, network=rdma), waiting("c", 1))
+    snapshot = look((running("long", "n0", range(4)),), *runs, nodes=(fast, plain))
+    plan = decide(snapshot, NOW, PassCache() if is_cached else None)
+    assert [change.workload_uid for change in plan.changes if change.create] == ["c"]
 
 
 def test_easy_backfill_lets_a_run_delay_the_second_and_conservative_does_not() -> None:

@@ -5,6 +5,7 @@ from dataclasses import replace
 from fairlead.policy.placement.pod_shapes import Shape
 from fairlead.policy.queue.dominant_shares import Amounts
 from fairlead.policy.queue.spec_traits import SpecTraits
+from fairlead.specs.network import FabricChoice, Network
 from fairlead.specs.resources import Resources
 from fairlead.state.snapshot import Intent, Workload
 from tests.builders import node, status, training
@@ -28,6 +29,12 @@ def test_runs_that_ask_for_the_same_are_alike_and_others_are_not() -> None:
     traits = SpecTraits((node("n0"),))
     first, second, larger = (traits.of(each).alike for each in (run("a"), run("b"), run("c", cpu=2000)))
     assert first == second != larger
+
+
+def test_runs_that_need_different_networks_are_not_alike() -> None:
+    traits, plain = SpecTraits((node("n0"),)), run("a")
+    fast = replace(run("b"), spec=replace(plain.spec, network=Network(profile=FabricChoice.RDMA)))
+    assert traits.of(plain).alike != traits.of(fast).alike
 
 
 def test_a_run_that_is_over_leaves_nothing_behind() -> None:

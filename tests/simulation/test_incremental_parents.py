@@ -10,19 +10,28 @@ from fairlead.cluster.simulated.cluster import SimulatedCluster
 from fairlead.cluster.simulated.faults import LosePod
 from fairlead.cluster.simulated.programs import OnTerm, SimulatedProgram
 from fairlead.errors import FairleadError
+from fairlead.policy import decide as deciding
+from fairlead.policy import pass_cache
 from fairlead.policy.decide import decide
-from fairlead.policy.pass_cache import PassCache
+from fairlead.policy.pass_cache import PassCache, only_waits, quiet_until
 from fairlead.specs.resources import Resources
 from fairlead.specs.serving import Serving
 from fairlead.specs.sweep import Sweep, Trial
-from fairlead.specs.team import Quota, Team
+from fairlead.specs.team import Budget, Quota, Team, WhenSpent
 from fairlead.specs.training import Training
-from fairlead.state.snapshot import Intent, Phase, Snapshot, is_replica
+from fairlead.state.reasons import Code
+from fairlead.state.snapshot import Intent, Phase, Snapshot, Spending, Workload, is_replica
 from tests.builders import node, training
 from tests.rounds import rounds
 
-NODES = tuple(node(f"n{number}", cpu_milli=4_000) for number in range(3))
+NODES = tuple(node(f"n{number}", cpu_milli=4_000, price_per_hour=1.0) for number in range(3))
 TEAMS = (Team(name="t", weight=3), Team(name="u", quota=Quota(cpu_milli=6_000)))
+# Time alone takes teams t and v, and each run with a limit, to what they may spend; v may go on.
+BUDGETED = (
+    Team(name="t", weight=3, budget=Budget(monthly=1.0, when_spent=WhenSpent.STOP)),
+    TEAMS[1],
+    Team(name="v", budget=Budget(monthly=1.2), project_budgets={"p": Budget(monthly=0.4, when_spent=WhenSpent.STOP)}),
+)
 NUM_MOVES = 60
 
 
@@ -40,13 +49,14 @@ class Passes:
     """A cluster on which each pass is made from what was kept, and from scratch.
 
     Attributes:
-        kinds: How often passes met parents, waiting replicas, and runs that were left alone.
+        kinds: How often passes met parents, waiting replicas, and runs that were left alone, or stopped for a limit.
     """
 
-    def __init__(self, seed: str) -> None:
+    def __init__(self, seed: str, *, costs: bool = False) -> None:
         self.chance = random.Random(seed)
+        self.costs = costs
         self.cluster = SimulatedCluster(NODES, behave)
-        self.cache = PassCache()
+        self.began, self.cache = self.cluster.clock.now(), PassCache()
         self.kinds = Counter[str]()
         self.num_submitted = 0
         self.is_left_alone = False
@@ -86,7 +96,8 @@ class Passes:
         self.num_submitted += 1
         run = training(
             f"run-{self.num_submitted}", run="x", team=chance.choice("tuv"), nodes=chance.choice((1, 1, 1, 2)),
-            priority=chance.choice((0, 0, 0, 3, -1)),
+            priority=chance.choice((0, 0, 0, 3, -1)), labels=chance.choice(({}, {"project": "p"})),
+            max_cost=chance.choice((None, None, 0.05)) if self.costs else None,
         )  # fmt: skip
         return replace(run, resources=self.resources())
 
@@ -109,6 +120,9 @@ class Passes:
         snapshot, now = self.seen(), self.cluster.clock.now()
         plan = decide(snapshot, now, self.cache)
         assert plan == decide(snapshot, now)
+        for change in plan.changes:
+            if change.status is not None and change.status.reason.code is Code.OVER_BUDGET:
+                self.kinds[f"over budget, {change.status.phase}"] += 1
         self.kinds["parents"] += bool(snapshot.parents)
         self.kinds["left alone"] += bool(snapshot.deferred or snapshot.unreadable)
         waiting = [run for run in snapshot.workloads if run.status.phase is Phase.PENDING]
@@ -118,7 +132,9 @@ class Passes:
         return any(self.cluster.apply(plan))
 
     def seen(self) -> Snapshot:
-        snapshot = replace(self.cluster.snapshot(), teams=TEAMS)
+        snapshot = replace(self.cluster.snapshot(), teams=BUDGETED if self.costs else TEAMS)
+        if self.costs:
+            snapshot = replace(snapshot, spending=spent(snapshot, self.began, self.cluster.clock.now()))
         if not self.is_left_alone:
             return snapshot
         uids = [workload.uid for workload in (*snapshot.workloads, *snapshot.parents)]
@@ -127,8 +143,18 @@ class Passes:
         return replace(snapshot, deferred=frozenset(chosen) - unreadable.keys(), unreadable=unreadable)
 
 
-def history(seed: int) -> Counter[str]:
-    passes = Passes(f"beside-{seed}")
+def spent(snapshot: Snapshot, began: float, now: float) -> Spending:
+    """What all have spent, in months of four minutes."""
+    of_team = int(5_000 * ((now - began) % 240.0))
+    return Spending(
+        by_team={"t": of_team, "v": of_team},
+        by_project={("v", "p"): of_team // 2},
+        by_run={run.uid: int(500 * (now - run.created_at)) for run in snapshot.workloads},
+    )
+
+
+def history(seed: int, *, costs: bool = False) -> Counter[str]:
+    passes = Passes(f"beside-{seed}", costs=costs)
     for _ in range(NUM_MOVES):
         try:
             passes.move()
@@ -140,8 +166,8 @@ def history(seed: int) -> Counter[str]:
     return passes.kinds
 
 
-def histories(number: int) -> Counter[str]:
-    return sum((history(seed) for seed in range(number)), Counter[str]())
+def histories(number: int, *, costs: bool = False) -> Counter[str]:
+    return sum((history(seed, costs=costs) for seed in range(number)), Counter[str]())
 
 
 @pytest.mark.parametrize("seed", rounds(few=8, many=200))
@@ -162,3 +188,32 @@ def test_these_histories_catch_a_pass_that_decides_what_it_is_to_leave_alone(mon
     monkeypatch.setattr(PassCache, "look", lambda cache, snapshot, _=None: look(cache, snapshot, frozenset()))
     with pytest.raises(AssertionError):
         histories(6)
+
+
+@pytest.mark.parametrize("seed", rounds(few=6, many=200))
+def test_a_pass_with_budgets_equals_one_that_judges_every_run(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(deciding, "only_waits", lambda run: False)
+    monkeypatch.setattr(deciding, "_is_quiet", lambda run, pods, now: False)
+    history(seed, costs=True)
+
+
+@pytest.mark.slow
+def test_these_histories_have_runs_that_a_limit_stops_fails_and_holds_back() -> None:
+    kinds = histories(6, costs=True)
+    assert min(kinds[f"over budget, {phase}"] for phase in (Phase.STOPPING, Phase.FAILED, Phase.PENDING)) > 5, kinds
+
+
+def test_these_histories_catch_a_pass_that_lets_runs_of_a_spent_budget_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(PassCache, "with_pods", lambda cache, teams: {})
+    with pytest.raises(AssertionError):
+        histories(6, costs=True)
+
+
+def test_these_histories_catch_a_pass_that_forgets_the_limit_of_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    def without_limit(run: Workload) -> Workload:
+        return replace(run, spec=replace(run.spec, max_cost=None))
+
+    monkeypatch.setattr(pass_cache, "only_waits", lambda run: only_waits(without_limit(run)))
+    monkeypatch.setattr(pass_cache, "quiet_until", lambda run, pods: quiet_until(without_limit(run), pods))
+    with pytest.raises(AssertionError):
+        histories(6, costs=True)

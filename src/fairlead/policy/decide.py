@@ -21,6 +21,7 @@ from fairlead.policy.kinds.parents import judge_parents
 from fairlead.policy.kinds.silent_nodes import silent
 from fairlead.policy.kinds.table import leaf_of
 from fairlead.policy.pass_cache import PassCache, only_waits
+from fairlead.policy.queue.budgets import stopping_teams
 from fairlead.policy.queue.scheduling import Contention, start
 from fairlead.policy.scaling import elastic
 from fairlead.policy.scaling.elastic import is_resizing
@@ -55,7 +56,7 @@ def decide(snapshot: Snapshot, now: float, cache: PassCache | None = None) -> Pl
             failures.note("", error)  # in what concerns several parents
     # The changes that parents make to children have to take effect first.
     child_uids = frozenset(child.uid for change in changes for child in change.children)
-    if cache is not None and snapshot.spending is None:
+    if cache is not None:
         try:
             return _decide_news(snapshot, cache, changes, child_uids, failures, now)
         except Exception as error:  # noqa: BLE001
@@ -68,18 +69,17 @@ def decide(snapshot: Snapshot, now: float, cache: PassCache | None = None) -> Pl
     growable: list[Workload] = []
     incomplete: list[Workload] = []
     going = leaving(snapshot.nodes) | silent(snapshot.nodes)
-    # Where limits on cost exist, time alone may bring a run to its limit.
-    costs = snapshot.spending is not None
+    stopping = stopping_teams(snapshot)
     for workload in workloads:
         if workload.uid in failures:
             continue
         try:
             own = pods[workload.uid]
-            if not own and not costs and only_waits(workload):
+            if not own and only_waits(workload):
                 waiting.append(workload)
                 continue
             is_going = going and any(pod.node in going for pod in own)
-            if not costs and not is_going and _is_quiet(workload, own, now):
+            if workload.spec.team not in stopping and not is_going and _is_quiet(workload, own, now):
                 continue
             _judge(workload, tuple(own), snapshot, now, changes, waiting, growable, incomplete)
         except Exception as error:  # noqa: BLE001
@@ -111,7 +111,8 @@ def _decide_news(
     waiting = list(cache.waiting.values())
     growable: list[Workload] = []
     incomplete: list[Workload] = []
-    judged = cache.ordered(cache.judged)
+    stopping = stopping_teams(snapshot)
+    judged = cache.ordered({**cache.judged, **cache.with_pods(stopping)} if stopping else cache.judged)
     for workload in judged:
         try:
             _judge(workload, tuple(pods.get(workload.uid, ())), snapshot, now, changes, waiting, growable, incomplete)
@@ -240,6 +241,7 @@ def _is_quiet(workload: Workload, pods: list[Pod], now: float) -> bool:
         or workload.intent is not _RUN
         or spec.kind == Kind.WORKSPACE
         or spec.max_duration_s is not None
+        or spec.max_cost is not None
         or spec.stall_timeout_s is not None
         or status.size.nodes is not None
         or status.warning.reason is not None

@@ -9,7 +9,7 @@ import heapq
 import math
 from bisect import bisect_left
 from collections import Counter, defaultdict
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence, Set
 from itertools import chain, compress, islice, pairwise, repeat
 from operator import attrgetter, is_not
 from typing import TYPE_CHECKING, TypeVar
@@ -104,7 +104,7 @@ class PassCache:
         self.idle_pass: IdlePass | None = None
         # Reasons that follow from what holders hold, as in ``HolderFacts``.
         self._reasons: dict[str, tuple[tuple[Hashable, ...], Reason]] = {}
-        self._needs: dict[str, tuple[tuple[Hashable, ...], Reason]] = {}
+        self._needs: dict[tuple[Hashable, ...], Reason] = {}
         self._moving: dict[str, Workload] = {}
         self._quiet_until: list[tuple[float, str]] = []
         self._until: dict[str, float] = {}
@@ -227,6 +227,11 @@ class PassCache:
             if self._until.get(uid) == at:
                 del self._until[uid]
                 self.judged[uid] = self.runs[uid]
+
+    def with_pods(self, teams: Set[str]) -> dict[str, Workload]:
+        """Return the runs of some teams that have pods and are not left alone, by uid."""
+        runs = {uid: self.runs[uid] for uid in self.pods if uid in self.runs and uid not in self._left_alone}
+        return {uid: run for uid, run in runs.items() if run.spec.team in teams}
 
     def ordered(self, by_uid: Mapping[str, Workload]) -> list[Workload]:
         """Return these runs in the order of the snapshot."""
@@ -395,6 +400,8 @@ class PassCache:
             sums = (self._sums.bound,) if part.is_scavenger else (self._sums.bound, self._sums.held)
             for amounts_of_team in sums:
                 amounts_of_team[part.team] = amounts_of_team.get(part.team, Amounts()) + part.amounts.times(times)
+                if amounts_of_team[part.team] == Amounts():
+                    del amounts_of_team[part.team]
 
 
 def only_waits(workload: Workload) -> bool:
@@ -404,6 +411,7 @@ def only_waits(workload: Workload) -> bool:
         status.phase is _PENDING
         and workload.intent is _RUN
         and workload.spec.engine is None
+        and workload.spec.max_cost is None
         and workload.preparation is None
         and status.failures.retry_at is None
         and (status.measured.requests is not None or not workload.spec.resources.is_auto)
@@ -418,6 +426,7 @@ def quiet_until(workload: Workload, pods: Sequence[Pod]) -> float | None:
         status.phase is not _RUNNING
         or workload.intent is not _RUN
         or spec.kind == Kind.WORKSPACE
+        or spec.max_cost is not None
         or spec.stall_timeout_s is not None
         or status.size.nodes is not None
         or status.warning.reason is not None

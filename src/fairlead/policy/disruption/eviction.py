@@ -45,7 +45,7 @@ class HolderFacts:
         names: Their names, as reasons give them.
         runs: They, and other runs, by uid.
         reasons: Takes the reasons of runs with a promise, by uid, with what they follow from besides the holders.
-        needs: Takes in the same way what runs need, of those that have no promise too.
+        needs: Takes what runs need, by what they have in common.
     """
 
     number: int
@@ -55,7 +55,7 @@ class HolderFacts:
     names: Collection[Name]
     runs: Mapping[str, Workload]
     reasons: dict[str, tuple[tuple[Hashable, ...], Reason]]
-    needs: dict[str, tuple[tuple[Hashable, ...], Reason]]
+    needs: dict[tuple[Hashable, ...], Reason]
 
 
 @dataclass(slots=True, kw_only=True)

@@ -181,6 +181,13 @@ class Budgets:
         return rate * RESERVED_S if math.isinf(left) else left
 
 
+def stopping_teams(snapshot: Snapshot) -> frozenset[str]:
+    """Return the teams with a budget that stops runs: time alone may bring any of these to its end."""
+    if snapshot.spending is None:
+        return frozenset()
+    return frozenset(account.team for account in accounts_of(snapshot.teams) if account.stops)
+
+
 def run_overspent(workload: Workload, snapshot: Snapshot) -> Reason | None:
     """Return why a run has to stop now, so that its last checkpoint stays within ``max_cost``; None if it need not."""
     spec, spending = workload.spec, snapshot.spending

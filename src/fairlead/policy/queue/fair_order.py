@@ -103,12 +103,14 @@ class Filling:
     wanting: Iterable[str]
     now: float
     debts: Mapping[str, float]
+    _wanting: frozenset[str] = field(init=False)
     _weights: float = field(init=False)
     _fair: dict[str, float] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
-        teams = {*self.wanting, *(team for team, held in self.ledger.held.items() if held != NOTHING)}
-        self._weights = float(sum(self.ledger.weight(team) for team in teams))
+        self._wanting = frozenset(self.wanting)
+        teams = self._wanting.union(team for team, held in self.ledger.held.items() if held != NOTHING)
+        self._weights = float(sum(map(self.ledger.weight, teams)))
 
     def fair_share(self, team: str) -> float:
         """Return the part of the cluster that is the team's by its weight, if all others want theirs."""
@@ -141,7 +143,7 @@ class Filling:
         share = dominant_share(asks, self.ledger.whole)
         return (
             share > self.fair_share(spec.team) + ROUNDING
-            and any(team != spec.team for team in self.wanting)
+            and len(self._wanting) > (spec.team in self._wanting)
             and not self._is_overdue(spec, share, status)
         )
 

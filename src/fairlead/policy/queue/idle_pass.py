@@ -71,6 +71,7 @@ class IdlePass:
             and snapshot.debts == last.debts
             and snapshot.completed == last.completed
             and snapshot.teams == last.teams
+            and snapshot.spending == last.spending
             and snapshot.rules == last.rules
             and snapshot.partitioned == last.partitioned
             and snapshot.growth is None

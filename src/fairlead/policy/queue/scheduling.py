@@ -977,16 +977,14 @@ class SchedulingPass:
         """Return what the run needs, and the holders of what is not free."""
         known = self.making.known
         is_as_before = known is not None and not (self.started or self.kept or self.claims or self.making.stopped)
-        key = workload.spec, workload.status.queue.preempted_by, self.rules.shows_names
-        if known is not None and is_as_before:
-            before = known.needs.get(workload.uid)
-            if before is not None and before[0][0] is key[0] and before[0][1:] == key[1:]:
-                return before[1]
+        key = self.traits.of(workload).alike, workload.status.queue.preempted_by, self.rules.shows_names
+        if known is not None and is_as_before and key in known.needs:
+            return known.needs[key]
         more = {name_of(run.spec) for run in (self.holders if known is None else self.holders[known.number :])}
         names = more if known is None else more.union(known.names)
         reason = explaining.needs(workload, self.timeline, names, self.making.reader(workload))
         if known is not None and is_as_before:
-            known.needs[workload.uid] = key, reason
+            known.needs[key] = reason
         return reason
 
     def _promised(self, workload: Workload, claim: Claim, chosen: Sequence[Victim], *, is_owed: bool) -> Reason:

@@ -59,7 +59,7 @@ class SpecTraits:
         traits = self._of.get(workload.uid)
         if traits is None or traits.spec is not workload.spec:
             spec = workload.spec
-            alike = spec.team, spec.priority, spec.nodes, spec.resources, spec.kubernetes, spec.capacity
+            alike = spec.team, spec.priority, spec.nodes, spec.resources, spec.kubernetes, spec.capacity, spec.network
             shape = shape_of(spec, self._doors)
             traits = self._of[workload.uid] = Traits(
                 spec=spec,

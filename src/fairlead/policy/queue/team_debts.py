@@ -93,6 +93,7 @@ class TeamDebts:
     def __init__(self, record: DebtRecord | None = None) -> None:
         self.record = DebtRecord() if record is None else record
         self._competition = _Competition()
+        self._rivals: tuple[object, ...] = ()
 
     def known_to(self, snapshot: Snapshot, now: float) -> Snapshot:
         """Return the snapshot with the debts up to now."""
@@ -112,7 +113,7 @@ class TeamDebts:
             still_reserved = {uid: account for uid, account in self.record.reserved.items() if uid in reserved}
             self.record = replace(self.record, reserved=still_reserved)
         if not plan.contending:
-            self._competition = _Competition()
+            self._competition, self._rivals = _Competition(), ()
             return
         if cache is not None:
             cache.look(snapshot)
@@ -121,7 +122,10 @@ class TeamDebts:
             holding = {pod.workload_uid for pod in snapshot.pods if not pod.phase.is_final}
             holders = (run for run in snapshot.workloads if run.spec.engine is None and run.uid in holding)
             ledger = Ledger.of(snapshot.teams, capacity(snapshot.nodes), holders)
-        self._competition = _compete(plan, ledger)
+        # Several passes at one instant, and many at others, end with the same holdings.
+        rivals = plan.contending, plan.held, ledger.held, ledger.teams, ledger.whole
+        if rivals != self._rivals:
+            self._competition, self._rivals = _compete(plan, ledger), rivals
 
 
 def _compete(plan: Plan, ledger: Ledger) -> _Competition:

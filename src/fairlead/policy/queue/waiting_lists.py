@@ -238,9 +238,10 @@ class Turns:
             cursor = _Cursor(line, line.precedence(line.places[0], self._now))
             self._teams_of(line.traits.spec)[line.traits.spec.team].lists.append(cursor)
         wanting, debts = frozenset((*owed, *self._borrowing)), debts or {}
-        self._owed = filled(owed, Filling(ledger, wanting, self._now, debts), self._traits)
+        of_scavengers = ledger.of_scavengers() if self._scavengers else ledger
+        self._idle = Filling(of_scavengers, self._scavengers, self._now, debts)
+        self._owed = filled(owed, Filling(ledger, wanting, self._now, debts), self._traits) if owed else []
         self._filling = Filling(after, wanting, self._now, debts)
-        self._idle = Filling(ledger.of_scavengers(), self._scavengers, self._now, debts)
         self.wanting = wanting
         self.owed = frozenset(entry.uid for entry in self._owed)
 
@@ -272,7 +273,8 @@ class Turns:
                 yield run
                 singles = self._singles_left()
                 is_over = is_over or over(self._lists_left(), singles)
-                if is_over and not singles:
+                if is_over and len(singles) < 2:
+                    yield from singles
                     return
 
     def _lists_left(self) -> Iterator[Alike]:
