@@ -1,6 +1,7 @@
 """The channels of one rank to the others, for collective decisions and collective saves."""
 
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 from fairlead.runtime.agreement import Agreement
@@ -59,28 +60,40 @@ class Links:
             return
         environment = self._environment
         names = ("agree", "save") if environment.memory_dir is None else ("agree", "save", "memory")
-        if environment.world_size == 1:
-            self._channels = [Alone() for _ in names]
-        elif _torch_distributed():
+        if environment.world_size > 1 and _torch_distributed():
             self._channels = [Gloo(), *(Gloo(timeout_s=SAVE_TIMEOUT_S) for _ in names[1:])]
-        elif environment.agree_port is not None:
-            self._channels = list(
-                open_stars(
-                    rank=environment.rank,
-                    world_size=environment.world_size,
-                    host=environment.master_addr,
-                    port=environment.agree_port,
-                    token=token(environment.key_file, environment.run_uid, environment.attempt, "agree"),
-                    names=names,
-                )
-            )
         else:
-            raise Misuse(
-                f"this is one of {environment.world_size} ranks, and they have no way to talk to each other; "
-                "call torch.distributed.init_process_group() before run.resume(), or start them with Fairlead"
-            )
+            self._channels = open_channels(environment, names, purpose="agree")
         self._saving = self._channels[1]
         self._memory = self._channels[2] if len(names) > 2 else None
+
+
+def open_channels(environment: Environment, names: Sequence[str], *, purpose: str) -> list[Channel]:
+    """Open a channel between all ranks for each name, over the port of their own.
+
+    Args:
+        purpose: What they are for, as part of the token by which the ranks recognize each other.
+
+    Raises:
+        Misuse: There are several ranks, and they have no such port.
+    """
+    if environment.world_size == 1:
+        return [Alone() for _ in names]
+    if environment.agree_port is None:
+        raise Misuse(
+            f"this is one of {environment.world_size} ranks, and they have no way to talk to each other; "
+            "call torch.distributed.init_process_group() before run.resume(), or start them with Fairlead"
+        )
+    return list(
+        open_stars(
+            rank=environment.rank,
+            world_size=environment.world_size,
+            host=environment.master_addr,
+            port=environment.agree_port,
+            token=token(environment.key_file, environment.run_uid, environment.attempt, purpose),
+            names=names,
+        )
+    )
 
 
 def _torch_distributed() -> bool:

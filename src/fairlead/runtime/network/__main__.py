@@ -5,12 +5,11 @@ import json
 import os
 import sys
 
-from fairlead.runtime.channels import Channel, open_stars
-from fairlead.runtime.environment import Environment, read_environment
+from fairlead.runtime.environment import read_environment
 from fairlead.runtime.errors import AgreementFailed, Misuse
+from fairlead.runtime.links import open_channels
 from fairlead.runtime.network.measuring import MOST_S, NetworkReport, measure
 from fairlead.runtime.network.slow_links import SlowLink
-from fairlead.runtime.run_key import token
 
 MOST_ROUNDS = 1_000
 MOST_NAMED = 20
@@ -38,7 +37,7 @@ def main() -> int:
         )
         return 2
     try:
-        channel = _channel(environment)
+        (channel,) = open_channels(environment, ["network"], purpose="agree")
         report = measure(channel, environment, os.environ, num_rounds=arguments.rounds, seconds=arguments.seconds)
         channel.close()
     except (AgreementFailed, Misuse, OSError) as error:
@@ -48,20 +47,6 @@ def main() -> int:
         return 0
     print(json.dumps(as_data(report)) if arguments.json else "\n".join(sentences(report)), flush=True)
     return 0 if report.is_fine else 1
-
-
-def _channel(environment: Environment) -> Channel:
-    if environment.agree_port is None:
-        raise Misuse("its ranks have no port to find each other; start it by `fairlead run`")
-    (channel,) = open_stars(
-        rank=environment.rank,
-        world_size=environment.world_size,
-        host=environment.master_addr,
-        port=environment.agree_port,
-        token=token(environment.key_file, environment.run_uid, environment.attempt, "agree"),
-        names=("network",),
-    )
-    return channel
 
 
 def sentences(report: NetworkReport) -> list[str]:

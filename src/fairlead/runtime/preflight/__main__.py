@@ -17,14 +17,14 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from fairlead.runtime.channels import Alone, Channel, open_stars
+from fairlead.runtime.channels import Channel
 from fairlead.runtime.environment import Environment, read_environment
 from fairlead.runtime.errors import AgreementFailed, Misuse
+from fairlead.runtime.links import open_channels
 from fairlead.runtime.network.__main__ import LEAST_NODES, sentences
 from fairlead.runtime.network.__main__ import as_data as network_data
 from fairlead.runtime.network.measuring import NetworkReport, measure, node_of
 from fairlead.runtime.preflight.gpu_burn import BurnResult, burn, slow_gpus
-from fairlead.runtime.run_key import token
 from fairlead.untrusted_json import parse_object
 
 MOST_SETTINGS = 1024
@@ -74,7 +74,7 @@ def main() -> int:
         print(f"no test: {error}", file=sys.stderr)
         return 2
     try:
-        channel = _channel(environment)
+        (channel,) = open_channels(environment, ["preflight"], purpose="preflight")
         verdicts = test(channel, environment, os.environ, settings).verdicts
         channel.close()
     except ImportError as error:
@@ -104,7 +104,7 @@ def _report() -> int:
     options = parser.parse_args()
     try:
         environment = of_pod(read_environment(os.environ))
-        channel = _channel(environment)
+        (channel,) = open_channels(environment, ["preflight"], purpose="preflight")
         nodes = channel.gather(node_of(os.environ))
         result = test(channel, environment, os.environ, {"network_s": options.network, "gpu_s": options.gpu})
         channel.gather(None)  # nobody ends before all have the result
@@ -164,22 +164,6 @@ def test(
         gpus, bad = _test_gpus(channel, float(settings["gpu_s"]))
         verdicts |= bad
     return PreflightResult(verdicts=verdicts, network=report, gpus=gpus)
-
-
-def _channel(environment: Environment) -> Channel:
-    if environment.world_size == 1:
-        return Alone()
-    if environment.agree_port is None:
-        raise Misuse("its pods have no port to find each other")
-    (channel,) = open_stars(
-        rank=environment.rank,
-        world_size=environment.world_size,
-        host=environment.master_addr,
-        port=environment.agree_port,
-        token=token(environment.key_file, environment.run_uid, environment.attempt, "preflight"),
-        names=("preflight",),
-    )
-    return channel
 
 
 def _test_network(
