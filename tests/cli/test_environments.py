@@ -50,6 +50,45 @@ def test_a_run_has_the_packages_of_its_submission_and_shows_and_compares_them(ca
     assert refused.code != 0
 
 
+SERVER = """\
+import fl_one, http.server, os
+class Handler(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(fl_one.VERSION.encode())
+http.server.HTTPServer(("127.0.0.1", int(os.environ["PORT"])), Handler).serve_forever()
+"""
+
+
+@pytest.mark.slow
+def test_replicas_have_the_packages_of_their_endpoint(call: Call, work: Path) -> None:
+    (work / "server.py").write_text(SERVER)
+    (work / "chat.yaml").write_text("kind: Serving\nname: chat\nrun: python server.py\nenvironment: requirements.txt\n")
+    started = call("run", "-d", "chat.yaml")
+    assert started.code == 0, started.err
+    until(
+        lambda: json.loads(call("status", "chat", "--json").out)["phase"] == "Running",
+        "a replica whose program has them",
+    )
+    assert call("delete", "chat", "--yes").code == 0
+
+
+@pytest.mark.slow
+def test_a_step_has_the_packages_of_its_pipeline_or_its_own(call: Call, work: Path) -> None:
+    (work / "two.txt").write_text("--no-index\n--find-links wheels\nfl_one>=2\n")
+    (work / "p.yaml").write_text(
+        "kind: Pipeline\nname: p\nenvironment: requirements.txt\nsteps:\n"
+        "  a: {run: 'python a.py > a.txt'}\n"
+        "  b: {training: {run: 'python a.py > b.txt', snapshot: false}}\n"
+        "  c: {training: {run: 'python a.py > c.txt', snapshot: false, environment: two.txt}}\n"
+    )
+    ended = call("run", "p.yaml")
+    assert ended.code == 0, ended.err
+    versions = {name: (work / f"{name}.txt").read_text().split()[1] for name in ("a", "b", "c")}
+    assert versions == {"a": "1.0", "b": "1.0", "c": "2.0"}
+
+
 @pytest.mark.slow
 def test_a_run_can_be_stopped_while_its_environment_is_made_and_others_go_on(call: Call, work: Path) -> None:
     started, program = work / "started", work / "bin" / "uv"

@@ -6,9 +6,13 @@ from pathlib import Path
 import pytest
 
 from fairlead.cluster.local.cluster import LocalCluster
+from fairlead.cluster.local.packages.place import place_of
+from fairlead.cluster.local.packages.requests import request_of
 from fairlead.control.debugging import debug_session
 from fairlead.errors import Conflict
+from fairlead.runtime.podfiles import write_json
 from fairlead.specs.data import DataSource
+from fairlead.specs.environment import PythonEnvironment
 from fairlead.specs.training import Training
 from fairlead.state.snapshot import Progress, Workload
 
@@ -65,6 +69,32 @@ def test_a_run_without_kept_code_is_debugged_in_its_directory(cluster: LocalClus
     assert session.directory == work
     assert session.why_live == "the spec says `snapshot: false`"
     assert session.checkpoint is None
+
+
+def test_a_session_has_the_packages_of_the_run_in_the_versions_of_its_lock(cluster: LocalCluster, work: Path) -> None:
+    asked = PythonEnvironment(packages=("--no-index", "fl_one"))
+    run = submitted(cluster, work, environment=asked)
+    assert debug_session(cluster, cluster.home, run).workspace.environment == asked, "it has no lock yet"
+    request = request_of(run.spec, cluster.home, run.uid)
+    assert request is not None
+    lock = '[[packages]]\nname = "fl-one"\nversion = "1.0"\n'
+    (cluster.home.packages_of(run.uid) / f"{request['digest']}.toml").write_text(lock)
+    session = debug_session(cluster, cluster.home, run)
+    environment = session.workspace.environment
+    assert environment is not None
+    assert environment.file is not None
+    assert environment.python == request["python"][1]
+    assert Path(environment.file).read_text() == "--no-index\nfl-one==1.0\n"
+    assert session.lacks_packages
+    place = place_of(cluster.home, request["digest"])
+    built = cluster.home.packages / "built" / "abc"
+    built.mkdir(parents=True)
+    (built / "complete").touch()
+    place.record.parent.mkdir(parents=True)
+    write_json(place.record, {"directory": "abc"})
+    session = debug_session(cluster, cluster.home, run)
+    assert not session.lacks_packages
+    assert session.variables["PATH"].startswith(f"{built}/bin:")
 
 
 def test_kept_code_that_is_gone_is_told(cluster: LocalCluster, work: Path) -> None:

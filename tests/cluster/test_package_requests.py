@@ -11,6 +11,7 @@ from fairlead.errors import Conflict, InvalidSpec
 from fairlead.specs.constraints import BrokenRules
 from fairlead.specs.environment import PythonEnvironment
 from fairlead.specs.training import Training
+from fairlead.specs.workspace import Ide, Workspace
 from tests.builders import training
 
 HASHED = '[[packages]]\nname = "a"\nwheels = [{url = "https://x/a.whl", hashes = {sha256 = "00"}}]\n'
@@ -132,3 +133,10 @@ def test_without_uv_or_the_python_it_says_how_to_get_them(work: Path, monkeypatc
 def test_mistakes_in_a_spec_are_explained(environment: dict[str, object], problem: str) -> None:
     with pytest.raises(BrokenRules, match=problem):
         PythonEnvironment(**environment)  # type: ignore[arg-type]
+
+
+def test_a_workspace_with_notebooks_gets_their_server_beside_its_packages_and_another_does_not(work: Path) -> None:
+    environment = PythonEnvironment(packages=("numpy",))
+    for ide, wanted in ((Ide.JUPYTER, "numpy\njupyterlab"), (Ide.SSH, "numpy")):
+        spec = Workspace(name="dev", ide=ide, workdir=str(work), environment=environment)
+        assert read_request(spec, Home(work.parent / "home"), environ(work))["files"] == {"requirements.txt": wanted}

@@ -133,6 +133,40 @@ def test_trials_have_the_image_and_the_lock_of_their_sweep(
     assert 'version = "1.0"' in desk("show", "grid", "--environment").out
 
 
+def test_steps_of_a_pipeline_and_replicas_of_an_endpoint_have_the_image_of_their_environment(
+    desk: Desk, plane: ControlPlane
+) -> None:
+    (desk.directory / "two.txt").write_text("--no-index\n--find-links wheels\nfl_one>=2\n")
+    (desk.directory / "c.yaml").write_text(
+        "kind: Pipeline\nname: steps\nenvironment: requirements.txt\ncheckpoint: {to: s3://bucket/x}\n"
+        "steps:\n  one: {run: python a.py}\n  two: {training: {run: python a.py}}\n"
+        "  three: {training: {run: python a.py, environment: two.txt}}\n"
+    )
+    desk("run", "-d", "c.yaml")
+    spec = the_object(desk, plane, "steps", "Pipeline")["spec"]
+    steps = {name: step.get("training", {}) for name, step in spec["steps"].items()}
+    assert spec["image"].partition("@")[0].endswith("/acme/environments")
+    assert steps["two"]["image"] == spec["image"]
+    assert steps["three"]["image"] != spec["image"]
+    assert "environment" not in {*spec, *steps["two"], *steps["three"]}
+    assert 'version = "1.0"' in desk("show", "steps", "--environment").out
+    (desk.directory / "d.yaml").write_text(
+        "kind: Serving\nname: chat\nenvironment: requirements.txt\nrun: python a.py\n"
+        "resources: {cpu: 100m, memory: 64Mi}\n"
+    )
+    desk("run", "-d", "d.yaml")
+    endpoint = the_object(desk, plane, "chat", "Serving")["spec"]
+    assert endpoint["image"] == spec["image"]
+    assert "environment" not in endpoint
+    for kind, rest in (("Serving", {"run": "x"}), ("Pipeline", {"steps": {"a": {"run": "x"}}})):
+        body = {
+            "apiVersion": "fairlead.dev/v1alpha1", "kind": kind, "metadata": {"name": "b"},
+            "spec": {**rest, "image": "i", "environment": {"file": "requirements.txt"}},
+        }  # fmt: skip
+        with pytest.raises(ApiError, match="its image is built by `fairlead run`"):
+            Client(load_access((plane.kubeconfig(),))).create(objects_path(kind, desk.namespace), body)
+
+
 def test_what_cannot_work_is_refused_before_there_is_an_object(
     desk: Desk, plane: ControlPlane, server: RegistryServer
 ) -> None:
@@ -148,11 +182,6 @@ def test_what_cannot_work_is_refused_before_there_is_an_object(
         desk("plan", "a.yaml")
         wheel.write_bytes(locked + b" ")
     assert "a: environment: A file of fl-one has another hash" in desk("run", "-d", "a.yaml", code=7).err
-    (desk.directory / "c.yaml").write_text(
-        "kind: Pipeline\nname: steps\nenvironment: requirements.txt\ncheckpoint: {to: s3://bucket/x}\n"
-        "steps: {one: {run: python a.py}}\n"
-    )
-    assert "a Pipeline does not so far" in desk("run", "-d", "c.yaml", code=6).err
     body = {
         "apiVersion": "fairlead.dev/v1alpha1", "kind": "Training", "metadata": {"name": "a"},
         "spec": {"run": "x", "image": "i", "environment": {"file": "requirements.txt"}},

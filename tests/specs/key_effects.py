@@ -508,6 +508,7 @@ EFFECTS["Workspace"] = [
         if each.key in ("name", "team", "setup", "env", "secrets", "resources.gpu", "resources.cpu", "resources.memory")
         and each.after != "auto" and each.seen is not kubernetes_pod
     ),
+    *(each for each in EFFECTS["Training"] if each.key.startswith("environment.")),
     Effect("resources.sharing", ["mps"], ["time-slicing"], Played(nodes=SHARED, seconds=5), {"resources.gpu": 0.5}),
     *(
         each
@@ -1114,8 +1115,8 @@ def probed(spec: Training) -> object:
 
 
 OF_REPLICAS = (
-    "team", "labels", "run", "image", "workdir", "setup", "env", "secrets", "resources", "capacity", "logs", "priority",
-    "grace", "snapshot", "kubernetes",
+    "team", "labels", "run", "image", "workdir", "setup", "environment", "env", "secrets", "resources", "capacity",
+    "logs", "priority", "grace", "snapshot", "kubernetes",
 )  # fmt: skip
 SCORED: Mapping[str, Any] = {"canary.metric.header": "X-Score"}
 BY_LATENCY: Mapping[str, Any] = {"replicas": "1..8", "scale.concurrency": 1}

@@ -3,8 +3,9 @@
 from pathlib import Path
 from typing import Any, cast
 
+from fairlead.cli.show import message
 from fairlead.cluster.client import ClusterClient
-from fairlead.control.admission import Admission, admit_as
+from fairlead.control.admission import Admission, admit_as, with_images
 from fairlead.control.pipelines.as_pod import as_standing
 from fairlead.control.pipelines.triggers import check_timezone
 from fairlead.errors import Conflict
@@ -25,7 +26,7 @@ def apply_specs(cluster: ClusterClient, specs: list[tuple[Spec, Path]]) -> list[
     """
     wanted = [_admitted(cluster, _only(spec), directory) for spec, directory in specs]
     outcomes = []
-    for admitted in wanted:
+    for admitted in (with_images(cluster, admitted, message) for admitted in wanted):
         name = admitted.spec.name
         before = next(
             (pipeline for pipeline in standing_in(cluster, admitted.spec.team) if pipeline.spec.name == name), None

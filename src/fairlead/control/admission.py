@@ -114,8 +114,6 @@ def admit_as(
     probing: CheckPrograms = CheckPrograms.ANY,
 ) -> Admission[Spec]:
     """Admit a spec that is already in the form that the cluster stores; see ``admit``."""
-    if cluster.has_containers:
-        _refuse_environment(spec)
     if cluster.has_containers and parent_of(spec) is not None:
         from fairlead.cluster.preflight import population_problem  # here and not above: most specs are runs
 
@@ -167,17 +165,6 @@ def _pause_notes(spec: "Sweep") -> tuple[str, ...]:
         else "others without a checkpoint stop for good; with `checkpoint: {every: ...}` in the trial they pause"
     )
     return (f"prune: 1 of {prune.one_in} trials continues at a rung; {others}",)
-
-
-def _refuse_environment(spec: WorkloadSpec) -> None:
-    """Refuse `environment` for the kinds of a cluster that get no image by it."""
-    runs = () if spec.kind in (Kind.TRAINING, Kind.SWEEP) and not is_driver(spec) else runs_of(spec)
-    if any(run.environment is not None for run in runs):
-        kind = Kind.PIPELINE if is_driver(spec) else spec.kind
-        raise Conflict(
-            f"{spec.name}: environment: on Kubernetes a Training and the trials of a Sweep get an image by it, and a "
-            f"{kind} does not so far. Name an `image` that has its packages, or install them in `setup`."
-        )
 
 
 def _locked(

@@ -4,15 +4,20 @@ See decision 232.
 """
 
 import os
+import platform
 from pathlib import Path
 
 from fairlead.cluster.client import ClusterClient
 from fairlead.cluster.contract import data_variables, secret_paths
 from fairlead.cluster.local.home import Home
+from fairlead.cluster.local.packages.locked_packages import packages_of
+from fairlead.cluster.local.packages.place import complete
+from fairlead.cluster.local.packages.requests import request_of
 from fairlead.cluster.local.pod_spec import checkpoint_place
 from fairlead.cluster.written_code import write_code
 from fairlead.frozen import dataclass
 from fairlead.runtime.paths import below
+from fairlead.specs.environment import PythonEnvironment
 from fairlead.specs.training import Checkpoint
 from fairlead.specs.workspace import Workspace
 from fairlead.state.snapshot import Workload
@@ -30,6 +35,7 @@ class DebugSession:
         variables: Variables that the run had, for a shell.
         checkpoint: The place of its checkpoints and the newest step; None without one.
         why_live: Why the code is not a copy; None for a copy.
+        lacks_packages: The environment of the run was removed, so that a shell has none.
     """
 
     workspace: Workspace
@@ -37,6 +43,7 @@ class DebugSession:
     variables: dict[str, str]
     checkpoint: tuple[str, int] | None
     why_live: str | None
+    lacks_packages: bool = False
 
 
 def debug_session(cluster: ClusterClient, home: Home, run: Workload) -> DebugSession:
@@ -64,11 +71,44 @@ def debug_session(cluster: ClusterClient, home: Home, run: Workload) -> DebugSes
     variables["PYTHONPATH"] = os.pathsep.join(filter(None, path))
     if checkpoint is not None:
         variables["FAIRLEAD_CHECKPOINT_FROM"] = checkpoint[0]
+    packages = _packages(home, run)
+    if packages is not None:
+        variables["PATH"] = f"{packages / 'bin'}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
+        variables["VIRTUAL_ENV"] = str(packages)
+    environment = _environment(home, run, home.workspace(spec.team, name))
     workspace = Workspace(
         name=name, team=spec.team, labels=spec.labels, env=spec.env, data=data, resources=spec.resources,
+        environment=environment,
         secrets=spec.secrets, workdir=str(directory), priority=spec.priority,
         checkpoint=Checkpoint(origin=None if checkpoint is None else checkpoint[0], trust=spec.checkpoint.trust),
     )  # fmt: skip
     return DebugSession(
-        workspace=workspace, directory=directory, variables=variables, checkpoint=checkpoint, why_live=why_live
-    )
+        workspace=workspace, directory=directory, variables=variables, checkpoint=checkpoint, why_live=why_live,
+        lacks_packages=spec.environment is not None and packages is None,
+    )  # fmt: skip
+
+
+def _packages(home: Home, run: Workload) -> Path | None:
+    """Return the directory with the packages of a run; None without one."""
+    request = request_of(run.spec, home, run.uid)
+    return None if request is None else complete(home, request["digest"])
+
+
+def _environment(home: Home, run: Workload, directory: Path) -> PythonEnvironment | None:
+    """Return the environment of a workspace with the versions that a run has, in a file of a directory.
+
+    It is the one that the run asks for, where it has no lock yet.
+    """
+    environment, request = run.spec.environment, request_of(run.spec, home, run.uid)
+    if environment is None or request is None:
+        return environment
+    lock = below(home.packages_of(run.uid), f"{request['digest']}.toml")
+    if not lock.exists():
+        return environment
+    python = request["python"][1]
+    options = [line for line in request["files"].get("requirements.txt", "").splitlines() if line.startswith("-")]
+    pins = [f"{name}=={version}" for name, version in packages_of(lock.read_bytes(), python, platform.machine())]
+    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    path = below(directory, f"packages-{run.uid}.txt")
+    path.write_text("\n".join([*options, *pins, ""]))
+    return PythonEnvironment(file=str(path), python=python)

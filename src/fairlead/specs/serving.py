@@ -11,6 +11,7 @@ from fairlead.frozen import dataclass
 from fairlead.specs.constraints import NAME, PATH, Limit, Text, enforce, quote
 from fairlead.specs.cron import parse_cron
 from fairlead.specs.endpoint_engines import EndpointEngine, endpoint_engine_problems
+from fairlead.specs.environment import PythonEnvironment
 from fairlead.specs.field_types import (
     CPU,
     DURATION,
@@ -1041,6 +1042,11 @@ class Serving:
     ] = None
     workdir: Annotated[str | None, SameKey(Training, "workdir")] = None
     image: Annotated[str | None, SameKey(Training, "image")] = None
+    environment: Annotated[
+        PythonEnvironment | None,
+        SameKey(Training, "environment"),
+        "Packages and Python of its replicas, made before the first starts; a text alone is `file`.",
+    ] = None
     env: Annotated[Mapping[str, str], SameKey(Training, "env")] = field(default_factory=dict)
     secrets: Annotated[tuple[SecretReference, ...], SameKey(Training, "secrets")] = ()
     resources: Annotated[
@@ -1120,8 +1126,9 @@ class Serving:
         return Replica(
             service=self.name, revision=revision, team=self.team, labels=self.labels,
             run=PREDICTOR_SERVER if self.run is None else self.run, setup=self.setup, workdir=self.workdir,
-            image=self.image, env=self.env, secrets=self.secrets, resources=self.resources,
-            capacity=self.capacity.of_replica(tier), logs=self.logs, priority=self.priority, grace_s=self.grace_s,
+            image=self.image, environment=self.environment, env=self.env, secrets=self.secrets,
+            resources=self.resources, capacity=self.capacity.of_replica(tier), logs=self.logs,
+            priority=self.priority, grace_s=self.grace_s,
             snapshot=self.snapshot, ranks_per_node=1, kubernetes=self.kubernetes, retry=Retry(max_backoff_s=60.0),
             model_path=self.model or "", predictor=self.predictor or "", probe=self.probe_path,
             batching=json.dumps(batching), max_queue=self.max_queue,
@@ -1220,7 +1227,7 @@ def map_runs(spec: Serving, of: Callable[[Training], Training]) -> Serving:
     else:
         run = mapped.run
     return replace(
-        spec, model=model, run=run, setup=mapped.setup, workdir=mapped.workdir, image=mapped.image, env=mapped.env,
-        resources=mapped.resources, logs=mapped.logs,
+        spec, model=model, run=run, setup=mapped.setup, workdir=mapped.workdir, image=mapped.image,
+        environment=mapped.environment, env=mapped.env, resources=mapped.resources, logs=mapped.logs,
         capacity=replace(spec.capacity, spot=mapped.capacity.spot, max_price=mapped.capacity.max_price),
     )  # fmt: skip

@@ -111,8 +111,8 @@ class Workspace(Training):
     kind: ClassVar[str] = Kind.WORKSPACE
 
     OBJECT_KEYS: ClassVar = (
-        "name", "team", "labels", "ide", "home", "workdir", "setup", "env", "secrets", "resources", "data", "idle",
-        "suspend_at", "max_duration", "max_cost", "priority", "grace", "logs",
+        "name", "team", "labels", "ide", "home", "workdir", "setup", "environment", "env", "secrets", "resources",
+        "data", "idle", "suspend_at", "max_duration", "max_cost", "priority", "grace", "logs",
     )  # fmt: skip
 
     run: str = SERVER

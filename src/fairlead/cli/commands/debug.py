@@ -47,6 +47,8 @@ def debug(target: Target, name: str, shell: bool) -> int:
     if shell or problem is not None:
         if problem is not None:
             message(f"A shell, as {problem}.")
+        if session.lacks_packages:
+            message(f"The packages of {name} were removed; `fairlead resume {name}` makes its environment again.")
         return _shell(session, cluster.machine.home)
     wanted = session.workspace
     for other in cluster.unfinished(wanted.team):

@@ -483,23 +483,19 @@ class LocalCluster:
             workspace = self._with_home(cast("Workspace", spec), base)
             if workspace.workdir == workspace.home and not Path(workspace.home or "").exists():
                 # Its first start makes it.
-                if (problem := command_problem(workspace, Path.home(), os.environ, probing)) is not None:
+                spec = self._with_packages(workspace, base, probing)
+                if (problem := command_problem(spec, Path.home(), os.environ, probing)) is not None:
                     raise InvalidSpec((f"{spec.name}: {problem}.",))
-                return Prepared(spec=workspace)
-            spec = workspace
+                return Prepared(spec=spec)
+            is_at_home = workspace.workdir == workspace.home
+            spec = self._with_packages(workspace, base, probing) if is_at_home else workspace
         workdir = Path(os.path.normpath(base if spec.workdir is None else base / Path(spec.workdir).expanduser()))
         if (problem := workdir_problem(workdir)) is not None:
             raise InvalidSpec((f"{spec.name}: workdir: {problem}. Correct `workdir`, or make the directory first.",))
         if PATH.problem(str(workdir)) is not None:
             problem = f"the path {quote(str(workdir))} is not one line of UTF-8 text, as a spec needs"
             raise InvalidSpec((f"{spec.name}: workdir: {problem}. Rename the directory.",))
-        if spec.environment is not None:
-            from fairlead.cluster.local.packages.requests import read_request, with_file  # here as few runs have one
-
-            spec = with_file(spec, workdir)
-            if probing is CheckPrograms.ANY and spec.environment is not None:
-                digest = read_request(replace(spec, workdir=str(workdir)), self.home, os.environ)["digest"]
-                spec = replace(spec, environment=replace(spec.environment, digest=digest))
+        spec = self._with_packages(spec, workdir, probing)
         if (problem := command_problem(spec, workdir, os.environ, probing)) is not None:
             raise InvalidSpec((f"{spec.name}: run: {problem}.",))
         if (problem := place_problem(spec, workdir, os.environ, probing)) is not None:
@@ -508,6 +504,27 @@ class LocalCluster:
         problem = self._code().problem(spec)
         notes = () if problem is None else (f"snapshot: the code is not kept, and edits reach the run: {problem}",)
         return Prepared(spec=spec if directory is None else self._with_origin(spec, workdir), notes=notes)
+
+    def _with_packages(self, spec: Training, directory: Path, probing: CheckPrograms) -> Training:
+        """Return the spec with the file of its environment, and the hash of what that asks for.
+
+        Args:
+            directory: Directory of the file; of a workspace that opens its home, that of the spec.
+        """
+        environment = spec.environment
+        if environment is None:
+            return spec
+        from fairlead.cluster.local.packages.requests import read_request, with_file  # here as few runs have one
+
+        environment = with_file(spec, directory).environment
+        assert environment is not None
+        if spec.kind == Kind.WORKSPACE and environment.file is not None:
+            environment = replace(environment, file=str(directory / Path(environment.file).expanduser()))
+        spec = replace(spec, environment=environment)
+        if probing is CheckPrograms.ANY:
+            digest = read_request(replace(spec, workdir=str(directory)), self.home, os.environ)["digest"]
+            spec = replace(spec, environment=replace(environment, digest=digest))
+        return spec
 
     def _with_home(self, spec: "Workspace", base: Path) -> "Workspace":
         """Return a workspace with the path of its home, which it opens if it names no other directory."""

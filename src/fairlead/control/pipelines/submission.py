@@ -46,7 +46,12 @@ def as_workload(pipeline: Pipeline, home: Home) -> Training | Pipeline:
         return as_training(pipeline, home)
 
     def placed(run: Training) -> Training:
-        return replace(run, team=pipeline.team, workdir=run.workdir if run.workdir is not None else pipeline.workdir)
+        return replace(
+            run,
+            team=pipeline.team,
+            workdir=run.workdir if run.workdir is not None else pipeline.workdir,
+            environment=run.environment if run.environment is not None else pipeline.environment,
+        )
 
     driver = replace(as_training(pipeline, home), name=f"{pipeline.name}-{DRIVER_NAME}")
     if pipeline.resources.cpu_milli is None:

@@ -20,6 +20,7 @@ from fairlead.cluster.kubernetes.kinds import is_parent_kind, objects_path
 from fairlead.errors import Conflict
 from fairlead.policy.kinds.table import map_runs, runs_of
 from fairlead.specs.environment import NOT_MADE_IN_PODS
+from fairlead.specs.pipeline import Pipeline
 from fairlead.specs.training import Training
 from fairlead.specs.workload import Spec
 from fairlead.untrusted_json import parse_object
@@ -52,7 +53,12 @@ def with_image(spec: Spec) -> tuple[Spec, dict[str, str]]:
     annotations = (
         {ENVIRONMENT: json.dumps({"image": first.image, "lock": packed})} if len(packed) <= MOST_PACKED else {}
     )
-    return map_runs(spec, replaced), annotations
+    with_images = map_runs(spec, replaced)
+    if isinstance(with_images, Pipeline) and with_images.environment is not None:
+        # Its driver follows from its object, which has the image in place of the key.
+        assert with_images.driver is not None, "a pipeline of a cluster has one"
+        with_images = replace(with_images, image=with_images.driver.image, environment=None)
+    return with_images, annotations
 
 
 def read_lock(client: Client, content: Mapping[str, Any]) -> str | None:

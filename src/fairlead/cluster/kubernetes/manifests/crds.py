@@ -25,6 +25,7 @@ from fairlead.specs.field_types import ListField, MapField, OverlayField, Sectio
 from fairlead.specs.formats.parsing import MOST_QUANTITY
 from fairlead.specs.formats.rendering import default_of
 from fairlead.specs.keys import API_VERSION, OBJECTS
+from fairlead.specs.pipeline import Pipeline
 from fairlead.specs.pod_fields import Branch, Items, Leaf, Map
 from fairlead.specs.pool import TAINT, PoolGpu
 from fairlead.specs.resources import Resources
@@ -96,6 +97,7 @@ _RULES_OF_SECTIONS: dict[type[Any], Callable[[], list[validation.Rule]]] = {
     Prune: validation.population_rules,
     Sweep: validation.sweep_rules,
     PoolGpu: validation.partition_rules,
+    Pipeline: validation.environment_rules,
     Serving: validation.endpoint_rules,
     Scale: validation.scale_rules,
     Dataset: validation.dataset_rules,

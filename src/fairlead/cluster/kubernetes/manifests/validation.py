@@ -280,6 +280,11 @@ def model_rules() -> list[Rule]:
     return [rule(test, _quoted(model), say(f" {OF_A_REGISTRY}; {MODEL_PLACES}"), at=".model")]
 
 
+def environment_rules() -> list[Rule]:
+    """Return the rule against packages for which nobody would build an image; ``self`` is the spec of any kind."""
+    return [rule("!has(self.environment)", say(NOT_MADE_IN_PODS), at=".environment")]
+
+
 def endpoint_rules() -> list[Rule]:
     """Return the rules for an endpoint, with or without an engine; ``self`` is its spec.
 
@@ -293,6 +298,7 @@ def endpoint_rules() -> list[Rule]:
     none_at = '!has(self.canary) || self.engine != "{}"'.format
     return [
         *model_rules(),
+        *environment_rules(),
         refused("has(self.image)", reasons.MAKES_PODS, reasons.NO_IMAGE, at=".engine"),
         refused("!has(self.workdir)", reasons.MAKES_PODS, reasons.NO_WORKDIR, at=".workdir"),
         refused("!has(self.setup)", reasons.MAKES_PODS, reasons.NO_SETUP, at=".setup"),
@@ -371,7 +377,7 @@ def engine_rules() -> list[Rule]:
     others = f"!(self.engine in [{launches}]) || "
     return [
         rule("!has(self.checkpoint) || !has(self.checkpoint.memory_every)", say(NO_POD_MEMORY), at=".checkpoint"),
-        rule("!has(self.environment)", say(NOT_MADE_IN_PODS), at=".environment"),
+        *environment_rules(),
         rule("!has(self.queue) || has(self.engine)", say(engines.NO_ENGINE), at=".queue"),
         rule('!has(self.engine) || self.engine != "kueue" || has(self.queue)', say(engines.NO_QUEUE)),
         refused('!has(self.nodes) || !string(self.nodes).contains("..")', engines.PLACES, engines.NO_SPAN, at=".nodes"),

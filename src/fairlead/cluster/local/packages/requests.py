@@ -23,6 +23,7 @@ from fairlead.errors import Conflict, InvalidSpec
 from fairlead.runtime.podfiles import read_json, write_json
 from fairlead.specs.environment import AUTO, FILES, PythonEnvironment, form_of
 from fairlead.specs.training import Training
+from fairlead.specs.workspace import Ide
 from fairlead.untrusted_json import parse_json, text
 
 AUTO_ORDER = ("pylock.toml", "uv.lock", "pyproject.toml", "requirements.txt")
@@ -40,6 +41,8 @@ NO_UV = (
     "packages are resolved and installed by uv, which is not on the PATH; install it with "
     "`pip install 'fairlead[environments]'`, or as docs.astral.sh/uv says"
 )
+IDE_PACKAGE = "jupyterlab"
+"""Goes along with the packages of a workspace that opens notebooks; a lock has to have it."""
 _INCLUDE = re.compile(r"(?:-r|--requirement)(?:\s+|=)(\S+)")
 _CONSTRAINT = re.compile(r"(?:-c|--constraint)(?:\s+|=)(\S+)")
 _LINKS = re.compile(r"(-f|--find-links)(?:\s+|=)(\S+)")
@@ -110,6 +113,8 @@ def read_request(
             form, files = _requirements_of("\n".join(environment.packages), workdir)
         else:
             form, files = _read_files(place)
+        if form == "requirements" and getattr(spec, "ide", None) == Ide.JUPYTER:
+            files["requirements.txt"] += f"\n{IDE_PACKAGE}"
     except OSError as error:
         problem = f"{spec.name}: environment.file: {place} cannot be read: {error.strerror or error}."
         raise InvalidSpec((problem,)) from error
