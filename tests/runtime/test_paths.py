@@ -69,6 +69,7 @@ OWN = {
     "cluster/local/cluster.py": {  # the user's own spec and directories
         "base / Path(spec.home).expanduser()",
         "base / Path(spec.workdir).expanduser()",
+        "directory / Path(environment.file).expanduser()",
         "os.path.join(directory, file)",
         "workdir / Path(origin).expanduser()",
     },
