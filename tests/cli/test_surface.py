@@ -15,6 +15,7 @@ WITHOUT_JSON = {
     "render",
     "operator",
     "exec",
+    "ssh",
     "debug",
     "prices",
     "keys",

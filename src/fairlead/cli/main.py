@@ -43,6 +43,7 @@ SECTIONS = {
         "top": ("top", "Show resource usage of runs."),
         "ui": ("ui", "Serve the web page of this machine."),
         "debug": ("debug", "Open a workspace with what a run had."),
+        "ssh": ("ssh", "Connect to a workspace with sshd."),
         "exec": ("exec", "Run a command in a rank's environment."),
         "port-forward": ("port_forward", "Forward local ports to a rank."),
     },

@@ -1,15 +1,19 @@
 """Waits for workspaces until they can be opened."""
 
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fairlead.cli.show import message
 from fairlead.cluster.client import ClusterClient
 from fairlead.cluster.local.workspaces import address_of
 from fairlead.errors import Conflict
+from fairlead.runtime.paths import below
+from fairlead.runtime.podfiles import write_private
 from fairlead.state.snapshot import AnyWorkload, Phase
 
 if TYPE_CHECKING:
+    from fairlead.cluster.local.home import Home
     from fairlead.cluster.local.workspaces import WorkspaceAddress
 
 LOOK_S = 0.1
@@ -51,11 +55,24 @@ def show_address(name: str, address: "WorkspaceAddress") -> None:
     """Print how a workspace is opened: its URL with the token, or the command for ssh."""
     if address.ssh_config is not None:
         print(f"ssh -F {address.ssh_config} workspace")
-        message(f"Editors reach {name} with `Include` of that file in ~/.ssh/config, as host `workspace`.")
+        message(f"`fairlead ssh {name}` does the same, and `fairlead ssh {name} --config` says how editors connect.")
         return
     print(address.open)
     if address.open == address.url:
         message(f"Its password: {address.token}")
+
+
+def keep_ssh_host(home: "Home", name: str, config: Path) -> tuple[str, str]:
+    """Write a workspace's host for clients of ssh; return its name, and the pattern of files that they include.
+
+    Args:
+        config: The configuration of its present start, with the host `workspace`.
+    """
+    host = f"{name}.fairlead"
+    path = below(home.path / "ssh", name)
+    path.parent.mkdir(mode=0o700, exist_ok=True)
+    write_private(path, config.read_text().replace("Host workspace", f"Host {host}", 1))
+    return host, str(path.parent / "*")
 
 
 def await_workspaces(cluster: ClusterClient, runs: list[AnyWorkload]) -> None:

@@ -35,7 +35,7 @@ def main() -> None:
     env = environment(home, os.environ)
     try:
         server = server_of(
-            settings["ide"], host=settings["host"], port=settings["port"], directory=pod_dir, root=root,
+            settings["ide"], host=settings["host"], port=settings["port"], directory=pod_dir, root=root, home=home,
             path=env.get("PATH", os.defpath),
         )  # fmt: skip
     except NotInstalled as error:

@@ -10,6 +10,7 @@ import importlib.util
 import json
 import os
 import secrets
+import shlex
 import shutil
 import subprocess
 import sys
@@ -23,13 +24,22 @@ if TYPE_CHECKING:
 INSTALL = {
     "jupyter": "has no jupyter_server. `pip install jupyterlab` (or `jupyter-server`) there",
     "vscode": "has neither openvscode-server nor code-server on its PATH. Install one of them "
-    "(https://github.com/gitpod-io/openvscode-server, https://coder.com/docs/code-server/install)",
+    "(https://github.com/gitpod-io/openvscode-server, https://coder.com/docs/code-server/install), or take `ide: ssh`, "
+    "to which VS Code connects by Remote-SSH",
     "ssh": "has no sshd or no ssh-keygen. Install OpenSSH's server (`apt install openssh-server`)",
 }
 """The end of a refusal: what a server lacks, and how to install it, after the Python or the machine without it."""
 EDITORS = ("openvscode-server", "code-server")
+SEPARATED = "/run/sshd"
+"""The empty directory that sshd of root enters; a service makes it at boot, which containers do not start."""
 # Where systems have sshd, which users seldom have on their PATH.
 SSHD_DIRECTORIES = ("/usr/sbin", "/usr/local/sbin", "/sbin")
+
+
+SFTP_DIRECTORIES = os.pathsep.join((
+    "/usr/lib/openssh", "/usr/libexec/openssh", "/usr/lib/ssh", "/usr/libexec", "/usr/local/libexec",
+))  # fmt: skip
+SESSION = os.path.join(os.path.dirname(os.path.abspath(__file__)), "session.py")
 
 
 class NotInstalled(Exception):
@@ -51,12 +61,13 @@ class IdeServer:
         self.env = env or {}
 
 
-def server_of(ide: str, *, host: str, port: int, directory: str, root: str, path: str) -> IdeServer:
+def server_of(ide: str, *, host: str, port: int, directory: str, root: str, home: str, path: str) -> IdeServer:
     """Return the server of an ``ide``, with a new secret in a file of ``directory``.
 
     Args:
         directory: A directory that only this user may enter.
         root: The directory that it opens.
+        home: HOME of the workspace.
         path: The PATH on which programs are looked up.
 
     Raises:
@@ -64,7 +75,9 @@ def server_of(ide: str, *, host: str, port: int, directory: str, root: str, path
     """
     if ide == "jupyter":
         return _jupyter(host, port, directory, root)
-    return _editor(host, port, directory, root, path) if ide == "vscode" else _sshd(host, port, directory, root, path)
+    if ide == "vscode":
+        return _editor(host, port, directory, root, path)
+    return _sshd(host, port, directory, root, home, path)
 
 
 def missing(ide: str, path: str) -> str | None:
@@ -133,10 +146,12 @@ def _editor(host: str, port: int, directory: str, root: str, path: str) -> IdeSe
     return IdeServer(argv, {"url": url, "token": token, "open": url})
 
 
-def _sshd(host: str, port: int, directory: str, root: str, path: str) -> IdeServer:
+def _sshd(host: str, port: int, directory: str, root: str, home: str, path: str) -> IdeServer:
     sshd, keygen = sshd_of(path), keygen_of(path)
     if sshd is None or keygen is None:
         raise NotInstalled(f"this machine {INSTALL['ssh']}")
+    if os.geteuid() == 0:
+        os.makedirs(SEPARATED, mode=0o755, exist_ok=True)
     keys = {name: os.path.join(directory, name) for name in ("host_key", "user_key")}
     for name, key in keys.items():
         if not os.path.exists(key):
@@ -150,7 +165,9 @@ def _sshd(host: str, port: int, directory: str, root: str, path: str) -> IdeServ
         f"ListenAddress {host}", f"Port {port}", f"HostKey {_quoted(keys['host_key'])}",
         f"AuthorizedKeysFile {_quoted(authorized)}", f"PidFile {_quoted(os.path.join(directory, 'sshd.pid'))}",
         "UsePAM no", "StrictModes no", "PasswordAuthentication no", "KbdInteractiveAuthentication no",
-        "PermitRootLogin prohibit-password", "AllowTcpForwarding yes", "Subsystem sftp internal-sftp",
+        "PermitRootLogin prohibit-password", "AllowTcpForwarding yes",
+        f"Subsystem sftp {shutil.which('sftp-server', path=SFTP_DIRECTORIES) or 'internal-sftp'}",
+        f"ForceCommand {shlex.join([sys.executable, '-I', SESSION, str(os.getpid()), home, root])}",
     ]  # fmt: skip
     config = _write(directory, "sshd_config", "\n".join([*lines, ""]))
     user = _user()
