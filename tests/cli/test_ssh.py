@@ -4,10 +4,17 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from fairlead.cli.workspaces import await_address
+from fairlead.cluster.local.workspaces import WorkspaceAddress
+from fairlead.errors import Conflict
 from fairlead.runtime.workspace.servers import SESSION, missing
+from fairlead.state.snapshot import Intent, Phase
+from tests.builders import status
 from tests.cli.conftest import Call
 from tests.wheels import make_wheel
 
@@ -65,3 +72,21 @@ def test_a_session_has_the_variables_of_the_process_and_those_of_its_client(tmp_
         finally:
             workspace.kill()
     assert ended.stdout == f"of the workspace {tmp_path}/home xterm\n{tmp_path}\n"
+
+
+def test_a_workspace_that_is_resumed_is_awaited_while_it_is_still_suspended(monkeypatch: pytest.MonkeyPatch) -> None:
+    def seen(phase: Phase, intent: Intent) -> SimpleNamespace:
+        return SimpleNamespace(status=status(phase), intent=intent)
+
+    states = iter([seen(Phase.SUSPENDED, Intent.RUN), seen(Phase.RUNNING, Intent.RUN)])
+    cluster: Any = SimpleNamespace(
+        machine=SimpleNamespace(home=None), get=lambda _: next(states), pods=lambda _: (), nudge=lambda: None,
+        wait=lambda _: None,
+    )  # fmt: skip
+    address = WorkspaceAddress(url="ssh://me@127.0.0.1:1")
+    monkeypatch.setattr("fairlead.cli.workspaces.address_of", lambda *_: address)
+    run: Any = SimpleNamespace(uid="u", spec=SimpleNamespace(name="dev"))
+    assert await_address(cluster, run) is address
+    states = iter([seen(Phase.SUSPENDED, Intent.SUSPEND)])
+    with pytest.raises(Conflict, match="`fairlead resume dev` continues it"):
+        await_address(cluster, run)

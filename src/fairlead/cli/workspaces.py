@@ -10,7 +10,7 @@ from fairlead.cluster.local.workspaces import address_of
 from fairlead.errors import Conflict
 from fairlead.runtime.paths import below
 from fairlead.runtime.podfiles import write_private
-from fairlead.state.snapshot import AnyWorkload, Phase
+from fairlead.state.snapshot import AnyWorkload, Intent, Phase
 
 if TYPE_CHECKING:
     from fairlead.cluster.local.home import Home
@@ -35,7 +35,7 @@ def await_address(cluster: ClusterClient, run: AnyWorkload) -> "WorkspaceAddress
     while True:
         now = cluster.get(run.uid)
         status = now.status
-        if status.phase.is_final or status.phase is Phase.SUSPENDED:
+        if status.phase.is_final or (status.phase is Phase.SUSPENDED and now.intent is not Intent.RUN):
             raise Conflict(
                 f"{name} is {status.phase.value}: {status.reason.message}. `fairlead resume {name}` continues it."
             )
