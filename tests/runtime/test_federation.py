@@ -11,7 +11,7 @@ import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import serialization
 
-from fairlead.control.federations import refuse_federation
+from fairlead.control.federations import admit_federation
 from fairlead.errors import Conflict
 from fairlead.runtime.errors import Misuse
 from fairlead.runtime.federation import identities
@@ -149,13 +149,13 @@ def test_an_app_that_trains_in_its_own_way_is_refused_before_it_starts_another_s
         (tmp_path / name).chmod(0o700)
     monkeypatch.setenv("PATH", str(tmp_path))
     spec = Federation(name="digits", app=str(app), sites={"north": Site(), "south": Site()})
-    refuse_federation(spec, tmp_path, has_containers=False)
+    admit_federation(spec, tmp_path, has_containers=False)
     chosen = replace(spec, aggregate=AggregationStrategy(strategy=Aggregator.FEDADAM))
     if not is_refused:
-        refuse_federation(chosen, tmp_path, has_containers=False)
+        admit_federation(chosen, tmp_path, has_containers=False)
         return
     with pytest.raises(Conflict, match="Ordered has its own aggregate_train, which FedAdam would not do"):
-        refuse_federation(chosen, tmp_path, has_containers=False)
+        admit_federation(chosen, tmp_path, has_containers=False)
 
 
 def test_a_node_knows_its_number_its_name_and_its_data() -> None:
@@ -216,7 +216,7 @@ def test_a_budget_that_not_even_one_round_fits_is_refused(tmp_path: Path) -> Non
     privacy = Privacy(epsilon=1.0, delta=1e-5, clip=0.5, noise=1.0)
     spec = Federation(name="digits", app=str(an_app(tmp_path)), sites={"north": Site()}, privacy=privacy)
     with pytest.raises(Conflict, match="one round with noise 1 spends epsilon 4"):
-        refuse_federation(spec, tmp_path, has_containers=False)
+        admit_federation(spec, tmp_path, has_containers=False)
 
 
 def test_programs_of_flower_keep_their_files_in_the_directory_of_the_run(tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from unittest.mock import patch
 
 import pytest
 
+from fairlead.cli.federated import hourly_microusd
 from fairlead.cluster.kubernetes.client.user_client import UserClient
 from fairlead.cluster.kubernetes.engines.endpoint_port import Handover, Version
 from fairlead.cluster.kubernetes.engines.port import Submission
@@ -52,6 +53,7 @@ from fairlead.policy.data.caching import ReadDemand
 from fairlead.policy.decide import decide
 from fairlead.policy.fleet.placement import decide_fleet
 from fairlead.policy.kinds import idleness, workspace_idle
+from fairlead.policy.kinds.federated_rounds import resolved as resolved_rounds
 from fairlead.policy.kinds.federation import judge as judge_federation
 from fairlead.policy.kinds.record import Family
 from fairlead.policy.kinds.replica import judge as judge_replica
@@ -1385,6 +1387,20 @@ EFFECTS["Dataset"] = [
     Effect("preload", None, True, preloaded),
 ]
 
+
+def planned_rounds(federation: Federation) -> object:
+    """What simulated rounds tell, and what follows from what is chosen by them."""
+    chosen, notes = resolved_rounds(federation)
+    return notes, federated(chosen)
+
+
+def federation_price(federation: Federation) -> object:
+    """What all runs of it cost in an hour."""
+    return hourly_microusd(federation, lambda _: None)
+
+
+EXPECTED = {f"sites.{name}.expect.train": seconds for name, seconds in (("step", "10s"), ("b", "20s"), ("c", "300s"))}
+PLANNED = {**EXPECTED, "sample": "auto", "deadline": "auto", "min_sites": 1}
 THREE_SITES = {f"sites.{name}.data": f"/{name}" for name in ("second", "third")}
 PRIVACY = {"privacy.epsilon": 8, "privacy.delta": 1e-5, "privacy.clip": 1}
 OF_ITS_RUNS = ("resources", "retry", "env", "secrets", "labels", "workdir", "team")
@@ -1429,6 +1445,15 @@ EFFECTS["Federation"] = [
     Effect("privacy.delta", 1e-5, 1e-6, federated, PRIVACY),
     Effect("privacy.clip", 1, 2, federated, PRIVACY),
     Effect("privacy.noise", None, 20, federated, PRIVACY),
+    Effect("sample", "auto", 1, planned_rounds, EXPECTED),
+    Effect("deadline", "auto", "1m", planned_rounds, EXPECTED),
+    Effect("model_size", None, "100Mi", planned_rounds, {**PLANNED, "sites.*.expect.link": "1Mi"}),
+    Effect("sites.*.expect.train", "10s", "200s", planned_rounds, PLANNED),
+    Effect("sites.*.expect.spread", None, 1, planned_rounds, PLANNED),
+    Effect("sites.*.expect.link", None, "1Mi", planned_rounds, {**PLANNED, "model_size": "100Mi"}),
+    Effect("sites.*.expect.available", None, "50%", planned_rounds, PLANNED),
+    Effect("sites.*.expect.examples", None, 1000, planned_rounds, PLANNED),
+    Effect("sites.*.expect.price", None, 2, federation_price, EXPECTED),
     Effect("sites.*.data", "/a", "/b", federated),
     Effect("sites.*.window", None, "22:00-06:00", federated),
 ]

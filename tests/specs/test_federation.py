@@ -70,6 +70,12 @@ def test_a_sample_is_a_number_of_sites_or_a_share_of_them(sample: str, sites: in
         ("sites: {a: {}, b: {}}\nsample: 100%", "leave it out"),
         ("sites: {a: {}, b: {}}\nsample: 1\nmin_sites: 2", "is more than train in a round, 1"),
         ("sites: {a: {}}\naggregate: fedsgd", "is not one of fedavg, fedprox"),
+        ("sites: {a: {}}\nsample: auto", "`auto` simulates rounds"),
+        ("sites: {a: {expect: {link: 1Mi}}}", "missing; give train"),
+        (
+            "sites: {a: {expect: {train: 1s}}}\nsample: auto\nprivacy: {epsilon: 8, delta: 1e-5, clip: 1}",
+            "the noise of `privacy` follows from it",
+        ),
         ("sites: {a: {}}\nprivacy: {epsilon: 8, delta: 1e-5}", "missing; give clip"),
         ("sites: {a: {}}\nprivacy: {epsilon: 8, delta: 1, clip: 1}", "is out of bounds"),
         (
@@ -95,6 +101,7 @@ def test_a_mistake_is_refused_with_a_sentence(line: str, sentence: str) -> None:
         ("server: python s.py", "give the directory of a Flower app, or both"),
         ("server: s\nclient: c\nmin_sites: 1", "the `server` program decides that itself"),
         ("server: s\nclient: c\ndeadline: 1m", "the `server` program decides that itself"),
+        ("server: s\nclient: c\nsample: auto", "the `server` program decides that itself"),
         ("server: s\nclient: c\nsample: 1", "the `server` program decides that itself"),
         ("server: s\nclient: c\naggregate: fedavg", "the `server` program decides that itself"),
     ],

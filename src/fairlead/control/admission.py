@@ -85,6 +85,7 @@ def admit(
         Conflict: This cluster cannot honour a field, or ``ignore`` names one that it can.
         CannotFit: The gang would not fit even on an empty cluster, where this cluster can check that in advance.
     """
+    chosen: tuple[str, ...] = ()
     if cluster.has_containers and spec.kind == Kind.WORKSPACE:
         raise Conflict(
             f"{spec.name}: a Workspace runs on this machine only so far: on Kubernetes nothing keeps its home, which "
@@ -95,14 +96,17 @@ def admit(
     if spec.kind == Kind.SWEEP:
         _refuse_engine(cluster, cast("Sweep", spec))
     if spec.kind == Kind.FEDERATION:
-        from fairlead.control.federations import refuse_federation  # here, since few specs are federations
+        from fairlead.control.federations import admit_federation  # here, since few specs are federations
 
-        refuse_federation(cast("Federation", spec), directory, has_containers=cluster.has_containers)
+        federation = cast("Federation", spec)
+        federation, chosen = admit_federation(federation, directory, has_containers=cluster.has_containers)
+        spec = cast("Spec", federation)
     if cluster.has_containers and spec.kind == Kind.PIPELINE:
         from fairlead.control.pipelines.as_pod import as_object  # here, since few specs are pipelines
 
         spec = cast("Spec", as_object(cast("Pipeline", spec)))
-    return admit_as(cluster, spec, directory, ignore=ignore, probing=probing)
+    admitted = admit_as(cluster, spec, directory, ignore=ignore, probing=probing)
+    return replace(admitted, notes=(*chosen, *admitted.notes)) if chosen else admitted
 
 
 def admit_as(

@@ -1,4 +1,4 @@
-"""Refuses a federation that cannot work, before any of its runs is submitted.
+"""Refuses a federation that cannot work, and chooses what is left to it, before any of its runs is submitted.
 
 See decision 237.
 """
@@ -9,6 +9,7 @@ import shutil
 from pathlib import Path
 
 from fairlead.errors import Conflict
+from fairlead.policy.kinds.federated_rounds import resolved
 from fairlead.policy.kinds.privacy import epsilon_spent, noise_plan
 from fairlead.runtime.errors import Misuse
 from fairlead.runtime.federation.flower_app import TRAINING
@@ -21,8 +22,10 @@ STRATEGIES = "flwr.serverapp"
 LONGEST_FILE = 1 << 20
 
 
-def refuse_federation(spec: Federation, directory: Path | None, *, has_containers: bool) -> None:
-    """Refuse a federation on a cluster with containers, without its app, or without Flower.
+def admit_federation(
+    spec: Federation, directory: Path | None, *, has_containers: bool
+) -> tuple[Federation, tuple[str, ...]]:
+    """Return a federation with what ``auto`` chooses, and notes on that.
 
     Args:
         directory: Directory of the spec file, the base of a relative ``workdir``.
@@ -30,6 +33,12 @@ def refuse_federation(spec: Federation, directory: Path | None, *, has_container
     Raises:
         Conflict: It cannot work; the message says why, and what to do.
     """
+    _refuse(spec, directory, has_containers=has_containers)
+    return resolved(spec)
+
+
+def _refuse(spec: Federation, directory: Path | None, *, has_containers: bool) -> None:
+    """Refuse a federation on a cluster with containers, without its app, or without Flower."""
     if has_containers:
         raise Conflict(
             f"{spec.name}: a Federation runs on one machine so far, with its sites as processes there, not on several "

@@ -8,7 +8,7 @@ from typing import Annotated, ClassVar
 from fairlead.frozen import dataclass
 from fairlead.specs.aggregation import SITES_MOST, AggregationStrategy, Aggregator, Privacy
 from fairlead.specs.constraints import NAME, PATH, Limit, Text, enforce, quote
-from fairlead.specs.field_types import DURATION, SHARE, Named
+from fairlead.specs.field_types import DOLLARS, DURATION, SHARE, SIZE, Named, or_auto
 from fairlead.specs.key import Key, SameKey, broken
 from fairlead.specs.resources import Resources
 from fairlead.specs.secret_reference import SecretReference, secrets_problems
@@ -50,6 +50,57 @@ WINDOW = Text(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SiteExpectation:
+    """Expectations of rounds at a site, by which ``fairlead plan`` and ``auto`` simulate them."""
+
+    train_s: Annotated[
+        float,
+        Key("train", DURATION, Limit(low=0.001, high=7 * 86400.0), example="40s", also="time duration seconds compute"),
+        "Typical time of a round's training there.",
+    ]
+    spread: Annotated[
+        float,
+        Key("spread", SHARE, Limit(low=0, high=3), example="30%", also="jitter variation deviation sigma"),
+        "How much that time varies from round to round: the standard deviation of its logarithm.",
+    ] = 0.2
+    link: Annotated[
+        int | None,
+        Key(
+            "link",
+            SIZE,
+            Limit(low=1, high=2**50, whole=True),
+            example="2Mi",
+            also="bandwidth network upload download bytes_per_second",
+        ),
+        "Bytes a second between the site and the server, with `model_size`; transfers take no time when left out.",
+    ] = None
+    available: Annotated[
+        float,
+        Key("available", SHARE, Limit(low=0.01, high=1), example="90%", also="availability uptime reliability"),
+        "Share of the rounds in which it answers at all.",
+    ] = 1.0
+    examples: Annotated[
+        int,
+        Key("examples", rule=Limit(low=1, high=10**12, whole=True), example="500", also="num_examples rows weight"),
+        "Number of its examples, in relation to those of other sites.",
+    ] = 1
+    price: Annotated[
+        float | None,
+        Key(
+            "price",
+            DOLLARS,
+            Limit(low=0, high=1e6),
+            example="1.20",
+            also="price_per_hour cost dollars_per_hour hourly_price",
+        ),
+        "Dollars an hour of the client's run.",
+    ] = None
+
+    def __post_init__(self) -> None:
+        enforce(broken(self))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Site:
     """A place with data of its own, at which a client of the federation runs."""
 
@@ -67,6 +118,11 @@ class Site:
         str | None,
         Key("window", rule=WINDOW, example='"22:00-06:00"', also="when hours schedule times"),
         "Time of day in UTC in which the site takes part; always when left out.",
+    ] = None
+    expect: Annotated[
+        SiteExpectation | None,
+        Key("expect", example="{train: 40s, link: 2Mi}", also="expected expectation estimate profile"),
+        "What `fairlead plan` and `auto` simulate rounds by.",
     ] = None
 
     def __post_init__(self) -> None:
@@ -87,6 +143,11 @@ class Site:
         minute = now / 60.0 % DAY_MINUTES
         return now + 60.0 * min((edge - minute) % DAY_MINUTES or DAY_MINUTES for edge in self._minutes())
 
+    @property
+    def minutes(self) -> tuple[int, int] | None:
+        """Return the minutes of the day at which its window opens and closes; None without one."""
+        return None if self.window is None else self._minutes()
+
     def _minutes(self) -> tuple[int, int]:
         assert self.window is not None
         begins, ends = (int(text[:2]) * 60 + int(text[3:]) for text in self.window.split("-"))
@@ -103,6 +164,7 @@ class Federation:
     """A model that several sites train together: only updates of the model leave a site, never its data.
 
     Attributes:
+        sample_auto, deadline_auto: They are chosen at submission. Not keys.
         server_run: Run of the server, as it was admitted. Not a key.
         site_runs: Runs of the clients by site, likewise.
     """
@@ -173,12 +235,14 @@ class Federation:
         float | None,
         Key(
             "sample",
-            SITES_OR_SHARE,
+            or_auto(SITES_OR_SHARE),
             Limit(low=1e-4, high=SITES_MOST),
             example="20%",
             also="fraction_train fraction_fit clients_per_round sites_per_round participation num_sampled_clients",
+            sets=("sample_auto",),
         ),
-        "Sites that train in a round, chosen at random among those connected, or their share; all when left out.",
+        "Sites that train in a round, chosen at random among those connected, or their share; all when left out; "
+        "`auto` simulates rounds by `expect` and chooses.",
     ] = None
     aggregate: Annotated[
         AggregationStrategy | None,
@@ -189,12 +253,25 @@ class Federation:
         float | None,
         Key(
             "deadline",
-            DURATION,
+            or_auto(DURATION),
             Limit(low=1.0, high=7 * 86400.0),
             example="10m",
             also="round_timeout timeout deadline_s",
+            sets=("deadline_auto",),
         ),
-        "Time in which a site has to answer in a round; later ones join the next. The app's own when left out.",
+        "Time in which a site has to answer in a round; later ones join the next. The app's own when left out; `auto` "
+        "simulates rounds by `expect` and chooses.",
+    ] = None
+    model_size: Annotated[
+        int | None,
+        Key(
+            "model_size",
+            SIZE,
+            Limit(low=1, high=2**50, whole=True),
+            example="40Mi",
+            also="update_size size_of_model parameters_size bytes",
+        ),
+        "Bytes of the model, which `fairlead plan` and `auto` expect each site to load and to send in a round.",
     ] = None
     privacy: Annotated[
         Privacy | None,
@@ -236,6 +313,8 @@ class Federation:
         SameKey(Training, "labels"),
         "Names and values of your own, which its runs have too.",
     ] = field(default_factory=dict)
+    sample_auto: bool = False
+    deadline_auto: bool = False
     server_run: Training | None = None
     site_runs: Mapping[str, Training] = field(default_factory=dict)
 
@@ -283,8 +362,26 @@ class Federation:
         for name in ("min_sites", "sample", "deadline_s", "aggregate", "privacy"):
             if self.app is None and getattr(self, name) is not None:
                 yield name, "the `server` program decides that itself; leave it out, or give `app`"
+        yield from self._auto_problems()
         yield from self._round_problems()
         yield from self._site_problems()
+
+    def _auto_problems(self) -> Iterable[tuple[str, str]]:
+        for name, key, is_auto in (
+            ("sample", "sample", self.sample_auto),
+            ("deadline_s", "deadline", self.deadline_auto),
+        ):
+            missing = [site for site, described in self.sites.items() if described.expect is None]
+            if is_auto and self.app is None:
+                yield name, "the `server` program decides that itself; leave it out, or give `app`"
+            elif is_auto and missing:
+                yield (
+                    name,
+                    f"`auto` simulates rounds, and {quote(missing[0])} has no `expect`; give each site one, such as "
+                    f"`expect: {{train: 40s}}`, or give `{key}` a value",
+                )
+        if self.sample_auto and self.privacy is not None:
+            yield "sample", "the noise of `privacy` follows from it; give a number of sites or a share"
 
     def _round_problems(self) -> Iterable[tuple[str, str]]:
         sampled = self.sampled_sites

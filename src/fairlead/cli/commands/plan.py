@@ -48,6 +48,7 @@ from fairlead.state.snapshot import AnyWorkload, Intent, Phase, Snapshot, Status
 
 if TYPE_CHECKING:
     from fairlead.control.pipelines.preview import Preview
+    from fairlead.specs.federation import Federation
     from fairlead.specs.sweep import Sweep
 
 CHANGES = REFUSED = 1
@@ -113,10 +114,11 @@ def plan(
 
     A FILE of `-` is standard input. For a running endpoint it shows which keys and code differ, and how a new revision
     would take over. For a Pipeline it shows whether each step would run, and why. For a Serving that runs a text server
-    with a local Hugging Face model it shows how fast it would answer. For a run on this machine's GPUs with an
-    `environment` it resolves the packages, and shows whether they work with the driver and the GPUs. --verify runs two
-    steps of a Training's program on this machine with fake tensors, without memory and GPUs. Else nothing of FILES is
-    run.
+    with a local Hugging Face model it shows how fast it would answer. For a Federation whose sites have `expect` it
+    simulates rounds, and shows their time and cost, and the best `sample` and `deadline`. For a run on this machine's
+    GPUs with an `environment` it resolves the packages, and shows whether they work with the driver and the GPUs.
+    --verify runs two steps of a Training's program on this machine with fake tensors, without memory and GPUs. Else
+    nothing of FILES is run.
 
     Exit code 0: `run` would take the files, though they may have to wait, or would change nothing; 1: it would refuse
     one of them, or with --diff something differs; other codes: an error.
@@ -143,7 +145,7 @@ def plan(
         # What it needs is worth knowing before GPUs are bought for it.
         for request in requests if not json_ and not diff else ():
             _print_splits(cluster, request)
-            _print_text(request.spec, request, tokens, served)
+            _text(request.spec, request, tokens, served)
             if verify:
                 _print_traces(request.spec, request)
         raise
@@ -206,7 +208,8 @@ def plan(
                         **({} if support is None else {"gpu_support": asdict(support)}),
                         "spec": conceal(render(_shown(spec))),
                         **_splits_json(cluster, spec, request),
-                        **_text_json(spec, request, tokens, served),
+                        **_text(spec, request, tokens, served, json_),
+                        **_rounds(cluster, spec, json_),
                         **(_traces_json(spec, request) if verify else {}),
                         **({"steps": [asdict(step) for step in _steps(spec)]} if has_steps(spec) else {}),
                     }
@@ -225,7 +228,8 @@ def plan(
         if support is not None and support.message:
             print(f"{spec.name}: {describe_support(support)}")
         _print_splits(cluster, replace(request, spec=spec))
-        _print_text(spec, request, tokens, served)
+        _text(spec, request, tokens, served)
+        _rounds(cluster, spec, json_)
         if verify:
             _print_traces(spec, request)
         if revision is not None and revision.differences:
@@ -322,23 +326,33 @@ def _splits_json(cluster: ClusterClient, spec: WorkloadSpec, request: Asked) -> 
     return splits_json(cluster, spec, request.directory)
 
 
-def _print_text(spec: WorkloadSpec, request: Asked, tokens: tuple[int, int], served: Path | None) -> None:
-    """Print how fast a text server would answer; nothing of others."""
-    if isinstance(spec, Serving) and spec.model is not None:
-        from fairlead.cli.text_answers import describe_text, text_config
-
-        config = text_config(spec, request.directory)
-        if config is not None:
-            print("\n".join(describe_text(spec, config, tokens, served)))
-
-
-def _text_json(spec: WorkloadSpec, request: Asked, tokens: tuple[int, int], served: Path | None) -> dict[str, object]:
+def _text(
+    spec: WorkloadSpec, request: Asked, tokens: tuple[int, int], served: Path | None, json_: bool = False
+) -> dict[str, object]:
+    """Print how fast a text server would answer, or return it for JSON; nothing of others."""
     if not isinstance(spec, Serving) or spec.model is None:
         return {}
-    from fairlead.cli.text_answers import text_config, text_json
+    from fairlead.cli.text_answers import describe_text, text_config, text_json
 
     config = text_config(spec, request.directory)
-    return {} if config is None else {"answers": text_json(spec, config, tokens, served)}
+    if config is not None and json_:
+        return {"answers": text_json(spec, config, tokens, served)}
+    if config is not None:
+        print("\n".join(describe_text(spec, config, tokens, served)))
+    return {}
+
+
+def _rounds(cluster: ClusterClient, spec: WorkloadSpec, json_: bool) -> dict[str, object]:
+    """Print time and cost of a federation's rounds, or return them for JSON; nothing of others."""
+    if spec.kind != Kind.FEDERATION:
+        return {}
+    from fairlead.cli.federated import describe_federation, federation_json
+
+    if json_:
+        return federation_json(cluster, cast("Federation", spec))
+    for line in describe_federation(cluster, cast("Federation", spec)):
+        print(line)
+    return {}
 
 
 def _print_traces(spec: WorkloadSpec, request: Asked) -> None:
