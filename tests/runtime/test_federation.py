@@ -15,7 +15,7 @@ from fairlead.control.federations import admit_federation
 from fairlead.errors import Conflict
 from fairlead.runtime.errors import Misuse
 from fairlead.runtime.federation import identities
-from fairlead.runtime.federation.server import FINISHED, flower_environment, follow
+from fairlead.runtime.federation.server import FINISHED, FlowerServer, flower_environment, follow
 from fairlead.runtime.federation.settings import ADDRESS, FederationSettings, ReportReader, write_atomically
 from fairlead.runtime.federation.site import bring_key, node_config
 from fairlead.runtime.federation.wrapped_copy import make_wrapped_copy
@@ -171,6 +171,26 @@ def test_a_site_brings_its_key_and_waits_until_it_is_enrolled(tmp_path: Path) ->
     assert bring_key(tmp_path, "south", "key") is None
     write_atomically(tmp_path / ADDRESS, json.dumps({"port": 4000, "enrolled": ["north", "south"]}))
     assert bring_key(tmp_path, "south", "key") == 4000
+
+
+def test_a_superlink_that_never_served_leaves_no_database_to_the_next_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun: list[bool] = []
+
+    def begin(_: FlowerServer, argv: list[str]) -> None:
+        begun.append((tmp_path / "superlink.db").exists())
+        raise InterruptedError
+
+    monkeypatch.setattr(FlowerServer, "_popen", begin)
+    monkeypatch.setattr("fairlead.runtime.federation.server.flower_program", lambda name: name)
+    for address in (None, {"port": 4000, "enrolled": []}):
+        (tmp_path / "superlink.db").write_text("half of it")
+        if address is not None:
+            write_atomically(tmp_path / ADDRESS, json.dumps(address))
+        with pytest.raises(InterruptedError):
+            FlowerServer(SETTINGS, tmp_path, {}).start()
+    assert begun == [False, True]
 
 
 def test_reports_are_read_once_in_whole_lines_and_what_is_none_is_skipped(tmp_path: Path) -> None:

@@ -115,6 +115,8 @@ class FlowerServer:
         enrolled = directory / "enrolled"
         enrolled.mkdir(exist_ok=True, mode=0o700)
         before, self._known = _published(directory)
+        if before is None:
+            discard_database(directory)
         self._port = free_port(before)
         argv = [
             flower_program("flower-superlink"), "--host", LOOPBACK, "--port", str(self._port),
@@ -209,6 +211,12 @@ class FlowerServer:
     def _publish(self) -> None:
         content = {"port": self._port, "enrolled": sorted({*self._known, *self._registered})}
         write_atomically(self._directory / ADDRESS, json.dumps(content))
+
+
+def discard_database(directory: Path) -> None:
+    """Remove the database of a superlink that never served: killed while it made it, half of it keeps others out."""
+    for path in directory.glob("superlink.db*"):
+        path.unlink()
 
 
 def _published(directory: Path) -> tuple[int | None, frozenset[str]]:
