@@ -15,7 +15,7 @@ import pytest
 from fairlead.cluster.local.cluster import LocalCluster
 from fairlead.cluster.local.disk_errors import NEEDED_BYTES
 from fairlead.cluster.local.home import Home
-from fairlead.cluster.local.room import hold_reserve, release_reserve, trouble
+from fairlead.cluster.local.room import hold_reserve, release_reserve, write_problem
 from fairlead.cluster.local.store import PodObservation
 from fairlead.cluster.local.tables import PodRow
 from fairlead.control.loop import run_pass
@@ -125,7 +125,7 @@ def test_a_run_with_more_events_than_the_reserve_has_room_for_is_deleted_on_a_fu
     for _ in range(300):
         for uid in uids:
             cluster.store.note(uid, told, time.time())
-        cluster.store.relieve()
+        cluster.store.checkpoint_wal()
     hold_reserve(cluster.home)
     cluster.close()  # the write-ahead log goes with the last that had the database open
     fill(disk)
@@ -251,10 +251,10 @@ def test_a_transaction_without_room_is_tried_once_more_in_the_room_there_is(desk
         cluster.submit(Training(name="b", run=f"echo {'x' * 30_000}"))
     relieved = []
 
-    def relieve() -> None:
+    def checkpoint_wal() -> None:
         relieved.append(cluster.store._db.execute("PRAGMA max_page_count = 10000"))
 
-    cluster.store.relieve = relieve  # type: ignore[method-assign] # makes room as a checkpoint of the log would
+    cluster.store.checkpoint_wal = checkpoint_wal  # type: ignore[method-assign] # makes room
     cluster.submit(Training(name="b", run=f"echo {'x' * 30_000}"))
     assert len(relieved) == 1
     cluster.set_intent(run.uid, Intent.STOP)
@@ -263,7 +263,7 @@ def test_a_transaction_without_room_is_tried_once_more_in_the_room_there_is(desk
 
 def test_the_reserve_is_held_while_there_is_room_and_given_up_once(desk: Path) -> None:
     home = Home.open()
-    assert trouble(home) is None
+    assert write_problem(home) is None
     hold_reserve(home)
     assert home.reserve.stat().st_size == NEEDED_BYTES
     assert release_reserve(home)

@@ -47,7 +47,7 @@ def found(work: Path, watched: Drift, **state: object) -> DriftFinding:
 def test_mistakes_beyond_those_of_a_fresh_model_make_a_training_due(tmp_path: Path) -> None:
     (tmp_path / "seen.csv").write_text(csv_of([0] * 50 + [1] * 19))
     seen = found(tmp_path, BY_COST)
-    assert (seen.is_due, seen.said) == (False, "staleness has cost 19 of 20 (error) in 69 predictions")
+    assert (seen.is_due, seen.reason) == (False, "staleness has cost 19 of 20 (error) in 69 predictions")
     (tmp_path / "seen.csv").write_text(csv_of([0] * 50 + [1] * 20))
     assert found(tmp_path, BY_COST).is_due
 
@@ -61,17 +61,17 @@ def test_rows_count_from_where_the_model_was_trained_and_a_row_without_an_end_do
     assert after.begin == len(csv_of([1] * 100))
     with place.open("a") as file:
         file.write("0\n101,1\n")
-    assert found(tmp_path, BY_COST, begin=after.begin, fresh=0.5).said.endswith("in 2 predictions")
+    assert found(tmp_path, BY_COST, begin=after.begin, fresh=0.5).reason.endswith("in 2 predictions")
     place.write_text(csv_of([0]))
     again = found(tmp_path, BY_COST, begin=after.begin, fresh=0.5)
-    assert (again.begin, again.said.endswith("in 1 predictions")) == (0, True)
+    assert (again.begin, again.reason.endswith("in 1 predictions")) == (0, True)
 
 
 def test_json_lines_with_flags_are_read_and_rows_without_the_column_are_left_out(tmp_path: Path) -> None:
     rows = [{"error": False}] * 60 + [{"other": 1}, {"error": None}] + [{"error": True}] * 25
     (tmp_path / "seen.csv").write_text("".join(json.dumps(row) + "\n" for row in rows))
     seen = found(tmp_path, BY_COST)
-    assert (seen.is_due, seen.said) == (True, "staleness has cost 25 of 20 (error) in 85 predictions")
+    assert (seen.is_due, seen.reason) == (True, "staleness has cost 25 of 20 (error) in 85 predictions")
 
 
 @pytest.mark.parametrize(
@@ -99,7 +99,7 @@ def test_each_detector_finds_that_mistakes_have_become_many_and_not_that_they_ha
     (tmp_path / "seen.csv").write_text(csv_of(few + many))
     seen = found(tmp_path, watched)
     assert seen.is_due
-    assert seen.said.startswith(f"{detector} finds that error has grown, at prediction 1")
+    assert seen.reason.startswith(f"{detector} finds that error has grown, at prediction 1")
     (tmp_path / "seen.csv").write_text(csv_of(many[:500] + few))
     assert not found(tmp_path, watched).is_due
 
@@ -117,11 +117,11 @@ def test_a_column_that_is_distributed_otherwise_than_in_the_reference_is_named(t
         (tmp_path / "now.csv").write_text(rows(*now))
         seen = found(tmp_path, watched)
         assert seen.is_due == (told is not None), seen
-        assert told is None or seen.said.startswith(f"{told} from then.csv (p = ")
+        assert told is None or seen.reason.startswith(f"{told} from then.csv (p = ")
     (tmp_path / "now.csv").write_text("age\n1\n")
-    assert found(tmp_path, watched).said == "1 rows are there, of 20 that a comparison takes"
+    assert found(tmp_path, watched).reason == "1 rows are there, of 20 that a comparison takes"
     (tmp_path / "now.csv").write_text("age\n")
-    assert found(tmp_path, watched).said == "0 rows are there, of 20 that a comparison takes"
+    assert found(tmp_path, watched).reason == "0 rows are there, of 20 that a comparison takes"
     (tmp_path / "now.csv").write_text("years\n1\n")
     assert "no column in common" in (found(tmp_path, watched).problem or "")
 
@@ -138,8 +138,8 @@ def test_a_value_that_is_missing_hides_no_difference(tmp_path: Path) -> None:
     (tmp_path / "now.csv").write_text(rows(1.0))
     seen = found(tmp_path, watched)
     assert seen.is_due
-    assert seen.said.startswith("age differs from then.csv (p = ")
-    assert "; 2 columns, 300 rows)" in seen.said
+    assert seen.reason.startswith("age differs from then.csv (p = ")
+    assert "; 2 columns, 300 rows)" in seen.reason
 
 
 def test_columns_of_words_that_each_row_has_anew_are_compared_in_seconds(tmp_path: Path) -> None:
@@ -156,9 +156,9 @@ def test_columns_of_words_that_each_row_has_anew_are_compared_in_seconds(tmp_pat
 def test_a_text_within_a_row_ends_no_row(tmp_path: Path) -> None:
     told = json.dumps({"text": "one\u2028two\x85three", "error": 1}, ensure_ascii=False)
     (tmp_path / "seen.csv").write_text(f"{told}\r\n{told}\n")
-    assert found(tmp_path, BY_COST).said.startswith("2 of the 50 predictions")
+    assert found(tmp_path, BY_COST).reason.startswith("2 of the 50 predictions")
     (tmp_path / "seen.csv").write_text('\ufefferror,text\n1,"one\u2028two"\n0,"one\ntwo"\n')
-    assert found(tmp_path, BY_COST).said.startswith("2 of the 50 predictions")
+    assert found(tmp_path, BY_COST).reason.startswith("2 of the 50 predictions")
 
 
 def kept(cluster: LocalCluster, work: Path, watched: Drift = BY_COST) -> float:

@@ -48,7 +48,7 @@ def test_runs_are_rented_for_when_they_would_wait_longer_than_is_allowed(tmp_pat
     assert any(run.spent == 0 for run in runs)
     for run in runs:
         assert fleet.world.done[run.spec.name] == list(range(1, 61))
-    said = [event.said for event in fleet.journal.events()]
+    said = [event.message for event in fleet.journal.events()]
     assert any("waiting in the queue of home would cost more" in each for each in said)
 
 
@@ -193,7 +193,7 @@ def test_a_cluster_that_refuses_a_run_is_told_and_another_is_taken(tmp_path: Pat
     fleet.submit("one", files)
     fleet.until(fleet.is_over)
     assert fleet.run("one").cluster == "cloud"
-    assert any("home refused it: its team has no such" in event.said for event in fleet.journal.events())
+    assert any("home refused it: its team has no such" in event.message for event in fleet.journal.events())
 
 
 def test_a_cluster_of_which_only_ones_own_runs_may_be_seen_has_them_run_there(tmp_path: Path, files: Path) -> None:
@@ -220,7 +220,7 @@ def test_no_more_is_rented_than_is_allowed(tmp_path: Path, files: Path) -> None:
     assert fleet.is_over()
     # Nobody gave up its turn at home for nodes that it could not have.
     for run in fleet.journal.runs():
-        said = [event.said.partition(",")[0] for event in fleet.journal.events() if event.uid == run.uid]
+        said = [event.message.partition(",")[0] for event in fleet.journal.events() if event.uid == run.uid]
         after = [said[place + 1] for place, each in enumerate(said) if each.startswith("Leaving: moves to")]
         assert set(after) <= {"Placing: assigned to cloud"}, said
 

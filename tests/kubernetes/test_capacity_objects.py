@@ -76,10 +76,13 @@ def told(**conditions: tuple[bool, str]) -> CapacityRequest:
 def test_what_the_autoscaler_says_of_a_request_is_read_from_its_conditions() -> None:
     assert told() == CapacityRequest(workload_uid="u")
     assert told(Accepted=(True, "accepted")) == CapacityRequest(workload_uid="u")
-    assert told(Accepted=(True, ""), Provisioned=(False, "no capacity yet")).said == "no capacity yet"
+    assert told(Accepted=(True, ""), Provisioned=(False, "no capacity yet")).obstacle == "no capacity yet"
     assert told(Provisioned=(True, "there")) == CapacityRequest(workload_uid="u", bound_at=5.0)
-    assert told(Provisioned=(True, "there"), BookingExpired=(True, "held for 10 minutes")).said == "held for 10 minutes"
-    assert told(Failed=(True, "does not fit any node group")).said == "does not fit any node group"
+    assert (
+        told(Provisioned=(True, "there"), BookingExpired=(True, "held for 10 minutes")).obstacle
+        == "held for 10 minutes"
+    )
+    assert told(Failed=(True, "does not fit any node group")).obstacle == "does not fit any node group"
     assert told(Provisioned=(True, "there"), CapacityRevoked=(False, "")).bound_at == 5.0
 
 

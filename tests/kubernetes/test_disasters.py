@@ -139,7 +139,7 @@ def test_an_admission_policy_that_denies_a_pod_is_told_by_its_name(
         try:
             client.create(f"/api/v1/namespaces/{namespace}/pods", pod, {"dryRun": "All"})
         except ApiError as error:
-            return "ValidatingAdmissionPolicy" in error.said
+            return "ValidatingAdmissionPolicy" in error.server_message
         return False
 
     try:

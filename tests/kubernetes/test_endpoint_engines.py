@@ -204,7 +204,7 @@ def a_deployment(revision: str = "r1", **status: Any) -> dict[str, Any]:
 def test_kserve_has_a_revision_ready_when_its_deployment_has_rolled_to_it() -> None:
     driver = driver_of(EndpointEngine.KSERVE)
     there = driver.observe(an_object("kserve"), [a_deployment()])
-    assert (there.ready, there.given, there.url, there.replicas) == (True, "r1", "http://chat", 2)
+    assert (there.ready, there.applied_revision, there.url, there.replicas) == (True, "r1", "http://chat", 2)
     behind: list[list[dict[str, Any]]] = [
         [],
         [a_deployment("r0")],
@@ -225,7 +225,7 @@ def a_seldon_deployment(state: str, **status: Any) -> dict[str, Any]:
 def test_seldon_has_a_revision_ready_when_its_deployment_has_rolled_to_it() -> None:
     driver = driver_of(EndpointEngine.SELDON)
     there = driver.observe(a_seldon_deployment("Available"), [a_deployment()])
-    assert (there.ready, there.given, there.replicas, there.message) == (True, "r1", 2, "")
+    assert (there.ready, there.applied_revision, there.replicas, there.message) == (True, "r1", 2, "")
     assert there.url == "http://serve-chat-default.research.svc.cluster.local:8080"
     behind: list[list[dict[str, Any]]] = [[], [a_deployment("r0")], [a_deployment(updatedReplicas=1)]]
     told = [driver.observe(a_seldon_deployment("Available"), each) for each in behind]

@@ -77,7 +77,7 @@ def test_a_node_tells_its_layout_by_its_devices_and_its_managers_word_by_a_label
 ) -> None:
     seen = read_node(a_node({f"nvidia.com/{name}": text for name, text in labels.items()}, offered))
     found = partitioned_node(a_pool("p"), seen, node_of(seen, 0))
-    assert (found.layout, found.said, found.requested) == (layout, said, labels.get("mig.config"))
+    assert (found.layout, found.manager_state, found.requested) == (layout, said, labels.get("mig.config"))
 
 
 def test_each_step_is_one_write_for_one_version_of_a_node() -> None:

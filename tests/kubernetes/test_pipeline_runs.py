@@ -17,7 +17,7 @@ from fairlead.cluster.local.pod_files import progress_of
 from fairlead.control.pipelines.artefacts import Artefacts, SharedArtefacts
 from fairlead.control.pipelines.driver import PipelineDriver, Surroundings
 from fairlead.control.pipelines.object_place import ObjectArtefacts, ObjectDocuments, StoreExchange
-from fairlead.control.pipelines.pod_children import MOST_ASKED, PodChildren
+from fairlead.control.pipelines.pod_children import MOST_REQUESTED, PodChildren
 from fairlead.control.pipelines.result_files import FileDocuments, ResultFiles
 from fairlead.errors import InvalidSpec
 from fairlead.policy.kinds.record import Family
@@ -395,12 +395,12 @@ def test_what_is_not_over_is_waited_for_and_what_vanishes_is_missed(tmp_path: Pa
 def test_no_more_is_asked_for_at_once_than_a_report_holds(tmp_path: Path) -> None:
     reporter = Reporter(rank=0, world_size=1, directory=tmp_path)
     children = PodChildren(tmp_path / "told", reporter)
-    for index in range(2 * MOST_ASKED):
+    for index in range(2 * MOST_REQUESTED):
         task = Task(step="train", index=index, item=f"shard-{index:05}.parquet")
         if not children.has_room(task):
             break
         children.submit(task, {})
-    assert 50 < index <= MOST_ASKED
+    assert 50 < index <= MOST_REQUESTED
     line = pack_report(str(tmp_path))
     assert len(line) < MOST_REPORT_BYTES
     assert len(progress_of(json.loads(line)["progress"]).asks) == index

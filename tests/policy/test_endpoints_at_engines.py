@@ -72,7 +72,7 @@ def serving(**changes: str) -> World:
     """One whose first revision is ready."""
     found = world(**changes)
     found.look()
-    found.look(is_there=True, given="r1", ready=True, url="http://chat", replicas=1)
+    found.look(is_there=True, applied_revision="r1", ready=True, url="http://chat", replicas=1)
     return found
 
 
@@ -81,7 +81,7 @@ def test_it_is_handed_over_and_serves_once_the_engine_says_so() -> None:
     there.look()
     assert there.serving.status.phase is Phase.RUNNING
     assert there.says == "r1 is handed to Knative, which serves it"
-    there.look(is_there=True, given="r1", message="Revision chat-r1 has no image")
+    there.look(is_there=True, applied_revision="r1", message="Revision chat-r1 has no image")
     assert there.says == "r1 is not ready at Knative: Revision chat-r1 has no image"
     assert detail_of(there.serving).serving is None
     there.look(ready=True, url="http://chat", replicas=1, message="")
@@ -95,7 +95,7 @@ def test_a_revision_that_is_not_ready_in_its_time_goes_and_the_one_before_is_giv
     there.change(spec(run="broken", ready_within="60s"))
     there.look()
     assert detail_of(there.serving).target == 2
-    there.look(given="r2", ready=False, message="its container exits with 1")
+    there.look(applied_revision="r2", ready=False, message="its container exits with 1")
     there.now += 60.0
     there.look()
     detail = detail_of(there.serving)
@@ -103,7 +103,7 @@ def test_a_revision_that_is_not_ready_in_its_time_goes_and_the_one_before_is_giv
     assert any(
         "the rollout of r2 failed and r1 keeps serving" in each and "exits with 1" in each for each in there.events
     )
-    there.look(given="r1", ready=True, message="")
+    there.look(applied_revision="r1", ready=True, message="")
     assert "r2 was given up" in there.says
 
 
@@ -119,7 +119,7 @@ def test_a_canary_has_its_weight_until_it_is_left_out_and_another_weight_is_told
     canary = "{steps: [10%]}"
     there = serving(canary=canary)
     there.change(spec(run="other", canary=canary))
-    there.look(given="r2", ready=True)
+    there.look(applied_revision="r2", ready=True)
     trial = detail_of(there.serving).canary
     assert trial is not None
     assert there.says == "r2 is ready and gets 10.0% of the requests, r1 the others"
@@ -138,9 +138,9 @@ def test_a_canary_has_its_weight_until_it_is_left_out_and_another_weight_is_told
 def test_a_canary_is_taken_back_by_the_spec_before_it() -> None:
     there = serving(canary="{steps: [10%]}")
     there.change(spec(run="other", canary="{steps: [10%]}"))
-    there.look(given="r2", ready=True)
+    there.look(applied_revision="r2", ready=True)
     there.change(spec(canary="{steps: [10%]}"))
-    there.look(given="r1", ready=True)
+    there.look(applied_revision="r1", ready=True)
     detail = detail_of(there.serving)
     assert (detail.target, detail.canary) == (1, None)
 

@@ -84,7 +84,7 @@ def on_its_way(
     back: str = WHOLE, to: str = SEVENTHS,
 ) -> PartitionedNode:  # fmt: skip
     change = PartitionChange(to=to, back=back, since=NOW - since_s)
-    return PartitionedNode(node="a", pool=POOL, layout=layout, requested=requested, said=said, change=change)
+    return PartitionedNode(node="a", pool=POOL, layout=layout, requested=requested, manager_state=said, change=change)
 
 
 HELD = a_run("there", 1000, Phase.RUNNING, 60.0)
@@ -169,7 +169,7 @@ def test_others_pods_keep_a_node_as_it_is() -> None:
 def test_a_node_that_somebody_else_cordoned_or_whose_manager_is_at_work_is_left_alone() -> None:
     node, small = a_node("a", WHOLE), a_run("small", 142, Phase.PENDING, 1e5)
     assert steps((resting("a", WHOLE),), (replace(node, closed="cordoned"),), (small,)) == []
-    assert steps((resting("a", WHOLE, said=ManagerState.PENDING),), (node,), (small,)) == []
+    assert steps((resting("a", WHOLE, manager_state=ManagerState.PENDING),), (node,), (small,)) == []
 
 
 def test_a_layout_that_failed_is_not_tried_again_for_an_hour() -> None:

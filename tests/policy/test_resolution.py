@@ -49,7 +49,7 @@ def test_auto_is_the_fastest_of_what_can_be_applied() -> None:
     spec = training(Parallel(choose=Choose.AUTO, batch=64))
     chosen = resolve(spec, None).parallel
     ranking = ranked(spec, None, None)
-    applied = [each.split for each in ranking.found if each.fits and each.split.pipeline == 1]
+    applied = [each.split for each in ranking.splits if each.fits and each.split.pipeline == 1]
     assert (applied[0].data, applied[0].tensor, applied[0].micro_batch) == (
         chosen.data,
         chosen.tensor,
@@ -135,7 +135,7 @@ def test_probe_has_the_best_of_what_fits_tried() -> None:
     found = resolve(spec, None)
     candidates = found.parallel.candidates
     assert (found.parallel.choose, found.parallel.probe, found.parallel.batch) == (None, None, 64)
-    applied = [each for each in ranked(spec, None, None).found if each.fits and each.split.pipeline == 1][:3]
+    applied = [each for each in ranked(spec, None, None).splits if each.fits and each.split.pipeline == 1][:3]
     assert [each.estimate_s for each in candidates.values()] == [
         float(f"{each.time.total / 1000:.4g}") for each in applied
     ]

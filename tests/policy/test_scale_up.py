@@ -112,7 +112,9 @@ def test_an_autoscaler_that_brings_nothing_in_time_is_given_up() -> None:
 
 def test_one_that_says_why_it_cannot_is_given_up_sooner_and_quoted() -> None:
     asking = settled(world(run(gang()), growth=karpenter()))
-    said = replace(asking, asked=(CapacityRequest(workload_uid="train", said="no instance type has 8 GPUs"),))
+    said = replace(
+        asking, capacity_requests=(CapacityRequest(workload_uid="train", obstacle="no instance type has 8 GPUs"),)
+    )
     assert decide(said, NOW + 59).changes == ()
     message = after(said, NOW + 60)["train"].reason.message
     assert message == "Karpenter was asked for nodes and brings none; it says: no instance type has 8 GPUs"
@@ -133,7 +135,7 @@ def test_it_is_asked_again_after_the_pause_and_says_nothing_new_before() -> None
 
 def test_nodes_that_come_one_by_one_keep_the_hope_up() -> None:
     asking = settled(world(run(gang()), growth=karpenter(patience_s=600)))
-    half = replace(asking, asked=(CapacityRequest(workload_uid="train", bound_at=NOW + 500),))
+    half = replace(asking, capacity_requests=(CapacityRequest(workload_uid="train", bound_at=NOW + 500),))
     assert decide(half, NOW + 1099).changes == ()
     assert after(half, NOW + 1100)["train"].reason.code is Code.NODES_NOT_COMING
 
@@ -141,7 +143,8 @@ def test_nodes_that_come_one_by_one_keep_the_hope_up() -> None:
 def test_what_the_quota_refuses_is_not_asked_for() -> None:
     asking = settled(world(run(gang()), growth=karpenter()))
     refused = replace(
-        asking, asked=(CapacityRequest(workload_uid="train", refused="the quota of namespace a is used up"),)
+        asking,
+        capacity_requests=(CapacityRequest(workload_uid="train", refused="the quota of namespace a is used up"),),
     )
     found = after(refused, NOW + 1)["train"]
     assert found.queue.nodes_requested_at is None

@@ -186,7 +186,7 @@ THREE = at(2026, 11, 24, 3, 0)
             Schedule(cron="0 3 * * *", catch_up=CatchUp.NONE),
             THREE + LATE_S + 1,
             False,
-            ScheduleDecision(handled_until=THREE, said="1 of its times passed while no supervisor ran"),
+            ScheduleDecision(handled_until=THREE, skip_message="1 of its times passed while no supervisor ran"),
         ),
         (
             Schedule(cron="0 3 * * *", catch_up=CatchUp.NONE),
@@ -198,7 +198,7 @@ THREE = at(2026, 11, 24, 3, 0)
             Schedule(cron="0 3 * * *"),
             THREE + 1,
             True,
-            ScheduleDecision(handled_until=THREE, said="its time came while an earlier run was not over"),
+            ScheduleDecision(handled_until=THREE, skip_message="its time came while an earlier run was not over"),
         ),
         (
             Schedule(cron="0 3 * * *", overlap=Overlap.WAIT),
@@ -230,11 +230,11 @@ def test_the_newest_time_is_run_for_however_many_were_missed_before_it() -> None
 def test_no_more_missed_times_are_counted_than_a_message_needs() -> None:
     schedule = Schedule(cron="* * * * *", catch_up=CatchUp.NONE)
     decided = turn(schedule, NOW.timestamp(), NOW.timestamp() + 86_410, is_going=False, zone=UTC)
-    assert decided.said is None, "a minute of which the newest time is seconds ago was not missed"
+    assert decided.skip_message is None, "a minute of which the newest time is seconds ago was not missed"
     yearly = turn(
         Schedule(cron="* 3 * * *", catch_up=CatchUp.NONE), NOW.timestamp(), at(2027, 11, 23), is_going=False, zone=UTC
     )
-    assert yearly.said == "1000 or more of its times passed while no supervisor ran"
+    assert yearly.skip_message == "1000 or more of its times passed while no supervisor ran"
 
 
 def test_a_pass_in_which_nothing_is_due_searches_no_times() -> None:

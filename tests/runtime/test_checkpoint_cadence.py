@@ -56,18 +56,18 @@ def train(
         now += step_s
         trained.worst_steps = max(trained.worst_steps, step - kept)
         trained.worst_s = max(trained.worst_s, now - trained.waited_s - kept_at)
-        over, due = cadence.over(step), cadence.due(step)
+        over, due = cadence.exceeds_interval(step), cadence.due(step)
         if saving is not None:
             if not over:
                 continue
             waited = saving[2] - now
             now = saving[2]
             finish(now)
-            cadence.waited(waited)
-            cadence.agree()
+            cadence.add_wait(waited)
+            cadence.agree_idle()
             trained.waited_s += waited
             continue
-        cadence.agree()
+        cadence.agree_idle()
         assert every_steps is None or cadence.at_limit(step) == over
         if over or due:
             cadence.begin(step)
@@ -75,11 +75,11 @@ def train(
             stood_s = blocked_s + (save_s if over else 0.0)
             saving = (step, now - trained.waited_s, now + blocked_s + save_s)
             now += stood_s
-            cadence.waited(stood_s)
+            cadence.add_wait(stood_s)
             trained.waited_s += stood_s
             if over:
                 finish(now)
-                cadence.agree()
+                cadence.agree_idle()
     return trained
 
 
@@ -137,12 +137,12 @@ def test_a_failed_save_is_not_tried_again_at_each_step() -> None:
     cadence = Cadence(every_s=None, every_steps=10, step=0, clock=lambda: now)
     cadence.begin(10)
     cadence.end(seconds=1.0, blocked_s=1.0)
-    assert [step for step in range(11, 25) if cadence.over(step)] == [20, 21, 22, 23, 24]
+    assert [step for step in range(11, 25) if cadence.exceeds_interval(step)] == [20, 21, 22, 23, 24]
 
 
 def test_without_an_interval_nothing_is_due() -> None:
     cadence = Cadence(every_s=None, every_steps=None, step=0)
-    assert [cadence.due(10**9), cadence.over(10**9), cadence.at_limit(10**9)] == [False, False, False]
+    assert [cadence.due(10**9), cadence.exceeds_interval(10**9), cadence.at_limit(10**9)] == [False, False, False]
 
 
 def test_a_run_that_resumes_counts_from_where_it_resumed() -> None:

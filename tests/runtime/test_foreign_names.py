@@ -107,7 +107,7 @@ def test_an_object_of_a_model_stays_in_its_directory(root: Path, name: str, monk
 
     monkeypatch.setattr(model_files, "open_place", lambda *_, **__: (Objects(), "bucket/model"))
     with pytest.raises(Unusable, match=r"absolute path|leads out"):
-        model_files.brought("s3://bucket/model", str(root / "work"))
+        model_files.fetched_model("s3://bucket/model", str(root / "work"))
 
 
 def stored(root: Path, content: bytes = b"weights") -> str:

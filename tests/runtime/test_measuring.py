@@ -69,8 +69,8 @@ def test_an_estimate_goes_by_what_was_measured() -> None:
     spec = spec_on("Quick 3000")
     with pytest.raises(Conflict, match=r"nothing is known of the GPU Quick 3000; `fairlead doctor --gpu`"):
         ranked(spec, None, None)
-    best = ranked(spec, None, None, (OURS,)).found[0]
-    slower = ranked(spec, None, None, (replace(OURS, tflops=75.0),)).found[0]
+    best = ranked(spec, None, None, (OURS,)).splits[0]
+    slower = ranked(spec, None, None, (replace(OURS, tflops=75.0),)).splits[0]
     assert slower.time.layers > 1.5 * best.time.layers
     assert best.memory.needed < OURS.memory_bytes
 

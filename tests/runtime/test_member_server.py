@@ -62,7 +62,7 @@ class Ranks:
         found: dict[int, Epoch | None] = {}
 
         def wait(index: int) -> None:
-            found[index] = members[index].next_epoch(lambda: PORT + index, within_s=WITHIN_S, look=lambda: None)
+            found[index] = members[index].next_epoch(lambda: PORT + index, within_s=WITHIN_S, check=lambda: None)
 
         threads = [threading.Thread(target=wait, args=(index,)) for index in range(len(members))]
         for thread in threads:
@@ -96,10 +96,10 @@ def whole(ranks: Ranks) -> list[Membership]:
 def test_a_rank_that_is_gone_is_missed_at_once_and_taken_in_again(ranks: Ranks) -> None:
     zero, one, two = whole(ranks)
     assert has_begun(str(ranks.directory / "2")), "its shim and its next process know that the ranks have met"
-    assert not zero.gone()
+    assert not zero.lost_members()
     one.close()
     for each in (zero, two):
-        until(lambda: each.gone() == [1], "the rank is gone")  # noqa: B023 (called at once)
+        until(lambda: each.lost_members() == [1], "the rank is gone")  # noqa: B023 (called at once)
     left, same = ranks.next_epoch(zero, two)
     assert left == same
     assert left is not None
@@ -122,7 +122,7 @@ def test_a_rank_that_is_gone_is_missed_at_once_and_taken_in_again(ranks: Ranks) 
 def test_without_the_first_rank_the_next_lowest_leads_and_a_late_rank_learns_of_the_end(ranks: Ranks) -> None:
     zero, one, two = whole(ranks)
     zero.close()
-    until(lambda: one.gone() == [0] == two.gone(), "it is gone")
+    until(lambda: one.lost_members() == [0] == two.lost_members(), "it is gone")
     epochs = ranks.next_epoch(one, two)
     assert [each is not None and (each.members, each.port) for each in epochs] == [((1, 2), PORT)] * 2
     one.finish()
@@ -186,7 +186,7 @@ def test_a_rank_that_was_cut_off_from_the_others_begins_anew(ranks: Ranks, monke
     with monkeypatch.context() as patched:
         patched.setattr(os, "kill", kill)
         with pytest.raises(SystemExit):
-            zero.next_epoch(lambda: PORT, within_s=WITHIN_S, look=lambda: None)
+            zero.next_epoch(lambda: PORT, within_s=WITHIN_S, check=lambda: None)
     assert killed == [(os.getpid(), signal.SIGKILL)]
 
 
@@ -198,7 +198,7 @@ def test_a_rank_whose_server_is_gone_says_so(tmp_path: Path, monkeypatch: pytest
         server.kill()
         until(lambda: alone.is_cut_off, "the server is gone")
         with pytest.raises(ReformFailed, match="the first pod, through which the ranks find each other, is gone"):
-            alone.next_epoch(lambda: PORT, within_s=WITHIN_S, look=lambda: None)
+            alone.next_epoch(lambda: PORT, within_s=WITHIN_S, check=lambda: None)
         monkeypatch.setattr(boards, "FIND_WITHIN_S", 0.2)
         with pytest.raises(ReformFailed, match=f"the ranks' server at 127.0.0.1:{ranks.port} cannot be reached"):
             ranks.enter(0, "second")
@@ -225,9 +225,9 @@ def test_a_process_that_a_killed_rank_forked_does_not_keep_its_place(ranks: Rank
         assert rank.stdout is not None
         worker = int(rank.stdout.readline())
         try:
-            until(lambda: zero._board.lives(1, "1-first"), "it is there")
+            until(lambda: zero._board.is_alive(1, "1-first"), "it is there")
             rank.kill()
-            until(lambda: not zero._board.lives(1, "1-first"), "its place is free")
+            until(lambda: not zero._board.is_alive(1, "1-first"), "its place is free")
             os.kill(worker, 0)
         finally:
             os.kill(worker, signal.SIGKILL)
@@ -239,7 +239,7 @@ def test_a_pod_that_was_replaced_loses_its_ranks_place_and_gets_it_no_more(
     zero, one, two = whole(ranks)
     # The cluster says that the pod of rank 2 is lost, and its rank still trains: its node is out of reach.
     back = ranks.enter(2, "replaced", replacement=1)
-    until(lambda: zero.gone() == one.gone() == [2], "the newer pod takes the place")
+    until(lambda: zero.lost_members() == one.lost_members() == [2], "the newer pod takes the place")
     until(lambda: two.is_cut_off, "the older rank learns nothing more")
     killed: list[int] = []
 
@@ -250,7 +250,7 @@ def test_a_pod_that_was_replaced_loses_its_ranks_place_and_gets_it_no_more(
     with monkeypatch.context() as patched:
         patched.setattr(os, "kill", kill)
         with pytest.raises(SystemExit):
-            two.next_epoch(lambda: PORT, within_s=WITHIN_S, look=lambda: None)
+            two.next_epoch(lambda: PORT, within_s=WITHIN_S, check=lambda: None)
     assert killed == [signal.SIGKILL], "it ends before it trains on"
     with pytest.raises(ReformFailed, match="the pod of rank 2 was taken for lost, and is replaced"):
         ranks.enter(2, "again")

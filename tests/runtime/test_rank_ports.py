@@ -448,9 +448,9 @@ def test_a_member_that_sends_nonsense_leaves_alone(line: bytes, tmp_path: Path) 
         whole = ranks.enter(0)
         with connected(ranks.port) as broken:
             greet(broken, ranks.secret, b'{"rank": 1, "token": "broken"}')
-            until(lambda: whole._board.lives(1, "broken"), "it is there")
+            until(lambda: whole._board.is_alive(1, "broken"), "it is there")
             broken.sendall(line + b"\n")
-            until(lambda: not whole._board.lives(1, "broken"), "it was closed")
+            until(lambda: not whole._board.is_alive(1, "broken"), "it was closed")
         whole.plan_resize(3)
         assert whole.resize_at() == 3
         ranks.close()

@@ -40,7 +40,7 @@ def test_the_first_save_measures_what_one_costs() -> None:
     assert not cadence.due(5)
     clock.now = FIRST_S
     assert cadence.due(6)
-    assert not cadence.over(6)
+    assert not cadence.exceeds_interval(6)
     cadence.begin(6)
     interval.saved(blocked_s=2.0, seconds=12.0)
     cadence.end(seconds=12.0, blocked_s=2.0)
@@ -49,7 +49,7 @@ def test_the_first_save_measures_what_one_costs() -> None:
     assert not cadence.due(50)
     clock.now = FIRST_S + interval.seconds * 1.01
     assert cadence.due(51)
-    assert not cadence.over(51), "a save in the background needs no waiting"
+    assert not cadence.exceeds_interval(51), "a save in the background needs no waiting"
 
 
 def test_the_training_waits_for_a_save_that_takes_twice_the_interval() -> None:
@@ -59,9 +59,9 @@ def test_the_training_waits_for_a_save_that_takes_twice_the_interval() -> None:
     clock.now = interval.seconds
     cadence.begin(1000)
     clock.now = 2 * interval.seconds
-    assert not cadence.over(2000)
+    assert not cadence.exceeds_interval(2000)
     clock.now = 2 * interval.seconds + 3.0
-    assert cadence.over(2003)
+    assert cadence.exceeds_interval(2003)
 
 
 def test_saving_stays_cheap_and_seldom() -> None:

@@ -113,7 +113,7 @@ class Replica:
 
     async def _serve(self) -> int:
         self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
-        return await serve(self.settings, self._stop, when_listening=self._note)
+        return await serve(self.settings, self._stop, on_listening=self._note)
 
     def _note(self, port: int) -> None:
         self.port = port

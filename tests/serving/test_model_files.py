@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from fairlead.runtime.checkpoint.manifest import MANIFEST, FileFacts, Manifest
-from fairlead.runtime.serving.model_files import brought
+from fairlead.runtime.serving.model_files import fetched_model
 from fairlead.runtime.serving.predictor import Unusable
 from tests.serving.replica import Replica
 
@@ -36,25 +36,25 @@ def place(tmp_path: Path) -> Path:
 
 
 def test_a_predictor_is_given_the_files_of_a_checkpoint_in_a_store(place: Path, tmp_path: Path) -> None:
-    found = Path(brought(f"local://{place}", str(tmp_path)))
+    found = Path(fetched_model(f"local://{place}", str(tmp_path)))
     assert found != place
     assert (found / "rank-00000" / "weights").read_bytes() == WEIGHTS
-    assert brought(str(place), str(tmp_path)) == str(place)
+    assert fetched_model(str(place), str(tmp_path)) == str(place)
     with Replica(f"{__name__}:Reading", model=f"local://{place}") as replica:
         answer = replica.infer({"name": "x", "shape": [1, 1], "datatype": "FP32", "data": [2.0]})
         assert answer.json()["outputs"][0]["data"] == [5.0]
 
 
 def test_one_object_is_a_file(place: Path, tmp_path: Path) -> None:
-    found = Path(brought(f"local://{place}/rank-00000/weights", str(tmp_path)))
+    found = Path(fetched_model(f"local://{place}/rank-00000/weights", str(tmp_path)))
     assert (found.name, found.read_bytes()) == ("weights", WEIGHTS)
 
 
 def test_what_is_damaged_or_not_there_is_not_served(place: Path, tmp_path: Path) -> None:
     (place / "rank-00000" / "weights").write_text("2.6")
     with pytest.raises(Unusable, match=r"the model local://.* cannot be fetched: rank-00000/weights"):
-        brought(f"local://{place}", str(tmp_path))
+        fetched_model(f"local://{place}", str(tmp_path))
     with pytest.raises(Unusable, match=r"cannot be fetched: .*nothing is there"):
-        brought(f"local://{tmp_path / 'none'}", str(tmp_path))
+        fetched_model(f"local://{tmp_path / 'none'}", str(tmp_path))
     with Replica(f"{__name__}:Reading", wait=False, model=f"local://{place}") as replica:
         assert replica.end() != 0

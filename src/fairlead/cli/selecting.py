@@ -40,9 +40,9 @@ class Phases(click.ParamType[frozenset[Phase]]):
         return frozenset(self._phase(word.strip(), param, ctx) for word in str(value).split(","))
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-        before, comma, word = incomplete.rpartition(",")
-        near = (phase for phase in self._allowed if phase.value.lower().startswith(word.lower()))
-        return [CompletionItem(f"{before}{comma}{phase}") for phase in near]
+        earlier_phases, comma, prefix = incomplete.rpartition(",")
+        matches = (phase for phase in self._allowed if phase.value.lower().startswith(prefix.lower()))
+        return [CompletionItem(f"{earlier_phases}{comma}{phase}") for phase in matches]
 
     def _phase(self, word: str, param: click.Parameter | None, ctx: click.Context | None) -> Phase:
         known = {phase.value.lower(): phase for phase in Phase}
@@ -51,8 +51,8 @@ class Phases(click.ParamType[frozenset[Phase]]):
         if phase is None:
             import difflib  # here and not above: a right command line does not need it
 
-            near = difflib.get_close_matches(word.lower(), known, n=1)
-            hint = f" Did you mean {known[near[0]]}?" if near else ""
+            similar_words = difflib.get_close_matches(word.lower(), known, n=1)
+            hint = f" Did you mean {known[similar_words[0]]}?" if similar_words else ""
             self.fail(f"{word!r} is not a phase.{hint} Phases: {allowed}.", param, ctx)
         if phase not in self._allowed:
             self.fail(f"this command does nothing to runs that are {phase}; phases: {allowed}.", param, ctx)
@@ -65,11 +65,11 @@ class Label(click.ParamType[tuple[str, str | None]]):
     name = "label"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, str | None]:
-        key, equals, rest = str(value).partition("=")
-        problem = LABEL_NAME.problem(key) or (LABEL_VALUE.problem(rest) if equals else None)
+        key, equals, label_value = str(value).partition("=")
+        problem = LABEL_NAME.problem(key) or (LABEL_VALUE.problem(label_value) if equals else None)
         if problem is not None:
             self.fail(f"{problem}; give KEY=VALUE, or KEY for any value, and each label its own --label.", param, ctx)
-        return key, rest if equals else None
+        return key, label_value if equals else None
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
         try:
@@ -78,16 +78,16 @@ class Label(click.ParamType[tuple[str, str | None]]):
         except (FairleadError, click.UsageError):  # no completions; the command itself reports the error
             return []
         cluster.close()
-        known = {f"{name}={value}" for run in runs for name, value in run.spec.labels.items()}
-        return [CompletionItem(label) for label in sorted(known) if label.startswith(incomplete)]
+        labels = {f"{name}={value}" for run in runs for name, value in run.spec.labels.items()}
+        return [CompletionItem(label) for label in sorted(labels) if label.startswith(incomplete)]
 
 
-def selection_options(*, phases: Iterable[Phase] = tuple(Phase), what: str = "runs") -> Callable[[Command], Command]:
-    """Add ``--phase`` and ``--label``; the function gets ``selection: Selection``.
+def selection_options(*, phases: Iterable[Phase] = tuple(Phase), noun: str = "runs") -> Callable[[Command], Command]:
+    """Add ``--phase`` and ``--label``; the function gets ``selection: RunSelection``.
 
     Args:
         phases: Accepted phases.
-        what: Noun for the runs, for the help.
+        noun: Noun for the runs, for the help.
     """
 
     def add(command: Command) -> Command:
@@ -99,39 +99,41 @@ def selection_options(*, phases: Iterable[Phase] = tuple(Phase), what: str = "ru
                 **parameters,
             )
 
-        decorated: Any = with_selection
-        decorated = click.option(
+        with_options: Any = with_selection
+        with_options = click.option(
             "--label",
             type=Label(),
             multiple=True,
             metavar="KEY[=VALUE]",
-            help=f"Only {what} with this label; if repeated, with all of these labels.",
-        )(decorated)
-        decorated = click.option(
+            help=f"Only {noun} with this label; if repeated, with all of these labels.",
+        )(with_options)
+        with_options = click.option(
             "--phase",
             type=Phases(phases),
             multiple=True,
             metavar="PHASE,...",
-            help=f"Only {what} in one of these phases.",
-        )(decorated)
-        result: Command = decorated
+            help=f"Only {noun} in one of these phases.",
+        )(with_options)
+        result: Command = with_options
         return result
 
     return add
 
 
-def names_or_selection(*, phases: Iterable[Phase], what: str) -> Callable[[Command], Command]:
+def names_or_selection(*, phases: Iterable[Phase], noun: str) -> Callable[[Command], Command]:
     """Add ``NAMES``, ``--all``, ``--phase``, ``--label`` and ``--yes``.
 
-    The function gets ``names``, ``everything``, ``selection`` and ``yes``; see ``chosen``.
+    The function gets ``names``, ``everything``, ``selection`` and ``yes``; see ``selected_runs``.
     """
 
     def add(command: Command) -> Command:
-        decorated: Any = selection_options(phases=phases, what=what)(command)
-        decorated = click.option("--yes", is_flag=True, help="Do not ask.")(decorated)
-        decorated = click.option("--all", "everything", is_flag=True, help=f"All {what} instead of NAMES.")(decorated)
-        decorated = click.argument("names", nargs=-1, type=RunName())(decorated)
-        result: Command = decorated
+        with_options: Any = selection_options(phases=phases, noun=noun)(command)
+        with_options = click.option("--yes", is_flag=True, help="Do not ask.")(with_options)
+        with_options = click.option("--all", "everything", is_flag=True, help=f"All {noun} instead of NAMES.")(
+            with_options
+        )
+        with_options = click.argument("names", nargs=-1, type=RunName())(with_options)
+        result: Command = with_options
         return result
 
     return add
@@ -151,7 +153,7 @@ def is_by_selection(names: tuple[str, ...], selection: RunSelection, *, everythi
     return by_selection
 
 
-def chosen(
+def selected_runs(
     cluster: ClusterClient,
     names: tuple[str, ...],
     selection: RunSelection,
@@ -159,16 +161,16 @@ def chosen(
     everything: bool,
     yes: bool,
     verb: str,
-    can: Callable[[AnyWorkload], bool],
-    asks: bool = False,
+    applies: Callable[[AnyWorkload], bool],
+    always_asks: bool = False,
     warn: Callable[[list[AnyWorkload]], None] | None = None,
 ) -> list[AnyWorkload]:
     """Return the selected runs; a selection by properties is shown to the user for confirmation.
 
     Args:
         verb: The action, such as "Stop".
-        can: Returns whether the action applies to a run; filters a selection by properties.
-        asks: Whether to ask for confirmation of named runs too.
+        applies: Returns whether the action applies to a run; filters a selection by properties.
+        always_asks: Ask for confirmation of named runs too.
         warn: Describes the consequences before the question.
 
     Raises:
@@ -177,13 +179,13 @@ def chosen(
         NotFound: No run has a name.
     """
     by_selection = is_by_selection(names, selection, everything=everything)
-    runs = [run for run in cluster.select(selection) if can(run)] if by_selection else find_all(cluster, names)
+    runs = [run for run in cluster.select(selection) if applies(run)] if by_selection else find_all(cluster, names)
     runs = without_children(runs)
     if warn is not None:
         warn(runs)
     if not runs:
         message(f"No run {f'with {selection} ' if selection != RunSelection() else ''}is there to {verb.lower()}.")
-    elif asks or by_selection:
+    elif always_asks or by_selection:
         confirm(f"{verb} {describe_runs(runs)}?", yes=yes, announce=by_selection)
     return runs
 
@@ -206,8 +208,8 @@ def confirm(question: str, *, yes: bool, announce: bool = True) -> None:
 
 def describe_runs(runs: list[AnyWorkload]) -> str:
     """Describe runs by number and names, up to a limit."""
-    plain = [run.spec.name for run in runs]
-    is_unique = len(set(plain)) == len(plain)
-    names = plain if is_unique else [f"{run.spec.team}/{run.spec.name}" for run in runs]
-    named = ", ".join(names[:MOST_NAMED]) + (f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else "")
-    return named if len(runs) == 1 else f"{len(runs)} runs: {named}"
+    short_names = [run.spec.name for run in runs]
+    is_unique = len(set(short_names)) == len(short_names)
+    names = short_names if is_unique else [f"{run.spec.team}/{run.spec.name}" for run in runs]
+    listed = ", ".join(names[:MOST_NAMED]) + (f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else "")
+    return listed if len(runs) == 1 else f"{len(runs)} runs: {listed}"

@@ -96,7 +96,7 @@ def splits_json(cluster: ClusterClient, spec: Training, directory: Path | None) 
         return {"splits": None, "split": None}
     price = ranking.on.price_per_hour
     own = None if ranking.own is None else {**_json(ranking.own, price), "reason": ranking.lack or ""}
-    return {"splits": [_json(candidate, price) for candidate in ranking.found], "split": own}
+    return {"splits": [_json(candidate, price) for candidate in ranking.splits], "split": own}
 
 
 def _ranking(cluster: ClusterClient, spec: Training, directory: Path | None) -> SplitRanking:
@@ -117,14 +117,14 @@ def _described(name: str, ranking: SplitRanking) -> list[str]:
     gpus = f"{on.gpus} x {on.gpu.names[0]} of {on.gpu.memory_bytes / GIB:.0f} GiB"
     size = f"{model.parameters / 1e9:.3g} billion parameters"
     lines = [f"{name}: {size}, {model.sequence} tokens a sample, {ranking.batch} samples a step, on {gpus}"]
-    rows = [_cells(candidate, on.price_per_hour) for candidate in ranking.found[:MOST_ROWS]]
+    rows = [_cells(candidate, on.price_per_hour) for candidate in ranking.splits[:MOST_ROWS]]
     if on.price_per_hour is None:
         rows = [(*row[:-2], row[-1]) for row in rows]
     headers = HEADERS if on.price_per_hour is not None else (*HEADERS[:-2], HEADERS[-1])
     table = [headers, *rows]
     widths = [max(len(row[column]) for row in table) for column in range(len(headers))]
     lines += ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in table]
-    more = len(ranking.found) - len(rows)
+    more = len(ranking.splits) - len(rows)
     if more > 0:
         lines.append(f"and {more} more")
     low, high = UNSEEN

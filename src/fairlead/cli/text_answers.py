@@ -49,7 +49,7 @@ def describe_text(spec: Serving, config: Config, tokens: tuple[int, int], served
         estimates = _estimates(spec, config, tokens, served)
     except (Conflict, UnknownModel) as error:
         return [f"{spec.name}: no estimate: {error}"]
-    loads = [estimate.found for estimate in estimates]
+    loads = [estimate.loads for estimate in estimates]
     rows = [
         (
             _range(speed.requests_s for speed in load),
@@ -77,7 +77,7 @@ def text_json(
 ) -> list[list[dict[str, Any]]] | None:
     """Return the estimates as JSON, a list for each; None without an estimate."""
     try:
-        return [[asdict(load) for load in estimate.found] for estimate in _estimates(spec, config, tokens, served)]
+        return [[asdict(load) for load in estimate.loads] for estimate in _estimates(spec, config, tokens, served)]
     except (Conflict, UnknownModel):
         return None
 
@@ -85,7 +85,7 @@ def text_json(
 def _certainty(estimates: Sequence["_Estimate"], served: Path) -> str:
     """Return which of the loads go beyond those that were served, and by what memory is limited there."""
     served_per_s = estimates[0].served_per_s
-    if all(load.requests_s <= served_per_s for estimate in estimates for load in estimate.found):
+    if all(load.requests_s <= served_per_s for estimate in estimates for load in estimate.loads):
         return ""
     memory = (
         ""
@@ -107,7 +107,7 @@ class _Estimate:
 
     gpus: str
     engine: EngineLimits
-    found: list[Latencies]
+    loads: list[Latencies]
     is_memory_seen: bool = False
     served_per_s: float = 0.0
 
@@ -125,7 +125,7 @@ def _estimates(spec: Serving, config: Config, tokens: tuple[int, int], served: P
     share, gpus = expert_share(model), f"{num} x {gpu.names[0]}"
     times, engine = by_data_sheet(model, gpu, num), EngineLimits(blocks=blocks, expert_share=share)
     if served is None:
-        return [_Estimate(gpus=gpus, engine=engine, found=answers(times, engine, *tokens))]
+        return [_Estimate(gpus=gpus, engine=engine, loads=answers(times, engine, *tokens))]
     known = read_served(served)
     engines = known.engines(EngineLimits(expert_share=share), is_mixture=share > 0.0)
     calibrated = calibrate(known.requests, known.served, engines, prior=times, simulations=SIMULATIONS)
@@ -137,7 +137,7 @@ def _estimates(spec: Serving, config: Config, tokens: tuple[int, int], served: P
             used = replace(used, blocks=blocks // used.ranks)
         estimates.append(
             _Estimate(
-                gpus=gpus, engine=used, found=answers(calibration.times, used, *tokens),
+                gpus=gpus, engine=used, loads=answers(calibration.times, used, *tokens),
                 is_memory_seen=calibration.engine.blocks is not None, served_per_s=served_per_s,
             )
         )  # fmt: skip

@@ -185,14 +185,14 @@ def _serve(home: Home, cluster: LocalCluster, *, lock: int | None = None, ahead_
                     raise
                 if isinstance(error, NoRoom):
                     with contextlib.suppress(ClusterError):
-                        cluster.store.relieve()  # a checkpoint of its log frees room that the next step may need
+                        cluster.store.checkpoint_wal()  # a checkpoint of its log frees room that the next step may need
                 live, changed, unfinished, wait_s, is_quiet = 0, False, True, TROUBLE_WAIT_S, False
             # Without a reserve the log must not grow, since it would take the last free room.
             if not message and (time.monotonic() >= reserve_at or not home.reserve.exists()):
                 with contextlib.suppress(ClusterError):
                     # Before the disk is full: then the content of the log may exceed the reserve. The
                     # next step handles an error that persists, within PATIENCE_S.
-                    cluster.store.relieve()
+                    cluster.store.checkpoint_wal()
                 hold_reserve(home)
                 if lock is not None:
                     home.sign_lock(lock, os.getpid())  # a full disk may have prevented it at the start

@@ -56,7 +56,7 @@ def decision_times(snapshot: Snapshot, now: float, timed: Iterable[Workload] | N
     wait for requested nodes ends; another run gets the first turn; a parent's kind returns one. Arguments as in
     ``next_decision_at``.
     """
-    bound = {request.workload_uid: request.bound_at for request in snapshot.asked}
+    bound = {request.workload_uid: request.bound_at for request in snapshot.capacity_requests}
     for workload in snapshot.workloads if timed is None else timed:
         spec, status = workload.spec, workload.status
         if status.phase in (Phase.RESTARTING, Phase.PENDING) and status.failures.retry_at is not None:

@@ -54,7 +54,7 @@ class Meeting:
         return bool(self._ports) and not self._is_seen
 
     def _is_of_ranks(self, fields: list[str]) -> bool:
-        (here, port), (there, far) = (address.split(":") for address in fields[1:3])
-        if fields[3] == _LISTENS or not {int(port, 16), int(far, 16)} & self._ports:
+        (local, local_port), (remote, remote_port) = (address.split(":") for address in fields[1:3])
+        if fields[3] == _LISTENS or not {int(local_port, 16), int(remote_port, 16)} & self._ports:
             return False
-        return not self._is_abroad or here != there
+        return not self._is_abroad or local != remote

@@ -696,7 +696,7 @@ class Run:
             stop=self.stop_requested and not self._leaves_alone,
             due=force or (chief and (self._is_only_in_memory or self._cadence.due(step))),
             busy=saver is not None and saver.busy,
-            over=chief and self._cadence.over(step, gap=agreement.gap),
+            over=chief and self._cadence.exceeds_interval(step, steps_to_check=agreement.gap),
             memory_due=chief and memory is not None and memory.due(step),
             memory_busy=memory is not None and memory.busy,
         )
@@ -706,7 +706,7 @@ class Run:
             return
         may_begin = not verdict.busy or verdict.over or force
         if not verdict.busy:
-            self._cadence.agree()
+            self._cadence.agree_idle()
         elif may_begin:
             self._wait(saver)
         # A save that training waited for is new enough; otherwise training continues only after this step is saved.
@@ -814,11 +814,11 @@ class Run:
         began = time.monotonic()
         saver.wait()
         self._waited(time.monotonic() - began)
-        self._cadence.agree()
+        self._cadence.agree_idle()
 
     def _waited(self, seconds: float) -> None:
         """Count time for which training was paused for a checkpoint."""
-        self._cadence.waited(seconds)
+        self._cadence.add_wait(seconds)
         self._reporter.spend("saving_s", seconds)
 
     def _save(self, step: int, *, background: bool) -> None:
@@ -836,7 +836,7 @@ class Run:
         self._saver.save(step, background=background)
         self._waited(time.monotonic() - began)
         if not background:
-            self._cadence.agree()
+            self._cadence.agree_idle()
 
     def _save_in_memory(self, memory: "MemorySaves", step: int) -> None:
         self._reporter.look()

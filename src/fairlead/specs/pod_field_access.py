@@ -1,7 +1,7 @@
 """Classifies every field of an overlay by who may set it; a field without a class is a mistake that a test reports.
 
-An overlay is written by anybody who may create runs, and the operator creates the pod. So a field that gives more than
-that needs a right of the person who asks for it, or of the installation.
+Anybody who may create runs may write an overlay, and the operator creates the pod with its own rights. A field that
+gives a pod more than its namespace has needs a requester with a right to that, or an installation that allows it.
 """
 
 from collections.abc import Iterator, Mapping
@@ -16,9 +16,9 @@ class FieldAccess(StrEnum):
 
     Attributes:
         ANYONE: Everybody who may create runs.
-        REQUESTER: Who may do by himself what the field does, or has the verb ``overlay`` on trainings.fairlead.dev.
-        INSTALLATION: Nobody beyond the values that ``fairlead install --allow-overlay`` lists.
-        SPEC: Nobody for what Fairlead counts, which only the spec's own keys set.
+        REQUESTER: Requesters with a right to what the field does, or the verb ``overlay`` on trainings.fairlead.dev.
+        INSTALLATION: Nobody, except for the values that ``fairlead install --allow-overlay`` lists.
+        SPEC: Nobody for resources that Fairlead counts: only the spec's own keys set these.
     """
 
     ANYONE = "anyone"
@@ -27,8 +27,8 @@ class FieldAccess(StrEnum):
     SPEC = "spec"
 
 
-_FILES = ("items.*.key", "items.*.path", "items.*.mode", "defaultMode", "optional")
-_EXPRESSION = ("key", "operator", "values.*")
+_PROJECTED_FILE_FIELDS = ("items.*.key", "items.*.path", "items.*.mode", "defaultMode", "optional")
+_SELECTOR_EXPRESSION_FIELDS = ("key", "operator", "values.*")
 _PREFERRED, _REQUIRED = (
     "preferredDuringSchedulingIgnoredDuringExecution",
     "requiredDuringSchedulingIgnoredDuringExecution",
@@ -39,18 +39,18 @@ _POD_TERMS = tuple(
     for kind in ("podAffinity", "podAntiAffinity")
     for term in (f"{_REQUIRED}.*", f"{_PREFERRED}.*.podAffinityTerm")
 )
-_CLAIM = "spec.volumes.*.ephemeral.volumeClaimTemplate"
+_VOLUME_CLAIM_TEMPLATE = "spec.volumes.*.ephemeral.volumeClaimTemplate"
 _CONTAINERS = ("spec.containers.*", "spec.initContainers.*")
 
 _ANYONE = (
-    # They select and describe; names of Fairlead and profiles of the node's security are refused by name.
+    # Selectors and notes; Fairlead's own labels, and annotations that choose security profiles, are refused by name.
     "metadata.labels.*", "metadata.annotations.*",
     # Placement, for which every pod of the namespace has the same choice.
     "spec.nodeSelector.*",
     *(f"spec.tolerations.*.{name}" for name in ("key", "operator", "value", "effect", "tolerationSeconds")),
     *(
         f"spec.affinity.nodeAffinity.{term}.{part}.*.{name}"
-        for term in _NODE_TERMS for part in ("matchExpressions", "matchFields") for name in _EXPRESSION
+        for term in _NODE_TERMS for part in ("matchExpressions", "matchFields") for name in _SELECTOR_EXPRESSION_FIELDS
     ),
     f"spec.affinity.nodeAffinity.{_PREFERRED}.*.weight",
     *(f"spec.affinity.{kind}.{_PREFERRED}.*.weight" for kind in ("podAffinity", "podAntiAffinity")),
@@ -58,7 +58,7 @@ _ANYONE = (
         f"{term}.{name}" for term in _POD_TERMS
         for name in (
             "labelSelector.matchLabels.*", "topologyKey",
-            *(f"labelSelector.matchExpressions.*.{part}" for part in _EXPRESSION),
+            *(f"labelSelector.matchExpressions.*.{part}" for part in _SELECTOR_EXPRESSION_FIELDS),
         )
     ),
     # Kubelet alone reads it, and sends it to no registry but the one that it names.
@@ -72,9 +72,9 @@ _ANYONE = (
     "spec.volumes.*.name",
     # Data of the namespace, whose members share it, and volumes of the pod's own, which the namespace's quota counts.
     "spec.volumes.*.persistentVolumeClaim.claimName", "spec.volumes.*.persistentVolumeClaim.readOnly",
-    f"{_CLAIM}.metadata.labels.*", f"{_CLAIM}.metadata.annotations.*",
+    f"{_VOLUME_CLAIM_TEMPLATE}.metadata.labels.*", f"{_VOLUME_CLAIM_TEMPLATE}.metadata.annotations.*",
     *(
-        f"{_CLAIM}.spec.{name}" for name in (
+        f"{_VOLUME_CLAIM_TEMPLATE}.spec.{name}" for name in (
             "accessModes.*", "storageClassName", "volumeMode", "resources.requests.*", "resources.limits.*",
             "resources.claims.*.name",
         )
@@ -100,21 +100,21 @@ _REQUESTER = (
     "spec.serviceAccountName", "spec.automountServiceAccountToken",
     # The pod reads them.
     *(f"spec.volumes.*.{name}" for name in ("secret.secretName", "configMap.name")),
-    *(f"spec.volumes.*.{kind}.{name}" for kind in ("secret", "configMap") for name in _FILES),
+    *(f"spec.volumes.*.{kind}.{name}" for kind in ("secret", "configMap") for name in _PROJECTED_FILE_FIELDS),
     *(
         f"{container}.{name}" for container in _CONTAINERS for kind in ("secret", "configMap") for name in (
             *(f"env.*.valueFrom.{kind}KeyRef.{part}" for part in ("name", "key", "optional")),
             *(f"envFrom.*.{kind}Ref.{part}" for part in ("name", "optional")),
         )
     ),
-    # Storage that the node reaches whatever network policies say, with user ids that the pod chooses.
+    # The node mounts it, past all network policies, and the pod chooses the user ids.
     *(f"spec.volumes.*.nfs.{name}" for name in ("server", "path", "readOnly")),
     *(f"spec.volumes.*.csi.{name}" for name in (
         "driver", "fsType", "readOnly", "volumeAttributes.*", "nodePublishSecretRef.name",
     )),
     # Devices that neither queue nor quota counts.
     *(f"spec.resourceClaims.*.{name}" for name in ("name", "resourceClaimName", "resourceClaimTemplateName")),
-    # By an anti-affinity kube-scheduler keeps pods of these namespaces away.
+    # An anti-affinity keeps pods of these namespaces off a node.
     *(f"{term}.namespaces.*" for term in _POD_TERMS),
 )  # fmt: skip
 _INSTALLATION = (

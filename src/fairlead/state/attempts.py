@@ -66,7 +66,7 @@ def finished_attempt(
     placed = min(pod.created_at for pod in pods) if placed_at is None else placed_at
     last = {pod.index: pod for pod in sorted(pods, key=lambda pod: pod.replacement)}
     first, pods = [pod for pod in pods if not pod.replacement], [last[index] for index in sorted(last)]
-    exits = [each for pod in pods for each in pod.exits]
+    exits = [rank_exit for pod in pods for rank_exit in pod.exits]
     begun = [pod.started_at for pod in first if pod.started_at is not None]
     # Kubelet knows the second only, and cuts off the rest.
     started = max(placed, *begun) if len(begun) == len(first) else None
@@ -75,7 +75,7 @@ def finished_attempt(
     return FinishedAttempt(
         attempt=pods[0].attempt,
         placed_at=placed,
-        ended_at=max((each.at for each in exits), default=until),
+        ended_at=max((rank_exit.at for rank_exit in exits), default=until),
         nodes=",".join(names[:MOST_NAMED_NODES]) + (f" and {rest} others" if rest > 0 else ""),
         num_pods=len(pods),
         pull=pull,
@@ -86,9 +86,9 @@ def finished_attempt(
 
 
 def _problem(pods: Sequence[Pod], exits: Sequence[RankExit]) -> str | None:
-    bad = [each for each in exits if not each.ok]
+    bad = [rank_exit for rank_exit in exits if not rank_exit.ok]
     if not bad:
         return next((pod.message for pod in pods if pod.phase.is_final and pod.message is not None), None)
-    first = min(bad, key=lambda each: each.at)
+    first = min(bad, key=lambda rank_exit: rank_exit.at)
     ended = f"exit code {first.exit_code}" if first.signal is None else f"signal {first.signal}"
     return f"rank {first.rank} ended with {ended}"

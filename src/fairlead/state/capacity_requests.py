@@ -64,10 +64,10 @@ class CapacityRequest:
     Attributes:
         bound_at: When one of its placeholders was last scheduled, or its ProvisioningRequest fulfilled; None before.
         refused: Why placeholders cannot be created; None if they can.
-        said: Why the autoscaler brings no node; None while it reports no obstacle.
+        obstacle: Why the autoscaler brings no node; None while it reports no obstacle.
     """
 
     workload_uid: str
     bound_at: float | None = None
     refused: str | None = None
-    said: str | None = None
+    obstacle: str | None = None

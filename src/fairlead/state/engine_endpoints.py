@@ -10,7 +10,7 @@ class EngineEndpoint:
     Attributes:
         kind: The display name of the object's kind.
         is_there: Whether the object exists, or may exist because it was not read yet.
-        given: The name of the revision that was last applied; empty if there is none.
+        applied_revision: The name of the revision that was last applied; empty if there is none.
         ready: Whether the engine reports what was last applied as ready.
         url: The address for requests; None while unknown.
         replicas: The number of serving pods.
@@ -19,7 +19,7 @@ class EngineEndpoint:
 
     kind: str
     is_there: bool = False
-    given: str = ""
+    applied_revision: str = ""
     ready: bool = False
     url: str | None = None
     replicas: int = 0

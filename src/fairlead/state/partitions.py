@@ -51,7 +51,7 @@ class PartitionedNode:
         pool: Its pool, with the available layouts in ``partitions``.
         layout: The name of the current layout; None if its devices match none.
         requested: The name of the last requested layout; None if there was none.
-        said: The report of its MIG manager on that; UNKNOWN if a device plugin provides GPUs, which reports nothing.
+        manager_state: The report of its MIG manager on that; UNKNOWN if its GPUs are of a device plugin, without one.
         change: None while no change is in progress.
         failed: When layouts last failed there, by name.
     """
@@ -60,7 +60,7 @@ class PartitionedNode:
     pool: Pool
     layout: str | None = None
     requested: str | None = None
-    said: ManagerState = ManagerState.UNKNOWN
+    manager_state: ManagerState = ManagerState.UNKNOWN
     change: PartitionChange | None = None
     failed: Mapping[str, float] = field(default_factory=dict)
 

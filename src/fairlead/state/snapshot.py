@@ -860,7 +860,7 @@ class Snapshot:
         workloads: Leaves: workloads with pods, or that wait for them.
         pods: Pods of the workloads; and what others hold of a node, as one pod of no workload.
         growth: The autoscaler; None without one.
-        asked: Requests for nodes of pending runs.
+        capacity_requests: Requests for nodes of pending runs.
         teams: The described teams; any other has weight 1, no guarantee and no quota.
         completed: Runs that succeeded, as far as the cluster records them; in any order.
         rules: The rules by which pending runs are started.
@@ -889,7 +889,7 @@ class Snapshot:
     workloads: tuple[Workload, ...]
     pods: tuple[Pod, ...]
     growth: "Growth | None" = None
-    asked: "tuple[CapacityRequest, ...]" = ()
+    capacity_requests: "tuple[CapacityRequest, ...]" = ()
     teams: "tuple[Team, ...]" = ()
     completed: tuple[Completed, ...] = ()
     rules: SchedulingPolicy = DEFAULT

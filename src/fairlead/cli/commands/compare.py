@@ -33,7 +33,7 @@ MOST_NAMED = 3
 # The number of runs that a table has columns for, if they are chosen by labels.
 MOST_SELECTED = 20
 # Keys that differ between any two runs, or have no effect on results.
-SAID_ELSEWHERE = frozenset({"name", "labels"})
+UNCOMPARED = frozenset({"name", "labels"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +41,7 @@ class _Compared:
     """A compared run with its data."""
 
     run: Workload
-    said: Mapping[str, str]
+    spec_fields: Mapping[str, str]
     series: Mapping[str, tuple[Point, ...]]
     code: KeptCode
 
@@ -103,7 +103,7 @@ def _selected(cluster: ClusterClient, selection: RunSelection, *, is_all: bool) 
 
 
 def _look(cluster: ClusterClient, run: Workload) -> _Compared:
-    return _Compared(run=run, said=said(run.spec), series=cluster.series(run.uid), code=cluster.code(run.uid))
+    return _Compared(run=run, spec_fields=said(run.spec), series=cluster.series(run.uid), code=cluster.code(run.uid))
 
 
 def _last(record: _Compared) -> dict[str, float]:
@@ -121,11 +121,11 @@ def _best(record: _Compared, metric: str) -> Point | None:
 
 def _differing(compared: Sequence[_Compared]) -> list[str]:
     """Return the spec keys whose values are not all equal."""
-    keys = dict.fromkeys(key for record in compared for key in record.said)
+    keys = dict.fromkeys(key for record in compared for key in record.spec_fields)
     return [
         key
         for key in keys
-        if key.partition(".")[0] not in SAID_ELSEWHERE and len({record.said.get(key) for record in compared}) > 1
+        if key.partition(".")[0] not in UNCOMPARED and len({record.spec_fields.get(key) for record in compared}) > 1
     ]
 
 
@@ -137,7 +137,7 @@ def _rows(compared: Sequence[_Compared], metrics: Sequence[str], labels: Sequenc
     rows.append(("step", *(_step(record.run) for record in compared)))
     rows += [(metric, *(_cell(record, metric) for record in compared)) for metric in metrics]
     keys = [*labels, *_differing(compared)]
-    rows += [(key, *(shown_value(key, record.said.get(key, "-")) for record in compared)) for key in keys]
+    rows += [(key, *(shown_value(key, record.spec_fields.get(key, "-")) for record in compared)) for key in keys]
     rows.append(("code", *(_say_code(compared[0], record) for record in compared)))
     if any(_packages(compared[0], record) for record in compared):
         rows.append(("packages", *(_some(_packages(compared[0], record)) for record in compared)))
@@ -212,7 +212,7 @@ def _json(record: _Compared, metrics: Sequence[str]) -> dict[str, Any]:
         "step": None if run.progress is None else run.progress.step,
         "active_s": active_until(run.status, time.time()),
         "metrics": summaries,
-        "spec": {key: shown_value(key, value) for key, value in record.said.items()},
+        "spec": {key: shown_value(key, value) for key, value in record.spec_fields.items()},
         "commit": None if record.code.git is None else record.code.git["commit"],
     }
 

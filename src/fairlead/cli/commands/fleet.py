@@ -22,8 +22,6 @@ from fairlead.specs.training import Training
 from fairlead.state.fleets import FleetStage
 
 if TYPE_CHECKING:
-    from fairlead.control.fleets.journal import FleetJournal
-    from fairlead.specs.fleet import Fleet
     from fairlead.state.fleets import FleetRun
 
 
@@ -47,8 +45,8 @@ def run(file: str) -> None:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", stream=sys.stderr)
     with journal.lead():
         controller = FleetController(journal)
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, lambda *_: controller.stop())
+        for signal_number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(signal_number, lambda *_: controller.stop())
         message(f"Running the fleet {journal.fleet().name}; `fairlead fleet submit` adds runs. Ctrl-C ends it.")
         try:
             controller.run()
@@ -64,18 +62,18 @@ def run(file: str) -> None:
 def submit(name: str, files: tuple[str, ...], overrides: Overrides, json_: bool) -> None:
     """Submit the runs in FILES to the fleet NAME, with the current files of their `workdir`."""
     refuse_twice(files)
-    wanted = [(overrides.of(spec), directory_of(file)) for file in files for spec in workloads(file)]
-    for spec, _ in wanted:
+    sources = [(overrides.of(spec), directory_of(file)) for file in files for spec in workloads(file)]
+    for spec, _ in sources:
         if type(spec) is not Training:
             raise Conflict(f"{spec.name} is a {type(spec).__name__}; a fleet takes Trainings only.")
     journal = _open(name)
-    submitted = [journal.submit(spec, directory, time.time()) for spec, directory in wanted if type(spec) is Training]
+    submitted = [journal.submit(spec, directory, time.time()) for spec, directory in sources if type(spec) is Training]
     if json_:
         print(as_json([_run_json(run, journal.fleet()) for run in submitted]))
         return
     for submission in submitted:
         message(f"Submitted {submission.spec.name} to the fleet {name}.")
-    _tell_unled(journal)
+    _warn_if_not_running(journal)
 
 
 @fleet.command()
@@ -109,7 +107,7 @@ def status(name: str | None, json_: bool) -> None:
         rows = [("NAME", "PHASE", "CLUSTER", "STEP", "RENT", "REASON")]
         rows += [_row(run, fleet_) for run in runs]
         print(f"\n{table(rows)}")
-    _tell_unled(journal)
+    _warn_if_not_running(journal)
 
 
 @fleet.command()
@@ -125,7 +123,7 @@ def stop(name: str, runs: tuple[str, ...], json_: bool) -> None:
         return
     for run_name in runs:
         message(f"{run_name}: stop requested.")
-    _tell_unled(journal)
+    _warn_if_not_running(journal)
 
 
 @fleet.command()
@@ -136,12 +134,12 @@ def events(name: str, json_: bool) -> None:
     journal = _open(name)
     for event in journal.events():
         if json_:
-            print(as_json({"at": event.at, "run": event.run, "said": event.said}))
+            print(as_json({"at": event.at, "run": event.run, "said": event.message}))
         else:
-            print(f"{describe_time(event.at)}  {event.run}  {event.said}")
+            print(f"{describe_time(event.at)}  {event.run}  {event.message}")
 
 
-def _fleet_of(file: str) -> "Fleet":
+def _fleet_of(file: str) -> Fleet:
     specs = load(file)
     if len(specs) != 1 or not isinstance(specs[0], Fleet):
         kinds = ", ".join(f"{type(spec).__name__} {spec.name}" for spec in specs)
@@ -149,27 +147,27 @@ def _fleet_of(file: str) -> "Fleet":
     return specs[0]
 
 
-def _open(name: str) -> "FleetJournal":
+def _open(name: str) -> FleetJournal:
     if name.endswith((".yaml", ".yml", ".json")):
         raise NotFound(f"Give the name of the fleet instead of its file {name!r}.")
     return FleetJournal.open(Home.open(), name)
 
 
-def _tell_unled(journal: "FleetJournal") -> None:
+def _warn_if_not_running(journal: FleetJournal) -> None:
     if not journal.is_led():
         message(f"fairlead: the fleet {journal.place.name} is not running; start it by `fairlead fleet run FILE`.")
 
 
-def _row(run: "FleetRun", fleet_: "Fleet") -> tuple[str, ...]:
-    is_there = run.stage is FleetStage.PLACED or run.stage is FleetStage.ENDED
+def _row(run: "FleetRun", fleet_: Fleet) -> tuple[str, ...]:
+    is_in_cluster = run.stage is FleetStage.PLACED or run.stage is FleetStage.ENDED
     step = "-" if run.step is None else f"{run.step}" + (f"/{run.total_steps}" if run.total_steps else "")
     rent = dollars_so_far(run, fleet_, time.time())
     return (
-        run.spec.name, run.phase if is_there else run.stage, run.cluster or "-", step, f"${rent:.2f}", run.reason,
+        run.spec.name, run.phase if is_in_cluster else run.stage, run.cluster or "-", step, f"${rent:.2f}", run.reason,
     )  # fmt: skip
 
 
-def _run_json(run: "FleetRun", fleet_: "Fleet") -> Mapping[str, Any]:
+def _run_json(run: "FleetRun", fleet_: Fleet) -> Mapping[str, Any]:
     return {
         "name": run.spec.name, "uid": run.uid, "stage": run.stage, "phase": run.phase, "reason": run.reason,
         "cluster": run.cluster, "target": run.target, "child": run.child, "submitted_at": run.submitted_at,

@@ -6,7 +6,7 @@ from collections.abc import Callable
 import click
 
 from fairlead.cli.families import leaves
-from fairlead.cli.selecting import chosen, names_or_selection
+from fairlead.cli.selecting import names_or_selection, selected_runs
 from fairlead.cli.show import as_json, message, run_json
 from fairlead.cli.target import Target, cluster_options
 from fairlead.cli.troubles import Reaction, Troubles
@@ -26,7 +26,7 @@ json_option = click.option("--json", "json_", is_flag=True, help="Print the runs
 
 
 @click.command()
-@names_or_selection(phases=UNFINISHED, what="unfinished runs")
+@names_or_selection(phases=UNFINISHED, noun="unfinished runs")
 @wait_option
 @json_option
 @cluster_options
@@ -41,7 +41,7 @@ def stop(
 ) -> None:
     """Stop NAMES: each gets a stop notice, saves a checkpoint of its current step, and ends."""
     cluster = target.open()
-    runs = chosen(cluster, names, selection, everything=everything, yes=yes, verb="Stop", can=_is_unfinished)
+    runs = selected_runs(cluster, names, selection, everything=everything, yes=yes, verb="Stop", applies=_is_unfinished)
     for run in runs:
         if run.status.phase.is_final:
             message(f"{run.spec.name} is {run.status.phase.value} already.")
@@ -51,7 +51,7 @@ def stop(
 
 
 @click.command()
-@names_or_selection(phases=UNFINISHED, what="unfinished runs")
+@names_or_selection(phases=UNFINISHED, noun="unfinished runs")
 @wait_option
 @json_option
 @cluster_options
@@ -66,7 +66,9 @@ def suspend(
 ) -> None:
     """Suspend NAMES: each saves a checkpoint, releases its resources, and waits for `fairlead resume`."""
     cluster = target.open()
-    runs = chosen(cluster, names, selection, everything=everything, yes=yes, verb="Suspend", can=_can_be_suspended)
+    runs = selected_runs(
+        cluster, names, selection, everything=everything, yes=yes, verb="Suspend", applies=_can_be_suspended
+    )
     for run in runs:
         check_intent(run, Intent.SUSPEND)
     _want(cluster, runs, Intent.SUSPEND, None if no_wait else _is_suspended)
@@ -74,7 +76,7 @@ def suspend(
 
 
 @click.command()
-@names_or_selection(phases=Phase, what="runs")
+@names_or_selection(phases=Phase, noun="runs")
 @wait_option
 @json_option
 @cluster_options
@@ -89,15 +91,15 @@ def delete(
 ) -> None:
     """Stop NAMES and remove their records, logs and own checkpoints. Checkpoints at `checkpoint.to` stay."""
     cluster = target.open()
-    runs = chosen(
+    runs = selected_runs(
         cluster,
         names,
         selection,
         everything=everything,
         yes=yes,
         verb="Delete",
-        can=lambda _: True,
-        asks=True,
+        applies=lambda _: True,
+        always_asks=True,
         warn=lambda runs: _tell_checkpoints(cluster, runs),
     )
     for run in runs:

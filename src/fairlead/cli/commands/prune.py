@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @click.command()
 @keep_options("--last")
-@selection_options(phases=FINISHED, what="runs")
+@selection_options(phases=FINISHED, noun="runs")
 @click.option("--artefacts", is_flag=True, help="Also remove outputs of steps and models that are no longer needed.")
 @click.option("--environments", is_flag=True, help="Also remove environments that no unfinished run needs.")
 @click.option(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, cast
 import click
 
 from fairlead.cli.overrides import set_option
-from fairlead.cli.selecting import chosen, names_or_selection
+from fairlead.cli.selecting import names_or_selection, selected_runs
 from fairlead.cli.show import as_json, message, run_json
 from fairlead.cli.specfiles import directory_of, is_spec_file, refuse_twice, workloads
 from fairlead.cli.target import Target, cluster_options
@@ -33,7 +33,7 @@ RESUMABLE = frozenset({Phase.FAILED, Phase.STOPPED, *UNFINISHED})
 
 
 @click.command()
-@names_or_selection(phases=RESUMABLE, what="suspended runs, or with --phase stopped and failed ones,")
+@names_or_selection(phases=RESUMABLE, noun="suspended runs, or with --phase stopped and failed ones,")
 @set_option
 @click.option("--ignore", multiple=True, type=click.Choice(IGNORABLE), help="Ignore this field on this cluster.")
 @click.option("--dry-run", is_flag=True, help="Show what would change and happen, without doing it.")
@@ -81,7 +81,7 @@ def resume(
     names = names or (() if by_selection else tuple(specs))
     can = _can_be_resumed if selection.phases else _waits_for_resume
     yes = yes or dry_run
-    runs = chosen(cluster, names, selection, everything=everything, yes=yes, verb="Resume", can=can)
+    runs = selected_runs(cluster, names, selection, everything=everything, yes=yes, verb="Resume", applies=can)
     is_new = bool(specs or new_settings)
     # All are checked before any is changed, so that an error in one changes none.
     updates = [_planned(cluster, run, specs, files, new_settings, ignore) for run in runs] if is_new else []

@@ -311,8 +311,8 @@ class Agent:
     ) -> dict[str, Any]:
         place = self._code.place(workload.uid, self._owner(workload), pod, workload.spec)
         self._trees.pop(pod.uid, None)
-        if place.said is not None:
-            reason = Reason(code=Code.CODE_EDITED, message=place.said)
+        if place.message is not None:
+            reason = Reason(code=Code.CODE_EDITED, message=place.message)
             self._store.note(workload.uid, Event(type="CodeEdited", reason=reason), now)
         cgroup = None
         if workload.spec.resources.memory_bytes is not None and self._limits.parent is not None:

@@ -19,7 +19,7 @@ from fairlead.cluster.local.home import LEFTOVERS, Home
 from fairlead.cluster.local.last_good import InForce, in_force, is_news
 from fairlead.cluster.local.logs import dropped_output, read_logs
 from fairlead.cluster.local.policy_file import read_rules
-from fairlead.cluster.local.room import release_reserve, trouble
+from fairlead.cluster.local.room import release_reserve, write_problem
 from fairlead.cluster.local.secret_store import secret_problem
 from fairlead.cluster.local.space import used_bytes
 from fairlead.cluster.local.store import LocalStore
@@ -403,7 +403,9 @@ class LocalCluster:
         parent, new = change.workload_uid, list[str]()
         specs = {child_uid(parent, order.name): order.spec for order in change.submit}
         resumed = {child.uid for child in change.children if child.intent is Intent.RUN}
-        specs |= {run.uid: run.spec for run in self.store.those(sorted(resumed)) if run.status.phase.is_final}
+        specs |= {
+            run.uid: run.spec for run in self.store.workloads_by_uid(sorted(resumed)) if run.status.phase.is_final
+        }
         for uid, spec in specs.items():
             if not self.store.has(uid):
                 new.append(uid)
@@ -574,7 +576,7 @@ class LocalCluster:
             raise type(error)(f"{spec.name}: checkpoint.from: {error}") from error
         if model.place is None:
             raise Conflict(
-                f"{spec.name}: checkpoint.from: {model.said} is a {model.content.value}, not a checkpoint. "
+                f"{spec.name}: checkpoint.from: {model.description} is a {model.content.value}, not a checkpoint. "
                 "Push a run's checkpoint, or read the model in the program."
             )
         return str(model.place)
@@ -1032,7 +1034,7 @@ class LocalCluster:
         now = time.monotonic()
         if self._tried_at is None or now - self._tried_at >= TRY_S:
             self._tried_at = now
-            self._trouble = trouble(self.home)
+            self._trouble = write_problem(self.home)
         return self._trouble
 
     def _pod_dirs(self, uid: str) -> tuple[tuple[int, Path], ...]:

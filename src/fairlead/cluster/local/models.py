@@ -32,7 +32,7 @@ class ResolvedModel:
     """A model on this machine.
 
     Attributes:
-        said: A short description.
+        description: A short text for messages.
         path: The file or directory itself; of a checkpoint the directory of its step.
         content: Kind of its content.
         place: A directory that holds only this checkpoint, for ``checkpoint.from``; None for other content.
@@ -43,7 +43,7 @@ class ResolvedModel:
         objective: The metric by which it is compared with others, with its goal.
     """
 
-    said: str
+    description: str
     path: Path
     content: ModelContent
     place: Path | None = None
@@ -103,7 +103,7 @@ def _of_version(cluster: Machine, version: ModelVersion) -> ResolvedModel:
         raise Conflict(f"The content of {version} is damaged: {artefact} has no checkpoint any more. Push it again.")
     objective = None if version.objective is None or version.goal is None else (version.objective, version.goal)
     return ResolvedModel(
-        said=str(version) + (f", {version.stage}" if version.stage is not None else ""),
+        description=str(version) + (f", {version.stage}" if version.stage is not None else ""),
         path=artefact / step_name(steps[-1]) if steps else artefact,
         content=version.content,
         place=place,
@@ -133,7 +133,7 @@ def resolve_run(cluster: Machine, reference: ModelReference, workload: Workload[
     chosen = choose(cluster, reference, workload, lambda run: Directory(root_of(run)).steps())
     run, step, root = chosen.run, chosen.step, root_of(chosen.run)
     return ResolvedModel(
-        said=f"the checkpoint of {run.spec.name} at step {step}",
+        description=f"the checkpoint of {run.spec.name} at step {step}",
         path=root / step_name(step),
         content=ModelContent.CHECKPOINT,
         place=root if step == chosen.newest else _only(cluster, run.uid, root, step),

@@ -18,7 +18,7 @@ PLENTY_BYTES = 64 * NEEDED_BYTES
 """With this much free space a small write detects every other obstacle: a quota, a read-only mount, a mode."""
 
 
-def trouble(home: Home) -> ClusterError | None:
+def write_problem(home: Home) -> ClusterError | None:
     """Return the reason why the state directory cannot be written now; None when it can."""
     try:
         free = os.statvfs(home.path)

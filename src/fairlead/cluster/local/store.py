@@ -25,7 +25,7 @@ from fairlead.cluster.ledger_schema import LEDGER_SCHEMA
 from fairlead.cluster.local import pages
 from fairlead.cluster.local.home import Home
 from fairlead.cluster.local.model_tables import ModelTables
-from fairlead.cluster.local.room import trouble
+from fairlead.cluster.local.room import write_problem
 from fairlead.cluster.local.tables import (
     ACTIVE,
     INDEXES,
@@ -100,21 +100,21 @@ if TYPE_CHECKING:
     from fairlead.state.transitions import Transition
 
 
-def _held(
+def _held_intervals(
     pod: Pod, spec: str, progress: str | None, end_ms: int, share: int, idle_ms: Mapping[int, int], shares: str | None
 ) -> list[UsageInterval]:
-    """Divide what a pod held up to an end by use and, where it shared GPUs with others, by its share of them."""
+    """Return the intervals in which a pod held resources up to an end, by use; shared GPUs count by its share."""
     # Imported here because listing runs does not need the ledger.
     from fairlead.cluster.ledger_tables import holder_of, intervals_of
 
     holder = holder_of(pod.workload_uid, training_of(spec), _user())
-    held = intervals_of(pod, holder, progress_of(progress), end_ms, share, idle_ms)
-    return held if shares is None else reshared(held, json.loads(shares))
+    intervals = intervals_of(pod, holder, progress_of(progress), end_ms, share, idle_ms)
+    return intervals if shares is None else reshared(intervals, json.loads(shares))
 
 
 def _user() -> str:
     """Return the name of the user who runs this cluster."""
-    import pwd  # here and not above: as there
+    import pwd  # here and not above: listing runs does not need it
 
     try:
         return pwd.getpwuid(os.getuid()).pw_name
@@ -133,7 +133,7 @@ Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
 
 
-def _in_the_room_there_is(
+def _retried_when_disk_full(
     write: Callable[Concatenate[LocalStore, Arguments], Result],
 ) -> Callable[Concatenate[LocalStore, Arguments], Result]:
     """Retry a transaction that fails for lack of space once, within the existing write-ahead log."""
@@ -143,7 +143,7 @@ def _in_the_room_there_is(
         try:
             return write(store, *args, **kwargs)
         except NoRoom:
-            store.relieve()
+            store.checkpoint_wal()
             return write(store, *args, **kwargs)
 
     return tried
@@ -160,7 +160,7 @@ class PodObservation:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Measured:
+class UsageMeasurement:
     """A measurement of a pod's usage.
 
     Attributes:
@@ -186,19 +186,19 @@ class LocalStore:
         # Cached by parent for one state of the database, except for changes by this connection, since a parent may have
         # thousands of finished children, which the loop reads at each pass.
         self._children: dict[str, dict[str, AnyWorkload]] = {}
-        self._children_at = -1
+        self._children_version = -1
         self._touched: set[str] = set()
         self._ended: tuple[AnyWorkload, ...] = ()
         self._known_active: dict[str, tuple[tuple[object, ...], AnyWorkload]] = {}
         # Cached by age for one state of the database, except for changes by this connection.
         self._completed: list[tuple[float, str, Completed | None]] = []
-        self._completed_at = -1, -1
-        self._touched_since: set[str] = set()
+        self._completed_version = -1, -1
+        self._touched_for_completed: set[str] = set()
         with self._translated():
             self._db = sqlite3.connect(self._path, timeout=PATIENCE_S, isolation_level=None)
         try:
             with self._translated():
-                self._refuse_strange()
+                self._refuse_foreign_database()
                 # NORMAL in WAL mode: a killed process loses nothing; a power cut may lose the last moments.
                 self._use_write_ahead_log()
                 self._db.execute("PRAGMA synchronous = NORMAL")
@@ -238,8 +238,8 @@ class LocalStore:
     def _models(self) -> ModelTables:
         return ModelTables(self._db)
 
-    def relieve(self) -> None:
-        """Reset the write-ahead log to its beginning, so that it needs no more space than it has."""
+    def checkpoint_wal(self) -> None:
+        """Let the write-ahead log be written from its beginning again, so that the file does not grow."""
         with self._translated():
             self._db.execute("PRAGMA wal_checkpoint(PASSIVE)")
 
@@ -254,7 +254,7 @@ class LocalStore:
         if verdict != "ok":
             raise self._damaged(" ".join(verdict.split()))
 
-    @_in_the_room_there_is
+    @_retried_when_disk_full
     def submit(self, uid: str, spec: Spec, now: float, *, max_objects: float = math.inf) -> Workload[Spec]:
         """Store a new workload, Pending.
 
@@ -302,7 +302,7 @@ class LocalStore:
         self._record(uid, spec.name, Event(type="Submitted", reason=JUST_SUBMITTED), now)
         return status
 
-    @_in_the_room_there_is
+    @_retried_when_disk_full
     def set_intent(self, uid: str, intent: Intent) -> Workload[Any]:
         """Record the user's intent; the same intent again changes nothing.
 
@@ -351,7 +351,7 @@ class LocalStore:
             self._record(uid, run.spec.name, changed(changes), now)
         return self.get(uid)
 
-    @_in_the_room_there_is
+    @_retried_when_disk_full
     def revise(self, uid: str, spec: Spec, now: float) -> Workload[Spec]:
         """Replace the spec of an endpoint, with the event ``Changed``."""
         # Imported here because reading does not need it.
@@ -370,32 +370,32 @@ class LocalStore:
         self,
         change: Change,
         now: float,
-        forgetting: Callable[[str], None] = lambda _: None,
+        on_forget: Callable[[str], None] = lambda _: None,
         share_of: Callable[[Grant], int] | None = None,
     ) -> bool:
         """Apply one change atomically; return False when it is stale.
 
         Args:
-            forgetting: Called with the uid of a workload just before it is forgotten; only a crash can still prevent
+            on_forget: Called with the uid of a workload just before it is forgotten; only a crash can still prevent
                 that.
             share_of: Returns the share of the node that a new pod pays for; without it ``settle_shares`` sets it later.
         """
         try:
-            return self._apply(change, now, forgetting, share_of)
+            return self._apply(change, now, on_forget, share_of)
         except sqlite3.IntegrityError:
             # It would be unfinished again, but a workload of its name was submitted in between.
             return False
         except NoRoom:
             if not change.forget or not self._shrink(change):
                 raise
-            return self._apply(change, now, forgetting, share_of)
+            return self._apply(change, now, on_forget, share_of)
 
-    @_in_the_room_there_is
+    @_retried_when_disk_full
     def _apply(
         self,
         change: Change,
         now: float,
-        forgetting: Callable[[str], None],
+        on_forget: Callable[[str], None],
         share_of: Callable[[Grant], int] | None,
     ) -> bool:
         with self._transaction():
@@ -406,12 +406,12 @@ class LocalStore:
                 return False
             self._touch(uid)
             if effect.after is None:
-                self._remove(uid, forgetting)
+                self._remove(uid, on_forget)
                 return True
             self._store_workload(workload, effect.after)
-            for order in effect.created:
-                self._create(uid, order, now, None if share_of is None else share_of(order.grant))
-                self._divide(order.node, order.grant, now)
+            for creation in effect.created:
+                self._insert_pod(uid, creation, now, None if share_of is None else share_of(creation.grant))
+                self._update_shares(creation.node, creation.grant, now)
             for notice in effect.notices:
                 self._db.execute(
                     "UPDATE pods SET terminating_since = ?, kill_at = ? WHERE uid = ? AND final = 0",
@@ -425,10 +425,11 @@ class LocalStore:
                 node_tables.charge(self._db, change.incident)
             for child in effect.submitted:
                 self._insert(child.uid, child.spec, uid, now)
-            for wanted in effect.requested:
-                self._touch(wanted.uid)
+            for request in effect.requested:
+                self._touch(request.uid)
                 self._db.execute(
-                    "UPDATE workloads SET intent = ?, version = version + 1 WHERE uid = ?", (wanted.intent, wanted.uid)
+                    "UPDATE workloads SET intent = ?, version = version + 1 WHERE uid = ?",
+                    (request.intent, request.uid),
                 )
             return True
 
@@ -437,8 +438,8 @@ class LocalStore:
         row = self._db.execute(f"SELECT {WORKLOAD} FROM workloads WHERE uid = ?", (uid,)).fetchone()
         if row is None:
             return None
-        known = self._known_active.get(uid)
-        return workload_of(row) if known is None or known[0] != row else known[1]
+        cached = self._known_active.get(uid)
+        return workload_of(row) if cached is None or cached[0] != row else cached[1]
 
     def _transition(self, workload: AnyWorkload, change: Change, now: float) -> Transition[Any] | None:
         """Return the effect of a change; None if it is stale."""
@@ -471,12 +472,12 @@ class LocalStore:
             "UPDATE workloads SET intent = ?, version = ? WHERE uid = ?", (after.intent, after.version, after.uid)
         )
 
-    @_in_the_room_there_is
+    @_retried_when_disk_full
     def observe(self, observation: PodObservation, now: float) -> None:
         """Record an observation of a pod. Final phases stay final."""
         row, pod = observation.row, observation.row.pod
         with self._transaction():
-            seen = self._db.execute(
+            cursor = self._db.execute(
                 "UPDATE pods SET phase = ?, final = ?, started_at = ?, active_at = ?, exits = ?, message = ?, "
                 "event_offsets = ?, ready = ?, usage = ? WHERE uid = ? AND final = 0",
                 (
@@ -500,19 +501,19 @@ class LocalStore:
                 name = self._db.execute("SELECT name FROM workloads WHERE uid = ?", (pod.workload_uid,)).fetchone()
                 self._record(pod.workload_uid, name[0] if name else "", event, at)
             self._keep_points(pod.workload_uid, observation.points)
-            if pod.phase.is_final and seen.rowcount:
+            if pod.phase.is_final and cursor.rowcount:
                 self._charge(pod.uid, now)
-                self._divide(pod.node, pod.grant, max((rank_exit.at for rank_exit in pod.exits), default=now))
+                self._update_shares(pod.node, pod.grant, max((rank_exit.at for rank_exit in pod.exits), default=now))
 
-    @_in_the_room_there_is
-    def keep_measured(self, measured: Sequence[Measured]) -> None:
+    @_retried_when_disk_full
+    def keep_measured(self, measurements: Sequence[UsageMeasurement]) -> None:
         """Record measurements of pods: points of their runs, and idle time of what they hold."""
         with self._transaction():
-            for measurement in measured:
-                alive = self._db.execute(
+            for measurement in measurements:
+                live_row = self._db.execute(
                     "SELECT 1 FROM pods WHERE uid = ? AND final = 0", (measurement.pod_uid,)
                 ).fetchone()
-                if alive is None:
+                if live_row is None:
                     continue  # it has ended and is charged
                 self._keep_points(measurement.workload_uid, measurement.points)
                 if measurement.busy is not None:
@@ -572,12 +573,12 @@ class LocalStore:
     def _touch(self, uid: str) -> None:
         """Mark a workload as written by this connection, since `data_version` counts other connections' writes only."""
         self._touched.add(uid)
-        self._touched_since.add(uid)
+        self._touched_for_completed.add(uid)
 
     def active(self) -> tuple[tuple[AnyWorkload, ...], tuple[Pod, ...], tuple[AnyWorkload, ...]]:
-        """Return unfinished or wanted workloads and their current or live pods, at one instant.
+        """Return the active workloads, their current or live pods, and their inactive children, at one instant.
 
-        The third item are their children that are neither.
+        A workload is active if it is unfinished, is to run again or to be deleted, or has live pods.
         """
         with self._reading():
             rows = self._db.execute(
@@ -590,13 +591,15 @@ class LocalStore:
                 "AND (p.final = 0 OR p.attempt = w.attempt "
                 f"OR (w.phase = '{Phase.RESTARTING.value}' AND p.attempt = w.attempt - 1)) ORDER BY p.uid"
             ).fetchall()
-            known = self._known_active
-            is_known = {row[0] for row in rows if row[0] in known and known[row[0]][0] == row}
-            workloads = {workload.uid: workload for workload in readable(row for row in rows if row[0] not in is_known)}
+            cached = self._known_active
+            unchanged = {row[0] for row in rows if row[0] in cached and cached[row[0]][0] == row}
+            workloads = {
+                workload.uid: workload for workload in readable(row for row in rows if row[0] not in unchanged)
+            }
             self._known_active = {
-                row[0]: known[row[0]] if row[0] in is_known else (row, workloads[row[0]])
+                row[0]: cached[row[0]] if row[0] in unchanged else (row, workloads[row[0]])
                 for row in rows
-                if row[0] in is_known or row[0] in workloads
+                if row[0] in unchanged or row[0] in workloads
             }
             active = tuple(workload for _, workload in self._known_active.values())
             children = self._ended_children({workload.uid: workload for workload in active})
@@ -615,26 +618,26 @@ class LocalStore:
         It re-reads the children written by this connection since the last call, and all changed ones after a write by
         another connection.
         """
-        at = int(self._db.execute("PRAGMA data_version").fetchone()[0])
+        data_version = int(self._db.execute("PRAGMA data_version").fetchone()[0])
         parents = [uid for uid, workload in active.items() if not is_leaf(workload)]
-        is_current, before = at == self._children_at, self._children
+        is_current, before = data_version == self._children_version, self._children
         self._children = {
             uid: before[uid] if is_current and uid in before else self._read_children(uid, active, before.get(uid, {}))
             for uid in parents
         }
         is_same = is_current and self._children.keys() == before.keys()
         for uid in sorted(self._touched) if is_current else ():
-            child = active.get(uid) or next(iter(self.those([uid])), None)
-            for parent, family in self._children.items():
-                is_there = child is not None and child.parent == parent and uid not in active
-                if is_there or uid in family:
+            child = active.get(uid) or next(iter(self.workloads_by_uid([uid])), None)
+            for parent, siblings in self._children.items():
+                belongs = child is not None and child.parent == parent and uid not in active
+                if belongs or uid in siblings:
                     is_same = False
-                    family.pop(uid, None)
-                if child is not None and is_there:
-                    family[uid] = child
-        self._children_at, self._touched = at, set()
+                    siblings.pop(uid, None)
+                if child is not None and belongs:
+                    siblings[uid] = child
+        self._children_version, self._touched = data_version, set()
         if not is_same:
-            self._ended = tuple(child for family in self._children.values() for child in family.values())
+            self._ended = tuple(child for siblings in self._children.values() for child in siblings.values())
         return self._ended
 
     def _read_children(
@@ -642,16 +645,16 @@ class LocalStore:
     ) -> dict[str, AnyWorkload]:
         """Return the inactive children of a parent, reading only those that are not known in their current version."""
         rows = self._db.execute("SELECT uid, version FROM workloads WHERE parent = ? ORDER BY rowid", (parent,))
-        wanted = [row for row in rows if row[0] not in active]
-        new = [uid for uid, version in wanted if uid not in known or known[uid].version != version]
-        read = {child.uid: child for child in self.those(new)}
-        return {uid: read.get(uid) or known[uid] for uid, _ in wanted if uid in read or uid in known}
+        inactive = [row for row in rows if row[0] not in active]
+        new = [uid for uid, version in inactive if uid not in known or known[uid].version != version]
+        read_anew = {child.uid: child for child in self.workloads_by_uid(new)}
+        return {uid: read_anew.get(uid) or known[uid] for uid, _ in inactive if uid in read_anew or uid in known}
 
     def completed(self, limit: int) -> tuple[Completed, ...]:
         """Return the newest runs that succeeded, with their durations."""
         with self._reading():
-            at = int(self._db.execute("PRAGMA data_version").fetchone()[0]), limit
-            if at != self._completed_at or not self._add_completed(limit):
+            version = int(self._db.execute("PRAGMA data_version").fetchone()[0]), limit
+            if version != self._completed_version or not self._add_completed(limit):
                 rows = self._db.execute(
                     f"SELECT created_at, uid FROM workloads WHERE phase = '{Phase.SUCCEEDED.value}' "
                     "ORDER BY created_at DESC, uid DESC LIMIT ?",
@@ -660,36 +663,37 @@ class LocalStore:
                 # A succeeded run never starts again, so that its entry stays valid.
                 known = {uid: run for _, uid, run in self._completed}
                 self._completed = [
-                    (created, uid, known[uid] if uid in known else self._took(uid)) for created, uid in reversed(rows)
+                    (created, uid, known[uid] if uid in known else self._completed_run(uid))
+                    for created, uid in reversed(rows)
                 ]
-            self._completed_at, self._touched_since = at, set()
+            self._completed_version, self._touched_for_completed = version, set()
         return tuple(run for _, _, run in reversed(self._completed) if run is not None)
 
     def _add_completed(self, limit: int) -> bool:
         """Add runs that this connection has written since; False when a known one is no longer among them."""
         known = {uid for _, uid, _ in self._completed}
-        for uid in sorted(self._touched_since):
+        for uid in sorted(self._touched_for_completed):
             row = self._db.execute("SELECT created_at, phase FROM workloads WHERE uid = ?", (uid,)).fetchone()
             has_succeeded = row is not None and row[1] == Phase.SUCCEEDED
             if uid in known and not has_succeeded:
                 return False
             if uid not in known and has_succeeded:
-                insort(self._completed, (float(row[0]), uid, self._took(uid)), key=itemgetter(0, 1))
+                insort(self._completed, (float(row[0]), uid, self._completed_run(uid)), key=itemgetter(0, 1))
         del self._completed[: max(0, len(self._completed) - limit)]
         return True
 
-    def _took(self, uid: str) -> Completed | None:
-        team, name, took, at, used, paces = self._db.execute(
+    def _completed_run(self, uid: str) -> Completed | None:
+        team, name, took_s, at, used, paces = self._db.execute(
             "SELECT team, name, json_extract(status, '$.finished_at') - json_extract(status, '$.started_at'), "
             "json_extract(status, '$.finished_at'), json_extract(status, '$.used'), json_extract(status, '$.paces') "
             "FROM workloads WHERE uid = ?",
             (uid,),
         ).fetchone()
-        if took is None:
+        if took_s is None:
             return None
         usage = None if used is None else load(Usage, used)
-        known = () if paces is None else load_all(Pace, paces)
-        return Completed(team=team, name=name, took_s=float(took), at=float(at), used=usage, paces=known)
+        measured_paces = () if paces is None else load_all(Pace, paces)
+        return Completed(team=team, name=name, took_s=float(took_s), at=float(at), used=usage, paces=measured_paces)
 
     def active_uids(self) -> set[str]:
         """Return the uids of workloads that are unfinished, wanted, or have live pods."""
@@ -736,7 +740,7 @@ class LocalStore:
             raise NotFound(f"There is no run with the id {uid!r}.")
         return workload_of(row)
 
-    def those(self, uids: Sequence[str]) -> tuple[Workload[Any], ...]:
+    def workloads_by_uid(self, uids: Sequence[str]) -> tuple[Workload[Any], ...]:
         """Return workloads by uid, without those that are gone."""
         with self._translated():
             rows = [
@@ -854,24 +858,24 @@ class LocalStore:
             for row in rows
         )
 
-    @_in_the_room_there_is
+    @_retried_when_disk_full
     def add_model(self, version: ModelVersion) -> tuple[ModelVersion, bool]:
         """Store a new version of a model under the next number; or update that of equal content and origin, False."""
         with self._transaction():
             for stored in self._models.versions(version.name):
                 if is_same(stored, version):
-                    self._models.update(known := updated(stored, version))
-                    return known, False
+                    self._models.update(renewed := updated(stored, version))
+                    return renewed, False
             return self._models.add(version), True
 
-    @_in_the_room_there_is
+    @_retried_when_disk_full
     def promote_model(self, name: str, version: int, stage: str) -> ModelVersion:
         """Give a version of a model a stage, and take it from any other version of that name."""
         with self._transaction():
             self._models.promote(name, version, stage)
             return next(model for model in self._models.versions(name) if model.version == version)
 
-    @_in_the_room_there_is
+    @_retried_when_disk_full
     def remove_model(self, name: str, version: int) -> None:
         """Remove a version of a model.
 
@@ -894,7 +898,7 @@ class LocalStore:
         with self._translated():
             return int(self._db.execute("PRAGMA data_version").fetchone()[0]), self._db.total_changes
 
-    @_in_the_room_there_is
+    @_retried_when_disk_full
     def settle_shares(self, share_of: Callable[[Grant], int]) -> None:
         """Set the shares of pods that older versions left without one, and charge those that are final."""
         with self._translated():
@@ -905,10 +909,10 @@ class LocalStore:
             for pod in (pod_of(row).pod for row in rows):
                 self._db.execute("UPDATE pods SET share = ? WHERE uid = ?", (share_of(pod.grant), pod.uid))
                 if pod.phase.is_final:
-                    known = pod.active_at or pod.started_at or pod.created_at
-                    self._charge(pod.uid, max((rank_exit.at for rank_exit in pod.exits), default=known))
+                    last_seen = pod.active_at or pod.started_at or pod.created_at
+                    self._charge(pod.uid, max((rank_exit.at for rank_exit in pod.exits), default=last_seen))
 
-    @_in_the_room_there_is
+    @_retried_when_disk_full
     def set_price(self, price: Price) -> None:
         """Store the price of a node from a time on."""
         with self._transaction():
@@ -952,12 +956,12 @@ class LocalStore:
 
     def busy_spans(self, since: float, until: float, now: float) -> list[tuple[str, int, int]]:
         """Return nodes with the beginning and end, in milliseconds, of what runs held of them within a window."""
-        low, high = round(since * 1000), round(until * 1000)
+        since_ms, until_ms = round(since * 1000), round(until * 1000)
         with self._reading():
-            spans = self._ledger.spans(low, high)
+            spans = self._ledger.spans(since_ms, until_ms)
             for interval in self._live_intervals(now):
-                if interval.share and interval.overlap_ms(low, high):
-                    spans.append((interval.node, max(interval.start_ms, low), min(interval.end_ms, high)))
+                if interval.share and interval.overlap_ms(since_ms, until_ms):
+                    spans.append((interval.node, max(interval.start_ms, since_ms), min(interval.end_ms, until_ms)))
         return spans
 
     def spent_this_month(self, now: float) -> Spending:
@@ -1028,10 +1032,12 @@ class LocalStore:
             interval
             for spec, progress, share, shares, *row in rows
             for pod in (pod_of(tuple(row)).pod,)
-            for interval in _held(pod, spec, progress, round(now * 1000), share, self._ledger.idle_of(pod.uid), shares)
+            for interval in _held_intervals(
+                pod, spec, progress, round(now * 1000), share, self._ledger.idle_of(pod.uid), shares
+            )
         ]
 
-    def _charge(self, pod_uid: str, seen: float) -> None:
+    def _charge(self, pod_uid: str, observed_at: float) -> None:
         """Charge what a terminated pod held to the ledger, if its share is known."""
         columns = ", ".join(f"p.{column.strip()}" for column in POD.split(","))
         row = self._db.execute(
@@ -1043,10 +1049,10 @@ class LocalStore:
             spec, progress, share, shares, *rest = row
             pod = pod_of(tuple(rest)).pod
             idle_ms = self._ledger.idle_of(pod_uid)
-            self._ledger.add(_held(pod, spec, progress, ended_ms(pod, seen), share, idle_ms, shares))
+            self._ledger.add(_held_intervals(pod, spec, progress, ended_ms(pod, observed_at), share, idle_ms, shares))
             self._ledger.forget_idle(pod_uid)
 
-    def _divide(self, node: str, grant: Grant, now: float) -> None:
+    def _update_shares(self, node: str, grant: Grant, now: float) -> None:
         """Update the shares of a node that its pods pay for, after a pod has come to, or left, GPUs held whole."""
         if not grant.gpu_uuids or grant.gpu_milli < WHOLE_MILLI:
             return
@@ -1054,18 +1060,23 @@ class LocalStore:
             'SELECT uid, "grant", share, shares FROM pods WHERE final = 0 AND node = ? AND share IS NOT NULL', (node,)
         ).fetchall()
         live = [(uid, load(Grant, text), share, shares) for uid, text, share, shares in rows]
-        held = Counter((node, uuid) for _, own, _, _ in live if own.gpu_milli >= WHOLE_MILLI for uuid in own.gpu_uuids)
-        if max(held.values(), default=0) < 2 and all(shares is None for *_, shares in live):
+        num_holders = Counter(
+            (node, uuid)
+            for _, pod_grant, _, _ in live
+            if pod_grant.gpu_milli >= WHOLE_MILLI
+            for uuid in pod_grant.gpu_uuids
+        )
+        if max(num_holders.values(), default=0) < 2 and all(shares is None for *_, shares in live):
             return
-        for uid, own, share, known in live:
-            shares = [] if known is None else json.loads(known)
-            part = divided(share, own, node, held)
-            if part != (shares[-1][1] if shares else share):
+        for uid, pod_grant, share, stored_shares in live:
+            shares = [] if stored_shares is None else json.loads(stored_shares)
+            new_share = divided(share, pod_grant, node, num_holders)
+            if new_share != (shares[-1][1] if shares else share):
                 at_ms = round(now * 1000)
-                shares.append([max(at_ms, shares[-1][0]) if shares else at_ms, part])
+                shares.append([max(at_ms, shares[-1][0]) if shares else at_ms, new_share])
                 self._db.execute("UPDATE pods SET shares = ? WHERE uid = ?", (json.dumps(shares), uid))
 
-    def _create(self, workload_uid: str, order: CreatePod, now: float, share: int | None) -> None:
+    def _insert_pod(self, workload_uid: str, order: CreatePod, now: float, share: int | None) -> None:
         self._db.execute(
             f"INSERT OR IGNORE INTO pods ({POD}, final, share) "
             "VALUES (?, ?, ?, ?, ?, ?, ?, ?, NULL, NULL, NULL, '[]', NULL, NULL, '{}', 0, NULL, 0, ?)",
@@ -1082,12 +1093,12 @@ class LocalStore:
             ),
         )
 
-    def _remove(self, uid: str, forgetting: Callable[[str], None]) -> None:
+    def _remove(self, uid: str, on_forget: Callable[[str], None]) -> None:
         """Remove a workload with its events, points and pods."""
         for table in ("events", "points", "pods"):
             self._db.execute(f"DELETE FROM {table} WHERE workload_uid = ?", (uid,))
         self._db.execute("DELETE FROM workloads WHERE uid = ?", (uid,))
-        forgetting(uid)
+        on_forget(uid)
 
     def _shrink(self, change: Change) -> bool:
         """Remove points, events and pods of a workload to be forgotten, in steps as small as the space requires.
@@ -1098,13 +1109,13 @@ class LocalStore:
         num_rows, is_smaller = MAX_ROWS_AT_ONCE, False
         while num_rows:
             try:
-                self.relieve()
+                self.checkpoint_wal()
                 if not self._remove_rows(change, num_rows):
                     break
                 is_smaller = True
             except NoRoom:
                 num_rows //= 2
-        self.relieve()
+        self.checkpoint_wal()
         return is_smaller
 
     def _remove_rows(self, change: Change, num_rows: int) -> bool:
@@ -1128,7 +1139,7 @@ class LocalStore:
             (at, uid, run, event.type, dump(event.reason)),
         )
 
-    def _refuse_strange(self) -> None:
+    def _refuse_foreign_database(self) -> None:
         """Refuse a database of a newer version, or an empty one beside files of runs, before any change."""
         schema_version = int(self._db.execute("PRAGMA user_version").fetchone()[0])
         if schema_version > SCHEMA_VERSION:
@@ -1213,7 +1224,7 @@ class LocalStore:
             )
         if kind in _DAMAGE or code == sqlite3.SQLITE_IOERR_SHORT_READ:
             return self._damaged(str(error))
-        problem = trouble(self._home)
+        problem = write_problem(self._home)
         if problem is not None:
             return problem
         if kind == sqlite3.SQLITE_FULL:  # there is space again by now

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from fairlead.cluster.local.nvml import NvmlReader
 from fairlead.cluster.local.pod_files import read_pids
-from fairlead.cluster.local.store import Measured
+from fairlead.cluster.local.store import UsageMeasurement
 from fairlead.policy.kinds import idleness
 from fairlead.state.series import Point
 from fairlead.state.snapshot import WHOLE_MILLI, Pod, PodPhase, Workload, is_replica, is_workspace
@@ -72,12 +72,12 @@ class UtilizationMeter:
             self.close()
             return
         processes = self._processes([pod for run in counted for pod in of_run[run.uid]])
-        measured: list[Measured] = []
+        measurements: list[UsageMeasurement] = []
         seen: dict[tuple[str, int], list[idleness.UsageSample]] = {}
         for run in counted:
             key = run.uid, run.status.attempt
             seen[key] = self._samples.get(key) or self._kept(run, now)
-            measured += self._measure(run, of_run[run.uid], processes, since, now, seen[key])
+            measurements += self._measure(run, of_run[run.uid], processes, since, now, seen[key])
         self._samples, self._idle = seen, {}
         for run in counted:
             idle = idleness.idleness(seen[run.uid, run.status.attempt], run.spec.idle, now)
@@ -85,8 +85,8 @@ class UtilizationMeter:
             if idle is not None and not is_replica(run.spec) and not is_workspace(run):
                 self._idle[run.uid, run.status.attempt] = idle
         self._cpu_s = {uid: total for uid, total in self._cpu_s.items() if uid in processes}
-        if measured:
-            self._store.keep_measured(measured)
+        if measurements:
+            self._store.keep_measured(measurements)
 
     def idle_of(self, run: Workload) -> Idleness | None:
         """Return the idleness of a run as its spec defines it; None if it is busy, or that is not known yet."""
@@ -110,7 +110,7 @@ class UtilizationMeter:
         since: float | None,
         now: float,
         samples: list[idleness.UsageSample],
-    ) -> list[Measured]:
+    ) -> list[UsageMeasurement]:
         used = {pod.uid: self._cores(pod, processes[pod.uid], now) for pod in pods}
         usages = {pod.uid: self._gpus(pod, processes[pod.uid], since) for pod in pods if pod.grant.gpu_uuids}
         has_gpus = bool(usages)
@@ -144,7 +144,7 @@ class UtilizationMeter:
             for name, value in values.items()
         )
         return [
-            Measured(
+            UsageMeasurement(
                 workload_uid=run.uid,
                 pod_uid=pod.uid,
                 start_ms=_since_ms(pod, since, now),

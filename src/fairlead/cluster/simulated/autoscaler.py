@@ -47,7 +47,7 @@ class SimulatedAutoscaler:
         self._idle_since: dict[str, float] = {}
         self._last_came: float | None = None
         self._seen: tuple[object, ...] | None = None
-        self._said: dict[str, str] = {}
+        self._obstacles: dict[str, str] = {}
         self._histories = {group.pool.name: DemandHistory() for group in self._groups if group.pool.is_ahead}
         self._standby: dict[str, int] = {}
 
@@ -129,7 +129,7 @@ class SimulatedAutoscaler:
         needs = tuple((run.uid, len(requested_pods(run))) for run in asking)
         seen = needs, cluster.num_created, here, tuple(self._coming), ahead
         if seen != self._seen:
-            self._said, needed = {}, set[str]()
+            self._obstacles, needed = {}, set[str]()
             rooms = self._rooms(snapshot) if asking else {}
             for run in asking:
                 taken = self._fit(run, rooms, snapshot.nodes, now)
@@ -169,7 +169,7 @@ class SimulatedAutoscaler:
             for room, grant in taken:
                 room.take(grant, -1)
             names = ", ".join(f"pool {group.pool.name}" for group in suitable) or "any pool"
-            self._said[run.uid] = f"no more nodes of {names} can be had"
+            self._obstacles[run.uid] = f"no more nodes of {names} can be had"
             return []
         for group, node in new:
             self._bring(group, node, now)
@@ -247,7 +247,7 @@ class SimulatedAutoscaler:
             )
         growth = Growth(by="the autoscaler", look="the cluster file", sources=tuple(sources))
         requests = tuple(
-            CapacityRequest(workload_uid=run.uid, bound_at=self._last_came, said=self._said.get(run.uid))
+            CapacityRequest(workload_uid=run.uid, bound_at=self._last_came, obstacle=self._obstacles.get(run.uid))
             for run in asking
         )
         cluster.grow_by(growth, requests)

@@ -136,8 +136,8 @@ class SimulatedCluster:
     def grow_by(self, growth: Growth | None, requests: tuple[CapacityRequest, ...]) -> None:
         """Set the possible growth of the cluster, and the state of requests for capacity."""
         state = self._state
-        if (growth, requests) != (state.growth, state.asked):
-            state.growth, state.asked = growth, requests
+        if (growth, requests) != (state.growth, state.capacity_requests):
+            state.growth, state.capacity_requests = growth, requests
             state.touch()
 
     @property
@@ -161,7 +161,7 @@ class SimulatedCluster:
                 parents=parents,
                 ended=tuple(state.workloads[uid] for uid in children if uid not in state.active),
                 growth=state.growth,
-                asked=state.asked,
+                capacity_requests=state.capacity_requests,
                 teams=state.teams,
                 completed=state.completed,
                 rules=state.rules,

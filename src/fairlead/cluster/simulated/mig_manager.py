@@ -35,7 +35,7 @@ def carry_out_step(state: SimulationState, step: PartitionStep, now: float) -> b
         assert node_state.change is not None, "it is on its way"
         assert partitions is not None, "it has layouts"
         change = replace(node_state.change, to=step.to, since=now)
-        node_state = replace(node_state, change=change, requested=step.to, said=ManagerState.PENDING)
+        node_state = replace(node_state, change=change, requested=step.to, manager_state=ManagerState.PENDING)
         ready_at = now + partitions.reconfigure_s
         state.push(ready_at, Due.FAULT, "", PartitionNode(node=step.node, layout=step.to))
     else:
@@ -54,12 +54,12 @@ def carry_out_layout(state: SimulationState, done: PartitionNode) -> None:
         node_state is None
         or node is None
         or node_state.requested != done.layout
-        or node_state.said is not ManagerState.PENDING
+        or node_state.manager_state is not ManagerState.PENDING
     ):
         return
     if done.works:
         state.nodes[done.node] = replace(node, gpus=in_layout(node_state.pool, done.layout, done.node))
         node_state = replace(node_state, layout=done.layout)
     outcome = ManagerState.SUCCESS if done.works else ManagerState.FAILED
-    state.partitioned[done.node] = replace(node_state, said=outcome)
+    state.partitioned[done.node] = replace(node_state, manager_state=outcome)
     state.touch()

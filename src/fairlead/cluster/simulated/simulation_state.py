@@ -90,7 +90,7 @@ class SimulationState:
     interference: Interference | None = None
     reads: DataReads | None = None
     growth: Growth | None = None
-    asked: tuple[CapacityRequest, ...] = ()
+    capacity_requests: tuple[CapacityRequest, ...] = ()
     pools: tuple[PoolDemand, ...] = ()
     standby: tuple[Standby, ...] = ()
     pool_of: dict[str, Pool] = field(default_factory=dict)

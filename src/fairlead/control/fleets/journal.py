@@ -53,7 +53,7 @@ class FleetEvent:
     at: float
     uid: str
     run: str
-    said: str
+    message: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -253,7 +253,7 @@ class FleetJournal:
             + which,
             *arguments,
         )
-        return tuple(FleetEvent(id=row[0], at=row[1], uid=row[2], run=row[3], said=row[4]) for row in rows)
+        return tuple(FleetEvent(id=row[0], at=row[1], uid=row[2], run=row[3], message=row[4]) for row in rows)
 
     def _with_files(self, spec: Training, directory: Path, files: Path) -> Training:
         """Copy the run's local files, if any, into a directory of the fleet, and return the spec adjusted to it."""

@@ -60,14 +60,14 @@ class DriftFinding:
 
     Attributes:
         is_due: Whether to train.
-        said: Reason of the decision.
+        reason: Reason of the decision.
         begin: Byte offset of the first row that counts; 0 after the file was replaced by a shorter one.
         fresh: Mean loss of a fresh model, as known now.
         problem: Reason why the check failed; None if it succeeded.
     """
 
     is_due: bool = False
-    said: str = ""
+    reason: str = ""
     begin: int = 0
     fresh: float | None = None
     problem: str | None = None
@@ -145,12 +145,12 @@ def _judged(request: DriftRequest) -> DriftFinding:
                 f"{len(losses)} of the {request.window} predictions that tell the loss of a fresh model are there"
             )
         due = now.fresh is not None and now.excess >= request.cost
-        return DriftFinding(is_due=due, said=sentence, begin=rows.begin, fresh=now.fresh)
+        return DriftFinding(is_due=due, reason=sentence, begin=rows.begin, fresh=now.fresh)
     place = first_drift(Detector(request.detector or ""), losses)
     sentence = f"{request.detector} finds no drift of {request.column} in {len(losses)} predictions"
     if place is not None:
         sentence = f"{request.detector} finds that {request.column} has grown, at prediction {place} of {len(losses)}"
-    return DriftFinding(is_due=place is not None, said=sentence, begin=rows.begin)
+    return DriftFinding(is_due=place is not None, reason=sentence, begin=rows.begin)
 
 
 def first_drift(detector: Detector, losses: Sequence[float]) -> int | None:
@@ -191,16 +191,16 @@ def _compared(request: DriftRequest) -> DriftFinding:
     # A column with too few values is skipped.
     tested = [name for name in shared if num_rows[name] >= FEWEST_ROWS]
     if not tested:
-        said = f"{max(num_rows.values())} rows are there, of {FEWEST_ROWS} that a comparison takes"
-        return DriftFinding(said=said, begin=rows.begin)
+        reason = f"{max(num_rows.values())} rows are there, of {FEWEST_ROWS} that a comparison takes"
+        return DriftFinding(reason=reason, begin=rows.begin)
     chances = {name: _chance(old[name], new[name]) for name in tested}
     name = min(tested, key=lambda column: chances[column])
     due = chances[name] < request.significance / len(tested)
-    said = (
+    reason = (
         f"{name} {'differs from' if due else 'is nearest to differing from'} {Path(request.reference).name} "
         f"(p = {chances[name]:.2g}; {len(tested)} columns, {len(new[name])} rows)"
     )
-    return DriftFinding(is_due=due, said=said, begin=rows.begin)
+    return DriftFinding(is_due=due, reason=reason, begin=rows.begin)
 
 
 def _chance(old: Sequence[str], new: Sequence[str]) -> float:

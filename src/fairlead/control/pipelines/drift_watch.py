@@ -30,7 +30,7 @@ class DriftWatch:
     def __init__(self, drift: Drift, base: Path, state_file: Path, reporter: Reporter) -> None:
         self._drift = drift
         self._base = base
-        self._told = state_file
+        self._state_file = state_file
         self._reporter = reporter
         self._places = [place_of(data, base) for data in (drift.data, drift.reference) if data is not None]
         self._run: int | None = None
@@ -63,11 +63,11 @@ class DriftWatch:
 
     def _cycle(self) -> dict[str, Any] | None:
         try:
-            text = self._told.read_text()
+            text = self._state_file.read_text()
         except FileNotFoundError:
             return None
-        found: dict[str, Any] | None = json.loads(text).get("cycle") if text else None
-        return found
+        cycle: dict[str, Any] | None = json.loads(text).get("cycle") if text else None
+        return cycle
 
     def _signature(self) -> str:
         paths = [Path(place) for place in self._places if not is_url(place)]
@@ -80,7 +80,7 @@ class DriftWatch:
         self._problem = finding.problem
         # After a failed check the earlier state of knowledge stays.
         known = {"begin": self._begin, "fresh": cycle["fresh"] if finding.problem is not None else finding.fresh}
-        sentence = finding.said if finding.problem is None else f"it cannot be looked for: {finding.problem}"
+        sentence = finding.reason if finding.problem is None else f"it cannot be looked for: {finding.problem}"
         self._reporter.fact(
             drift={"run": cycle["run"], "looked": looked, "due": finding.is_due, "said": sentence, **known}
         )

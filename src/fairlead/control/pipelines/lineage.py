@@ -113,7 +113,7 @@ def _follow(results: Results, digest: str, name: str | None, before: float | Non
 
 def _followed(results: Results, digest: str, name: str | None, before: float | None, known: _Known) -> Lineage:
     origins = [candidate for candidate in results.origins(digest) if before is None or candidate.result.at < before]
-    origins.sort(key=lambda each: f"{each.task}.{each.output}" != name)
+    origins.sort(key=lambda origin: f"{origin.task}.{origin.output}" != name)
     origin = origins[0] if origins else None
     parts = {} if origin is None else origin.result.parts
     return Lineage(

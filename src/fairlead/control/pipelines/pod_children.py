@@ -23,7 +23,7 @@ from fairlead.runtime.progress import Reporter
 from fairlead.specs.pipeline import CHECKPOINT, Step, child_name
 
 # A report is one line of at most 8 KiB, and has other fields too.
-MOST_ASKED = 100
+MOST_REQUESTED = 100
 MOST_BYTES = 6_000
 MOST_ITEM_BYTES = 4_000
 
@@ -32,17 +32,17 @@ class PodChildren:
     """The runs and sweeps of the pipeline of this pod.
 
     Args:
-        told: File with the states of the runs, from the operator.
+        state_file: File with the states of the runs, from the operator.
         reporter: Reports the desired runs.
     """
 
-    def __init__(self, told: Path, reporter: Reporter) -> None:
-        self._place = told
+    def __init__(self, state_file: Path, reporter: Reporter) -> None:
+        self._state_file = state_file
         self._reporter = reporter
-        self._asked: dict[str, Task] = {}
+        self._requested: dict[str, Task] = {}
         self._seen: set[str] = set()
         self._stamp: tuple[int, int] | None = None
-        self._told: dict[str, Any] = {}
+        self._states: dict[str, Any] = {}
 
     def close(self) -> None:
         """Do nothing: nothing is open."""
@@ -50,31 +50,31 @@ class PodChildren:
     @property
     def is_wanted(self) -> bool:
         """Return whether the pipeline is to continue; if not, its runs end for that reason."""
-        return bool(self._told.get("wanted", True))
+        return bool(self._states.get("wanted", True))
 
     def has_changed(self) -> bool:
         """Return whether the file has changed since the last call."""
         try:
-            status = self._place.stat()
+            status = self._state_file.stat()
             stamp = status.st_ino, status.st_mtime_ns
             if stamp == self._stamp:
                 return False
-            text = self._place.read_text()
+            text = self._state_file.read_text()
         except FileNotFoundError:
             return False
         self._stamp = stamp
         fields = json.loads(text) if text else {}
-        if fields == self._told:
+        if fields == self._states:
             return False
-        self._told = fields
-        self._seen |= self._told.get("runs", {}).keys() & self._asked.keys()
+        self._states = fields
+        self._seen |= self._states.get("runs", {}).keys() & self._requested.keys()
         return True
 
     def has_room(self, task: Task) -> bool:
         """Return whether the run of one more task can be requested."""
-        if len(self._asked) >= MOST_ASKED:
+        if len(self._requested) >= MOST_REQUESTED:
             return False
-        return not self._asked or len(self._ask(*self._asked.values(), task)) <= MOST_BYTES
+        return not self._requested or len(self._ask(*self._requested.values(), task)) <= MOST_BYTES
 
     def _ask(self, *tasks: Task) -> str:
         return json.dumps([[task.step, task.index, task.item] for task in tasks])
@@ -82,7 +82,7 @@ class PodChildren:
     def find(self, task: Task) -> StepRun | None:
         """Return the requested run of a task; None while its state is unknown."""
         name = child_name(task.step, task.index)
-        fields = self._told.get("runs", {}).get(name) if name in self._asked else None
+        fields = self._states.get("runs", {}).get(name) if name in self._requested else None
         if fields is None:
             return None
         return StepRun(
@@ -97,7 +97,7 @@ class PodChildren:
     def is_gone(self, task: Task) -> bool:
         """Return whether the run of a task existed and no longer does."""
         name = child_name(task.step, task.index)
-        return name in self._seen and name not in self._told.get("runs", {})
+        return name in self._seen and name not in self._states.get("runs", {})
 
     def submit(self, task: Task, variables: Mapping[str, str]) -> str | None:
         """Request the run of a task until it is settled; the operator determines the variables itself.
@@ -110,7 +110,7 @@ class PodChildren:
                 f"its item takes more than {MOST_ITEM_BYTES} bytes, too many to reach a run of its own; let the list "
                 "hold names of files instead"
             )
-        self._asked[child_name(task.step, task.index)] = task
+        self._requested[child_name(task.step, task.index)] = task
         self._report()
         return None
 
@@ -121,17 +121,17 @@ class PodChildren:
     def settled(self, task: Task) -> None:
         """Stop requesting the run of a task."""
         name = child_name(task.step, task.index)
-        self._asked.pop(name, None)
+        self._requested.pop(name, None)
         self._seen.discard(name)
         self._report()
 
     def _report(self) -> None:
-        asks = json.loads(self._ask(*self._asked.values()))
+        asks = json.loads(self._ask(*self._requested.values()))
         self._reporter.fact(asks=asks)
 
     def collect(self, task: Task, step: Step, room: Path, store: Artefacts) -> tuple[dict[str, str], dict[str, Any]]:
         """Store the outputs of a successful run; see ``StepRuns``."""
-        fields = self._told["runs"][child_name(task.step, task.index)]
+        fields = self._states["runs"][child_name(task.step, task.index)]
         return keep_outputs(step, room, store, lambda: _add_own(fields, step, room))
 
 

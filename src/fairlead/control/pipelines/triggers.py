@@ -254,10 +254,10 @@ class Triggers:
         if decided.due is not None:
             moment = datetime.fromtimestamp(decided.due, zone)
             self._submit(applied, f"schedule-{decided.due:.0f}", f"its schedule: {moment:%Y-%m-%d %H:%M %Z}", now)
-        if decided.said is not None:
-            log.info("%s is not run: %s", applied.key, decided.said)
+        if decided.skip_message is not None:
+            log.info("%s is not run: %s", applied.key, decided.skip_message)
             if going is not None:
-                self._note(going, "NotScheduled", decided.said, now)
+                self._note(going, "NotScheduled", decided.skip_message, now)
         if decided.handled_until != state["handled_until"]:
             self._keep(applied, state, handled_until=decided.handled_until)
         return int(decided.due is not None)
@@ -367,11 +367,11 @@ class Triggers:
             **look.cycle,
             "drift_begin": finding.begin,
             "drift_fresh_now": finding.fresh,
-            "drift_said": finding.said,
+            "drift_said": finding.reason,
         }
         if finding.is_due:
             number = changes["drift_number"] + 1
-            self._submit(applied, f"{DRIFT}{applied.at:.0f}-{number}", f"drift: {finding.said}", now)
+            self._submit(applied, f"{DRIFT}{applied.at:.0f}-{number}", f"drift: {finding.reason}", now)
             changes["drift_number"] = number
         self._keep(applied, state, **changes)
         return int(finding.is_due)

@@ -128,9 +128,9 @@ def _same_time(past: Floats, after: Floats, period: int) -> Floats:
     rise = after - past[: len(after)]
     total, count = np.zeros(len(past)), np.zeros(len(past))
     for shift in range(period, len(rise) + 1, period):
-        there = rise[: len(past) - shift]
-        total[shift : shift + len(there)] += there
-        count[shift : shift + len(there)] += 1
+        earlier_rise = rise[: len(past) - shift]
+        total[shift : shift + len(earlier_rise)] += earlier_rise
+        count[shift : shift + len(earlier_rise)] += 1
     with np.errstate(invalid="ignore"):
         return past + np.where(count > 0, total / count, math.nan)
 

@@ -207,7 +207,7 @@ class EvictionPass:
                 self.pods,
                 is_owed=is_owed,
                 may_replace_own=may_replace_own,
-                kept=protected(holders, self.snapshot.teams, whole, now),
+                guaranteed_nodes=protected(holders, self.snapshot.teams, whole, now),
                 barred=shape_of(workload.spec, timeline.doors).barred,
                 points=self.standing.points,
                 whole=whole,

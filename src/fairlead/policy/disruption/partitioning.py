@@ -132,15 +132,19 @@ def _next_step(seen: PartitionedNode, node: Node, pods: Sequence[Pod], now: floa
             f"it keeps the layout {change.back}"
         )
         return step(PartitionAction.GIVE_UP, why, change.back, change.to)
-    says_so = _partitions(seen).by_device_plugin or seen.said is ManagerState.SUCCESS
+    says_so = _partitions(seen).by_device_plugin or seen.manager_state is ManagerState.SUCCESS
     if says_so and seen.layout == change.to:
         why = f"{seen.node} has the layout {change.to}, {describe_duration(waited_s)} after the request"
         return step(PartitionAction.UNCORDON, why)
     if change.to == change.back:
         return None  # it cannot return to its layout: a person has to examine it
     patience_s = max(LEAST_PATIENCE_S, 3 * _partitions(seen).reconfigure_s)
-    if seen.said is ManagerState.FAILED or waited_s >= patience_s:
-        how = "its manager reports a failure" if seen.said is ManagerState.FAILED else "its manager reported no result"
+    if seen.manager_state is ManagerState.FAILED or waited_s >= patience_s:
+        how = (
+            "its manager reports a failure"
+            if seen.manager_state is ManagerState.FAILED
+            else "its manager reported no result"
+        )
         why = (
             f"{seen.node} does not have the layout {change.to} {describe_duration(waited_s)} after the request: "
             f"{how}; it returns to {change.back}"
@@ -315,7 +319,7 @@ def _worth_it(candidates: Sequence[PartitionedNode], world: _World) -> Iterator[
         if (
             partitioned_node.change is not None
             or partitioned_node.layout is None
-            or partitioned_node.said is ManagerState.PENDING
+            or partitioned_node.manager_state is ManagerState.PENDING
         ):
             continue
         if not takes_pods(node) or node.leaving is not None or partitioned_node.node in world.taken:

@@ -57,7 +57,7 @@ def victims(
     *,
     is_owed: bool,
     may_replace_own: bool,
-    kept: Mapping[str, int],
+    guaranteed_nodes: Mapping[str, int],
     barred: frozenset[str],
     points: Callable[[Workload], int],
     whole: ClusterCapacity,
@@ -68,7 +68,7 @@ def victims(
     Args:
         is_owed: Whether the run lies within its team's guarantee.
         may_replace_own: Whether runs of its own team may be stopped for it.
-        kept: The number of nodes of runs within their own teams' guarantees.
+        guaranteed_nodes: The number of nodes of runs within their own teams' guarantees.
         barred: Nodes that the run cannot use.
         points: The scores of pending runs, so that no run is stopped for one that would queue behind it.
     """
@@ -82,7 +82,7 @@ def victims(
         if any(pod.terminating_since is not None for pod in own):
             continue
         same_team = run.spec.team == wanting.spec.team
-        kept_nodes = kept.get(run.uid, 0)
+        kept_nodes = guaranteed_nodes.get(run.uid, 0)
         reclaims = is_scavenger(run.spec) or (is_owed and not same_team)
         at_once = reclaims and not kept_nodes
         lower = same_team and may_replace_own and run.spec.priority < wanting.spec.priority

@@ -49,12 +49,12 @@ class ScheduleDecision:
     Attributes:
         handled_until: Times up to this one are settled, in Unix seconds.
         due: The time for which to run; None for none.
-        said: What was skipped and why; None for nothing.
+        skip_message: What was skipped and why; None for nothing.
     """
 
     handled_until: float
     due: float | None = None
-    said: str | None = None
+    skip_message: str | None = None
 
 
 def turn(schedule: Schedule, handled_until: float, now: float, *, is_going: bool, zone: tzinfo) -> ScheduleDecision:
@@ -70,10 +70,12 @@ def turn(schedule: Schedule, handled_until: float, now: float, *, is_going: bool
     if is_going:
         if schedule.overlap is Overlap.WAIT:
             return ScheduleDecision(handled_until=handled_until)
-        return ScheduleDecision(handled_until=newest, said="its time came while an earlier run was not over")
+        return ScheduleDecision(handled_until=newest, skip_message="its time came while an earlier run was not over")
     if now - newest > LATE_S and schedule.catch_up is CatchUp.NONE:
         counted = f"{number} or more" if number == MOST_MISSED else str(number)
-        return ScheduleDecision(handled_until=newest, said=f"{counted} of its times passed while no supervisor ran")
+        return ScheduleDecision(
+            handled_until=newest, skip_message=f"{counted} of its times passed while no supervisor ran"
+        )
     return ScheduleDecision(handled_until=newest, due=newest)
 
 

@@ -142,7 +142,7 @@ def _judge_at_engine(serving: Workload[Serving], engine: EndpointEngine, family:
     endpoint = family.engine
     target = detail.revision(detail.target)
     assert target is not None, "the revision that is asked for is kept"
-    if endpoint is not None and endpoint.ready and endpoint.given == target.name and target.ready_at is None:
+    if endpoint is not None and endpoint.ready and endpoint.applied_revision == target.name and target.ready_at is None:
         detail = _show_ready(spec, detail, now)
     detail, gave_up = _give_up(serving, detail, family, now)
     detail, tried = _weigh(spec, detail, now)
@@ -183,7 +183,7 @@ def _say_at_engine(
         return Reason(code=code, message=f"{target.name} is handed to {title}, which serves it{why}{aside}")
     if endpoint.message and not endpoint.ready:
         return Reason(code=Code.NOT_READY, message=f"{target.name} is not ready at {title}: {endpoint.message}{aside}")
-    if endpoint.given != target.name or not endpoint.ready:
+    if endpoint.applied_revision != target.name or not endpoint.ready:
         return Reason(code=Code.NOT_READY, message=f"{title} has yet to say that {target.name} is ready{aside}")
     if detail.canary is not None and spec.canary is not None:
         share = f"{share_of_canary(spec, detail.canary):.1%}"

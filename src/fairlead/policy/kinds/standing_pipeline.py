@@ -204,8 +204,8 @@ def _due(
         if decided.due is not None:
             moment = datetime.fromtimestamp(decided.due, zone)
             return detail, f"{SCHEDULE}-{decided.due:.0f}", f"by its schedule: {moment:%Y-%m-%d %H:%M %Z}", None
-        if decided.said is not None:
-            event = _event("NotScheduled", decided.said)
+        if decided.skip_message is not None:
+            event = _event("NotScheduled", decided.skip_message)
     seen = _seen(watch)
     if seen and not detail.content:
         detail = replace(detail, content=seen)

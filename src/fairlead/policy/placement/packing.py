@@ -219,8 +219,8 @@ class Packing:
         change = self._worth[kind, after // STEP_MILLI] - self._worth[kind, free // STEP_MILLI]
         worth = self._value(nodes, shape.cpu_milli, self._devices(nodes)[:, None, :] + change)
         idle = self._num_idle(nodes)
-        kept, broken = self._places(nodes, idle, shape), self._places(nodes, idle - 1, shape)
-        worth += np.where(free == WHOLE_GPU, broken[:, None], kept[:, None])
+        whole, split = self._places(nodes, idle, shape), self._places(nodes, idle - 1, shape)
+        worth += np.where(free == WHOLE_GPU, split[:, None], whole[:, None])
         return np.where(usable, worth, -np.inf)
 
     def _num_idle(self, nodes: Ints) -> Ints:

@@ -75,7 +75,7 @@ class Growing:
         self._snapshot = snapshot
         self._growth = snapshot.growth
         self._now = now
-        self._asked = {request.workload_uid: request for request in snapshot.asked}
+        self._requests = {request.workload_uid: request for request in snapshot.capacity_requests}
         self._num_placeholders = 0
         self._asking: set[str] = set()
         self._may_ask = True
@@ -128,11 +128,13 @@ class Growing:
         if growth is None or not self._may_ask or is_too_many:
             return WaitingRun(reason=why)
         if status.queue.nodes_requested_at is not None and status.phase in (Phase.PENDING, Phase.RUNNING):
-            request = self._asked.get(workload.uid, CapacityRequest(workload_uid=workload.uid))
+            request = self._requests.get(workload.uid, CapacityRequest(workload_uid=workload.uid))
             waited_s = self._now - max(status.queue.nodes_requested_at, request.bound_at or 0.0)
             if request.refused is not None:
                 return _beside(self._refused(growth, request.refused), why, fits_here=fits_here)
-            if waited_s >= (growth.patience_s if request.said is None else min(growth.patience_s, REPLY_PATIENCE_S)):
+            if waited_s >= (
+                growth.patience_s if request.obstacle is None else min(growth.patience_s, REPLY_PATIENCE_S)
+            ):
                 return _beside(self._given_up(growth, request), why, fits_here=fits_here)
             # The reason stays unchanged while nodes come one by one, until they are enough.
             is_told = status.reason.code is Code.WAITING_FOR_NODES and why.code is not Code.WAITING_FOR_TURN
@@ -164,8 +166,8 @@ class Growing:
 
     def _given_up(self, growth: Growth, request: CapacityRequest) -> WaitingRun:
         message = f"{growth.by} was asked for nodes and brought none within {describe_duration(growth.patience_s)}"
-        if request.said is not None:
-            message = f"{growth.by} was asked for nodes and brings none; it says: {request.said}"
+        if request.obstacle is not None:
+            message = f"{growth.by} was asked for nodes and brings none; it says: {request.obstacle}"
         reason = Reason(
             code=Code.NODES_NOT_COMING,
             message=message,

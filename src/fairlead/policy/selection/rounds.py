@@ -176,7 +176,7 @@ def _make(
     scavengers = [run for run in holders if is_scavenger(run.spec) and run.uid not in fixed and _may_leave(run, pods)]
     movable = {*(candidate.job.uid for candidate in candidates.held), *(candidate.uid for candidate in scavengers)}
     where = {uid: _seats_of(pods[uid]) for uid in movable}
-    room = _Room(snapshot.nodes, candidates.kept, where)
+    room = _Room(snapshot.nodes, candidates.immovable_pods, where)
     members = [[by_uid[job.uid] for job in group.jobs] for group in groups]
     _keep_together(members, where)
     members.sort(key=lambda group: (-group[0].gpu_milli, -group[0].shape.num_gpus, -_most_together(group, where)))

@@ -85,14 +85,14 @@ class Candidates:
         leaving: Runs that are making room for others, treated as pending already.
         wanting: Pending runs.
         everybody: All of them, as far as their teams' quotas allow.
-        kept: Pods of all runs whose holdings are not available.
+        immovable_pods: Pods of all runs whose holdings are not available.
     """
 
     held: tuple[Candidate, ...]
     leaving: tuple[Candidate, ...]
     wanting: tuple[Candidate, ...]
     everybody: tuple[Candidate, ...]
-    kept: tuple[Pod, ...]
+    immovable_pods: tuple[Pod, ...]
 
 
 def candidates_of(
@@ -145,7 +145,9 @@ def candidates_of(
         leaving=leaving,
         wanting=wanting,
         everybody=(*held, *leaving, *_within_quota(wanting, ledger)),
-        kept=tuple(pod for pod in snapshot.pods if not pod.phase.is_final and pod.workload_uid not in ours | gone),
+        immovable_pods=tuple(
+            pod for pod in snapshot.pods if not pod.phase.is_final and pod.workload_uid not in ours | gone
+        ),
     )
 
 
@@ -193,7 +195,7 @@ def may_share(gang: GangSpec, slowdowns: Slowdowns) -> bool:
 
 def held_of(candidates: Candidates, homes: Homes) -> list[tuple[str, int]]:
     """Return nodes and thousandths of devices that are not available."""
-    return homes.held(pod for pod in candidates.kept if pod.grant.gpu_uuids)
+    return homes.held(pod for pod in candidates.immovable_pods if pod.grant.gpu_uuids)
 
 
 def wants_gpus(workload: Workload) -> bool:

@@ -312,7 +312,7 @@ def ranked(
         own = assess(model, split_of(resolve(spec, config).parallel), on)
     lack = None if own is None or own.fits else does_not_fit(model, own, on)
     return SplitRanking(
-        model=model, on=on, batch=batch.batch, found=tuple(search(model, on, batch)), own=own, lack=lack
+        model=model, on=on, batch=batch.batch, splits=tuple(search(model, on, batch)), own=own, lack=lack
     )
 
 
@@ -329,6 +329,6 @@ class SplitRanking:
     model: Transformer
     on: StepHardware
     batch: int
-    found: tuple[EstimatedSplit, ...]
+    splits: tuple[EstimatedSplit, ...]
     own: EstimatedSplit | None
     lack: str | None

@@ -22,14 +22,14 @@ MOST_WAITING = 0.05
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingPoint:
-    """A state of the training: its completed steps, and its seconds of training by then, waiting excluded."""
+    """A state of the training: its completed steps, and the clock by then without waits for saves."""
 
     step: int
-    at: float
+    trained_s: float
 
 
-class Periodic:
-    """Decides when a save into memory begins: a set time or number of steps after the previous save of any kind."""
+class MemorySaveSchedule:
+    """The schedule of saves into memory: a set time or number of steps after the previous save of any kind."""
 
     def __init__(
         self,
@@ -42,26 +42,28 @@ class Periodic:
         self._every_s = every_s
         self._every_steps = every_steps
         self._clock = clock
-        self._begun = TrainingPoint(step=step, at=clock())
+        self._last_begun = TrainingPoint(step=step, trained_s=clock())
 
     def due(self, step: int) -> bool:
         """Return whether a save should begin after this step; False for a step that was already saved."""
         if self._every_steps is not None:
-            return step - self._begun.step >= self._every_steps
+            return step - self._last_begun.step >= self._every_steps
         return (
-            self._every_s is not None and step != self._begun.step and self._clock() - self._begun.at >= self._every_s
+            self._every_s is not None
+            and step != self._last_begun.step
+            and self._clock() - self._last_begun.trained_s >= self._every_s
         )
 
     def begin(self, step: int) -> None:
         """Record that a save of this step begins, into memory or to disk."""
-        self._begun = TrainingPoint(step=step, at=self._clock())
+        self._last_begun = TrainingPoint(step=step, trained_s=self._clock())
 
 
 class Cadence:
     """The schedule of one rank's saves.
 
-    Every rank keeps one. Only rank 0's values of ``due`` and ``over`` count; the exchange passes them to the others.
-    ``at_limit`` is the same on all ranks, because it changes only with facts that all of them know.
+    Every rank keeps one. Only rank 0's values of ``due`` and ``exceeds_interval`` count; the others get them by the
+    exchange. ``at_limit`` is the same on all ranks, because it changes only with facts that all of them know.
     """
 
     def __init__(
@@ -79,10 +81,10 @@ class Cadence:
         self._interval = interval
         self._clock = clock
         self._waited_s = 0.0
-        start = TrainingPoint(step=step, at=clock())
-        self._begun = start
+        start = TrainingPoint(step=step, trained_s=clock())
+        self._last_begun = start
         # Written by the saving thread and read by the training thread, so it is always replaced as a whole.
-        self._kept = start
+        self._last_complete = start
         self._save_s: float | None = None
         self._blocked_s = 0.0
         self._limit = None if every_steps is None else step + every_steps
@@ -90,25 +92,29 @@ class Cadence:
     def due(self, step: int) -> bool:
         """Return whether a save should begin after this step."""
         if self._every_steps is not None:
-            if self._is_quick(step):
-                return step // self._every_steps > self._begun.step // self._every_steps
-            return step - self._begun.step >= self._every_steps - self._lead_steps(step)
+            if self._may_wait(step):
+                return step // self._every_steps > self._last_begun.step // self._every_steps
+            return step - self._last_begun.step >= self._every_steps - self._lead_steps(step)
         if self._every_s is not None:
-            return self._trained_s() - self._begun.at >= self._every_s - self._lead_s(self._every_s)
+            return self._trained_s() - self._last_begun.trained_s >= self._every_s - self._lead_s(self._every_s)
         if self._interval is not None:
-            return self._trained_s() - self._begun.at >= self._interval.seconds
+            return self._trained_s() - self._last_begun.trained_s >= self._interval.seconds
         return False
 
-    def over(self, step: int, *, gap: int = 1) -> bool:
+    def exceeds_interval(self, step: int, *, steps_to_check: int = 1) -> bool:
         """Return whether a kill before the next check, ``gap`` steps later, would cost more than the interval."""
         if self._every_steps is not None:
-            return step - self._kept.step >= self._every_steps
+            return step - self._last_complete.step >= self._every_steps
         if self._every_s is not None:
-            return self._trained_s() - self._kept.at + gap * self._step_s(step) > self._every_s
+            return (
+                self._trained_s() - self._last_complete.trained_s + steps_to_check * self._step_s(step) > self._every_s
+            )
         if self._interval is not None and self._interval.is_measured:
             # An automatic interval promises only the lowest cost, so training waits only for a save that is far too
             # slow.
-            return self._trained_s() - self._kept.at > self.promised_s + gap * self._step_s(step)
+            return self._trained_s() - self._last_complete.trained_s > self.promised_s + steps_to_check * self._step_s(
+                step
+            )
         return False
 
     @property
@@ -123,19 +129,24 @@ class Cadence:
 
     def begin(self, step: int) -> None:
         """Record that a save of this step begins."""
-        self._begun = TrainingPoint(step=step, at=self._trained_s())
+        self._last_begun = TrainingPoint(step=step, trained_s=self._trained_s())
 
     def end(self, *, seconds: float, blocked_s: float) -> None:
-        """Record the end of the last save. A failed one counts too: retrying at each step would stop the training."""
-        self._kept = self._begun
+        """Record the end of the last save. A failed one counts too: retrying at each step would stop the training.
+
+        Args:
+            seconds: Duration of the whole save.
+            blocked_s: The part of it in which training could not go on.
+        """
+        self._last_complete = self._last_begun
         self._save_s, self._blocked_s = seconds, blocked_s
 
-    def agree(self) -> None:
-        """Record that all ranks know that no save is in progress."""
+    def agree_idle(self) -> None:
+        """Record that all ranks know that no save is in progress, which sets the next limit."""
         if self._every_steps is not None:
-            self._limit = self._kept.step + self._every_steps
+            self._limit = self._last_complete.step + self._every_steps
 
-    def waited(self, seconds: float) -> None:
+    def add_wait(self, seconds: float) -> None:
         """Record that training paused for a save; the pause cannot be lost, and is not part of the step time."""
         self._waited_s += seconds
 
@@ -143,8 +154,8 @@ class Cadence:
         return self._clock() - self._waited_s
 
     def _step_s(self, step: int) -> float:
-        steps = step - self._begun.step
-        return (self._trained_s() - self._begun.at) / steps if steps > 0 else 0.0
+        steps = step - self._last_begun.step
+        return (self._trained_s() - self._last_begun.trained_s) / steps if steps > 0 else 0.0
 
     def _lead_s(self, every_s: float) -> float:
         """Return how many seconds before the end of the interval the save begins; 0 if training waits for it.
@@ -158,7 +169,7 @@ class Cadence:
         lead_s = MARGIN * max(self._save_s - self._blocked_s, 0.0)
         return lead_s if lead_s + self._blocked_s < every_s else 0.0
 
-    def _is_quick(self, step: int) -> bool:
+    def _may_wait(self, step: int) -> bool:
         """Return whether training may wait for a save after an interval of steps, as it takes little of its time."""
         if self._save_s is None or self._every_steps is None:
             return False

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from fairlead.runtime.channels import Channel
-from fairlead.runtime.checkpoint.cadence import Periodic
+from fairlead.runtime.checkpoint.cadence import MemorySaveSchedule
 from fairlead.runtime.checkpoint.content import Content, Files
 from fairlead.runtime.checkpoint.memory import NodeMemory
 from fairlead.runtime.checkpoint.saving import Saved, Saver
@@ -36,7 +36,7 @@ class MemorySaves:
         self._memory = memory
         self._content = content
         self._is_first_of_node = environment.local_rank == 0
-        self._periodic = Periodic(
+        self._periodic = MemorySaveSchedule(
             every_s=environment.memory_every_s, every_steps=environment.memory_every_steps, step=step
         )
         self._saver = Saver(

@@ -52,11 +52,11 @@ class Board(Protocol):
         """Replace a value; whoever sees this rank leave has seen what it posted before."""
         ...
 
-    def lives(self, rank: int, token: str) -> bool:
+    def is_alive(self, rank: int, token: str) -> bool:
         """Return whether the process with this token holds the place of another rank."""
         ...
 
-    def give_up(self) -> None:
+    def exit_if_partitioned(self) -> None:
         """End this process once it is cut off: a rank that can reach the others again begins anew.
 
         Raises:
@@ -113,9 +113,9 @@ class FileBoard:
     def post(self, name: str, value: dict[str, Any]) -> None:
         write_json(self._directory / name, value, durably=False)
 
-    def lives(self, rank: int, token: str) -> bool:
+    def is_alive(self, rank: int, token: str) -> bool:
         try:
-            file = os.open(self._path(rank), os.O_RDWR | os.O_CLOEXEC)
+            lock = os.open(self._path(rank), os.O_RDWR | os.O_CLOEXEC)
         except FileNotFoundError:
             return False
         try:
@@ -123,14 +123,14 @@ class FileBoard:
                 # A lock of the process, not of the open file, so that a data loader's worker that outlives its rank
                 # holds none. It is a shared lock, so that two processes that check at once do not see each other's
                 # lock.
-                fcntl.lockf(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+                fcntl.lockf(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
             except OSError:
-                return bool(_token_in(file) == token)
+                return bool(_token_in(lock) == token)
             return False
         finally:
-            os.close(file)
+            os.close(lock)
 
-    def give_up(self) -> None:
+    def exit_if_partitioned(self) -> None:
         raise AssertionError("files are always at hand")
 
     def close(self) -> None:
@@ -142,24 +142,24 @@ class FileBoard:
 
         Published before its token, the lock would make the process that held the place before seem alive again.
         """
-        place = os.open(self._directory / f"rank-{self._rank}.place", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        place_lock = os.open(self._directory / f"rank-{self._rank}.place", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         deadline = time.monotonic() + ENTER_WITHIN_S
         while True:
             try:
-                fcntl.lockf(place, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                fcntl.lockf(place_lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 break
             except OSError as error:
                 if time.monotonic() > deadline:
-                    os.close(place)
+                    os.close(place_lock)
                     raise ReformFailed(f"another process is rank {self._rank}") from error
                 time.sleep(LOOK_EVERY_S)
         unpublished = self._directory / f"rank-{self._rank}.lock.new"
         unpublished.unlink(missing_ok=True)
-        file = os.open(unpublished, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        fcntl.lockf(file, fcntl.LOCK_EX)
-        os.pwrite(file, json.dumps(token).encode(), 0)
+        lock = os.open(unpublished, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        fcntl.lockf(lock, fcntl.LOCK_EX)
+        os.pwrite(lock, json.dumps(token).encode(), 0)
         unpublished.rename(self._path(self._rank))
-        return place, file
+        return place_lock, lock
 
     def _path(self, rank: int) -> Path:
         return self._directory / f"rank-{rank}.lock"
@@ -205,11 +205,11 @@ class ServedBoard:
         with self._changed:
             self._changed.wait_for(lambda: self._is_lost or self._num_done >= number, ANSWER_WITHIN_S)
 
-    def lives(self, rank: int, token: str) -> bool:
+    def is_alive(self, rank: int, token: str) -> bool:
         with self._changed:
             return self._living.get(rank) == token
 
-    def give_up(self) -> None:
+    def exit_if_partitioned(self) -> None:
         try:
             socket.create_connection(self._server, timeout=ANSWER_WITHIN_S).close()
         except OSError as error:

@@ -112,7 +112,7 @@ class EpochGroup:
 
     def _watch(self, over: threading.Event, clock: int) -> None:
         while not over.wait(WATCH_EVERY_S):
-            if self._membership.gone() and not over.is_set():
+            if self._membership.lost_members() and not over.is_set():
                 self.abort()
                 with contextlib.suppress(OSError):  # that thread is over
                     self._kill_if_stuck(over, clock)

@@ -64,18 +64,20 @@ class Membership:
         """Return whether this rank no longer learns of the others."""
         return self._board.is_cut_off
 
-    def gone(self) -> list[int]:
+    def lost_members(self) -> list[int]:
         """Return the members of this process's epoch that are no longer alive."""
-        return [rank for rank, token in self.epoch.tokens.items() if not self._lives(rank, token)]
+        return [rank for rank, token in self.epoch.tokens.items() if not self._is_alive(rank, token)]
 
     def has_left(self) -> bool:
         """Return whether a member already waits for the next epoch."""
-        ready = (self._board.read(f"ready-{rank}.json") for rank in self.epoch.members if rank != self._rank)
-        return any(report is not None and report["epoch"] == self.epoch.number for report in ready)
+        reports = (self._board.read(f"ready-{rank}.json") for rank in self.epoch.members if rank != self._rank)
+        return any(report is not None and report["epoch"] == self.epoch.number for report in reports)
 
     def newcomers(self) -> list[int]:
         """Return the ranks outside the epoch that wait to join the next one."""
-        return [rank for rank in range(self._world_size) if rank not in self.epoch.tokens and self._waiting(rank, 0)]
+        return [
+            rank for rank in range(self._world_size) if rank not in self.epoch.tokens and self._waiting_token(rank, 0)
+        ]
 
     @property
     def is_whole(self) -> bool:
@@ -100,12 +102,12 @@ class Membership:
         """Return whether the training is over."""
         return self._board.read("finished.json") is not None
 
-    def next_epoch(self, host: Callable[[], int], *, within_s: float, look: Callable[[], None]) -> Epoch | None:
+    def next_epoch(self, open_store: Callable[[], int], *, within_s: float, check: Callable[[], None]) -> Epoch | None:
         """Wait for the next epoch that includes this rank, and create it if this rank leads.
 
         Args:
-            host: Opens the store at which the members meet and returns its port.
-            look: Called repeatedly while waiting; an exception from it ends the wait.
+            open_store: Opens the store at which the members meet and returns its port.
+            check: Called repeatedly while waiting; an exception from it ends the wait.
 
         Returns:
             The epoch; None if the training is over.
@@ -117,68 +119,70 @@ class Membership:
         self._board.post(f"ready-{self._rank}.json", ready)
         deadline = time.monotonic() + within_s
         while True:
-            look()
+            check()
             # The leader is determined before the epoch is read: a process that is gone by then publishes nothing later.
-            leads = self._lead()
-            newest = self._newest()
+            is_leader = self._is_leader()
+            newest = self._newest_epoch()
             if newest.number > self.epoch.number and newest.tokens.get(self._rank) == self._token:
                 self.epoch = newest
                 return newest
             if self.is_finished:
                 return None
             if self._board.is_cut_off:
-                self._board.give_up()
-            if newest.number and not any(self._lives(rank, token) for rank, token in newest.tokens.items()):
+                self._board.exit_if_partitioned()
+            if newest.number and not any(self._is_alive(rank, token) for rank, token in newest.tokens.items()):
                 raise ReformFailed("no rank is left that has the state of the training")
-            if leads:
-                self._make(newest, host)
+            if is_leader:
+                self._publish_next(newest, open_store)
             if time.monotonic() > deadline:
                 raise ReformFailed(f"the ranks did not come together within {within_s:g} s; {self._missing(newest)}")
             time.sleep(LOOK_EVERY_S)
 
-    def _lead(self) -> bool:
-        newest = self._newest()
+    def _is_leader(self) -> bool:
+        newest = self._newest_epoch()
         if newest.number == 0:
             return self._rank == 0
         return self._rank == min(
-            (rank for rank, token in newest.tokens.items() if self._lives(rank, token)), default=-1
+            (rank for rank, token in newest.tokens.items() if self._is_alive(rank, token)), default=-1
         )
 
-    def _make(self, newest: Epoch, host: Callable[[], int]) -> None:
+    def _publish_next(self, newest: Epoch, open_store: Callable[[], int]) -> None:
         """Publish the next epoch if all ranks that have to be in it wait for it."""
         if newest.number == 0:
-            if not all(self._waiting(rank, 0) for rank in range(self._world_size)):
+            if not all(self._waiting_token(rank, 0) for rank in range(self._world_size)):
                 return
-        elif not all(self._waiting(rank, newest.number) for rank in self._living(newest)):
+        elif not all(self._waiting_token(rank, newest.number) for rank in self._living(newest)):
             return
         ranks = range(self._world_size)
         tokens = {
-            rank: token for rank in ranks if (token := self._waiting(rank, newest.number) or self._waiting(rank, 0))
+            rank: token
+            for rank in ranks
+            if (token := self._waiting_token(rank, newest.number) or self._waiting_token(rank, 0))
         }
-        made = {"number": newest.number + 1, "tokens": {str(rank): token for rank, token in tokens.items()}}
-        self._board.post(EPOCH, {**made, "host": self._board.host, "port": host()})
+        record = {"number": newest.number + 1, "tokens": {str(rank): token for rank, token in tokens.items()}}
+        self._board.post(EPOCH, {**record, "host": self._board.host, "port": open_store()})
 
     def _missing(self, newest: Epoch) -> str:
         expected = self._living(newest) if newest.number else list(range(self._world_size))
-        missing = [str(rank) for rank in expected if not self._waiting(rank, newest.number)]
+        missing = [str(rank) for rank in expected if not self._waiting_token(rank, newest.number)]
         return f"rank {', '.join(missing)} did not come" if missing else "no rank created the next epoch"
 
     def _living(self, epoch: Epoch) -> list[int]:
-        return [rank for rank, token in epoch.tokens.items() if self._lives(rank, token)]
+        return [rank for rank, token in epoch.tokens.items() if self._is_alive(rank, token)]
 
-    def _newest(self) -> Epoch:
+    def _newest_epoch(self) -> Epoch:
         record = self._board.read(EPOCH)
         if record is None:
             return Epoch(number=0, tokens={})
         tokens = {int(rank): str(token) for rank, token in record["tokens"].items()}
         return Epoch(number=int(record["number"]), tokens=tokens, host=str(record["host"]), port=int(record["port"]))
 
-    def _waiting(self, rank: int, after: int) -> str | None:
+    def _waiting_token(self, rank: int, after: int) -> str | None:
         """Return the token of a living rank that waits for the epoch after the given one; None for any other rank."""
         ready = self._board.read(f"ready-{rank}.json")
-        if ready is None or ready["epoch"] != after or not self._lives(rank, str(ready["token"])):
+        if ready is None or ready["epoch"] != after or not self._is_alive(rank, str(ready["token"])):
             return None
         return str(ready["token"])
 
-    def _lives(self, rank: int, token: str) -> bool:
-        return token == self._token if rank == self._rank else self._board.lives(rank, token)
+    def _is_alive(self, rank: int, token: str) -> bool:
+        return token == self._token if rank == self._rank else self._board.is_alive(rank, token)

@@ -266,7 +266,7 @@ class ElasticSteps(Steps):
         The same holds when this rank cannot learn of that, as it is cut off.
         """
         deadline, membership = time.monotonic() + SEEN_WITHIN_S, self._membership
-        while not membership.gone() and not membership.has_left() and not membership.is_cut_off:
+        while not membership.lost_members() and not membership.has_left() and not membership.is_cut_off:
             if time.monotonic() > deadline:
                 return False
             time.sleep(0.02)
@@ -289,7 +289,7 @@ class ElasticSteps(Steps):
         deadline = began + REFORM_WITHIN_S
         while True:
             left_s = max(deadline - time.monotonic(), 1.0)
-            epoch = self._membership.next_epoch(self._group.host, within_s=left_s, look=self._host.look)
+            epoch = self._membership.next_epoch(self._group.host, within_s=left_s, check=self._host.look)
             if epoch is None:
                 # A rank without any state must not run the program's code after its last step.
                 raise SystemExit(0)
@@ -332,14 +332,14 @@ class ElasticSteps(Steps):
         """Record the change of members, on the first member that was there before."""
         if self._rank != next((r for r in now.members if before.tokens.get(r) == now.tokens[r]), None):
             return
-        gone = [rank for rank, token in before.tokens.items() if rank not in now.tokens]
+        lost_members = [rank for rank, token in before.tokens.items() if rank not in now.tokens]
         again = [rank for rank, token in before.tokens.items() if now.tokens.get(rank, token) != token]
         came = [rank for rank in now.members if rank not in before.tokens]
         size = f"{len(now.members)} of {self._world_size} ranks go on in place"
         after = f"after step {self._step}, {seconds:.2f} s later, {self._batch} samples a step as before"
-        if gone or again:
+        if lost_members or again:
             back = f" and {_ranks(again)} back already" if again else ""
-            self._host.tell("RankLost", f"{_ranks(sorted({*gone, *again}))} gone{back}; {size} {after}.")
+            self._host.tell("RankLost", f"{_ranks(sorted({*lost_members, *again}))} gone{back}; {size} {after}.")
         if came:
             self._host.tell("RankReturned", f"{_ranks(came)} back; {size} {after}.")
 

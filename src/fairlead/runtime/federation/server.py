@@ -48,7 +48,8 @@ if TYPE_CHECKING:
 
 LOOPBACK = "127.0.0.1"
 CONNECTION = "federation"
-LOOK_S = 0.25
+POLL_S = 0.25
+"""Seconds between two looks at keys, reports and processes."""
 START_WITHIN_S = 300.0
 JOIN_WITHIN_S = 300.0
 """The time that a federation without a deadline waits for all sites, if fewer are enough."""
@@ -86,9 +87,9 @@ def flower_environment(directory: Path, environ: Mapping[str, str]) -> dict[str,
     }
 
 
-def free_port(wanted: int | None = None) -> int:
+def free_port(preferred: int | None = None) -> int:
     """Return a free port of loopback, the wanted one if it is free."""
-    for port in (wanted or 0, 0):
+    for port in (preferred or 0, 0):
         with contextlib.closing(socket.socket()) as probe, contextlib.suppress(OSError):
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind((LOOPBACK, port))
@@ -105,19 +106,19 @@ class FlowerServer:
         self._environment = flower_environment(directory, environ)
         self._processes: list[subprocess.Popen[bytes]] = []
         self._registered: list[str] = []
-        self._known: frozenset[str] = frozenset()
+        self._enrolled_earlier: frozenset[str] = frozenset()
         self._port = 0
 
     def start(self) -> None:
         """Start the superlink and wait until it accepts connections."""
         directory = self._directory
         identities.make_server_identity(directory)
-        enrolled = directory / "enrolled"
-        enrolled.mkdir(exist_ok=True, mode=0o700)
-        before, self._known = _published(directory)
-        if before is None:
+        key_directory = directory / "enrolled"
+        key_directory.mkdir(exist_ok=True, mode=0o700)
+        earlier_port, self._enrolled_earlier = _published(directory)
+        if earlier_port is None:
             discard_database(directory)
-        self._port = free_port(before)
+        self._port = free_port(earlier_port)
         argv = [
             flower_program("flower-superlink"), "--host", LOOPBACK, "--port", str(self._port),
             "--ssl-ca-certfile", str(directory / identities.CA),
@@ -126,29 +127,29 @@ class FlowerServer:
             "--enable-supernode-auth", "--disable-runtime-dependency-installation",
             "--database", str(directory / "superlink.db"),
         ]  # fmt: skip
-        home = directory / "flwr"
-        home.mkdir(exist_ok=True, mode=0o700)
+        flwr_home = directory / "flwr"
+        flwr_home.mkdir(exist_ok=True, mode=0o700)
         config = (
             f'[superlink]\ndefault = "{CONNECTION}"\n\n[superlink.{CONNECTION}]\naddress = "{LOOPBACK}:{self._port}"\n'
             f'root-certificates = "{directory / identities.CA}"\n'
         )
-        write_atomically(home / "config.toml", config)
+        write_atomically(flwr_home / "config.toml", config)
         superlink = self._popen(argv)
-        ends = time.monotonic() + START_WITHIN_S
+        deadline = time.monotonic() + START_WITHIN_S
         while not _listens(self._port):
             if superlink.poll() is not None:
                 sys.exit(f"fairlead: flower-superlink ended with exit code {superlink.returncode} as it started")
-            if time.monotonic() > ends:
+            if time.monotonic() > deadline:
                 sys.exit(f"fairlead: flower-superlink does not listen after {START_WITHIN_S:.0f} s")
-            time.sleep(LOOK_S)
+            time.sleep(POLL_S)
 
     def enroll(self) -> None:
-        """Register the keys of the sites that have brought one; a key of any other name is not looked at."""
+        """Register new keys of the spec's sites; keys of any other name are ignored."""
         for site in self._settings.sites:
             key = self._directory / "enrolled" / f"{site}.pub"
             if site in self._registered or not key.exists():
                 continue
-            if site not in self._known:
+            if site not in self._enrolled_earlier:
                 self._register(site, key)
             self._registered.append(site)
             self._publish()
@@ -164,9 +165,9 @@ class FlowerServer:
         """Return whether all sites are enrolled."""
         return len(self._registered) == len(self._settings.sites)
 
-    def run_app(self, copy: Path) -> subprocess.Popen[bytes]:
+    def run_app(self, app_copy: Path) -> subprocess.Popen[bytes]:
         """Start the app by `flwr run`, which shows its log until it ends."""
-        return self._popen([flower_program("flwr"), "run", str(copy), CONNECTION, "--stream"])
+        return self._popen([flower_program("flwr"), "run", str(app_copy), CONNECTION, "--stream"])
 
     def is_alive(self) -> bool:
         """Return whether the superlink runs."""
@@ -193,8 +194,7 @@ class FlowerServer:
         """Register a key by Flower's command line, in this process, since each start of that takes seconds."""
         from typer.testing import CliRunner
 
-        saved = {name: os.environ.get(name) for name in ("FLWR_HOME", "FLWR_TELEMETRY_ENABLED")}
-        os.environ.update({name: self._environment[name] for name in saved})
+        os.environ.update({name: self._environment[name] for name in ("FLWR_HOME", "FLWR_TELEMETRY_ENABLED")})
         from flwr.cli.app import app
 
         argv = ["supernode", "register", str(key), CONNECTION, "--name", site]
@@ -209,7 +209,7 @@ class FlowerServer:
             write_atomically(path, json.dumps({**nodes, registered[1]: site}))
 
     def _publish(self) -> None:
-        content = {"port": self._port, "enrolled": sorted({*self._known, *self._registered})}
+        content = {"port": self._port, "enrolled": sorted({*self._enrolled_earlier, *self._registered})}
         write_atomically(self._directory / ADDRESS, json.dumps(content))
 
 
@@ -244,33 +244,34 @@ def follow(
 
     A failure need not be the end: Flower starts a ServerApp again that it takes for dead, and the first one then fails.
     """
-    end = None
+    outcome = None
     for report in reports:
-        event, number = report.get("event"), report.get("round")
-        if event == "round" and isinstance(number, int):
+        event, round_number = report.get("event"), report.get("round")
+        if event == "round" and isinstance(round_number, int):
             loss = report.get("loss") if report.get("loss") is not None else report.get("site_loss")
             figures = {name: report.get(name) for name in ("updates", "sent", "received", "releases")}
-            run.progress(number, total=settings.rounds, loss=loss, **figures, **dict(left_out or {}))
-            print(f"round {number} of {settings.rounds}: {figures['updates']} updates, loss {loss}", flush=True)
+            run.progress(round_number, total=settings.rounds, loss=loss, **figures, **dict(left_out or {}))
+            print(f"round {round_number} of {settings.rounds}: {figures['updates']} updates, loss {loss}", flush=True)
         elif event == "resumed":
-            print(f"continues after round {number}, whose model was saved", flush=True)
+            print(f"continues after round {round_number}, whose model was saved", flush=True)
         elif event == "left_out":
             problem, site = report.get("problem"), report.get("site")
             if problem in PROBLEMS and site in settings.sites and left_out is not None:
                 left_out[f"{problem}.{site}"] += 1
-            print(f"round {number}: left out an update of site {site or 'unknown'}: {problem}", flush=True)
+            print(f"round {round_number}: left out an update of site {site or 'unknown'}: {problem}", flush=True)
         elif event == "repeated":
             print(
-                f"round {number} is repeated: {report.get('updates')} updates, and {report.get('needed')} are needed",
+                f"round {round_number} is repeated: {report.get('updates')} updates, "
+                f"and {report.get('needed')} are needed",
                 flush=True,
             )
         elif event == "error":
-            print(f"round {number}: a site failed: {report.get('message')}", flush=True)
+            print(f"round {round_number}: a site failed: {report.get('message')}", flush=True)
         elif event == "failed":
-            end = str(report.get("message"))
+            outcome = str(report.get("message"))
         elif event == "finished":
             return FINISHED
-    return end
+    return outcome
 
 
 def main() -> None:
@@ -283,42 +284,42 @@ def main() -> None:
         server = FlowerServer(settings, directory, os.environ)
         try:
             flower_program("flwr")
-            copy = directory / "app" / Path(settings.app).name
-            make_wrapped_copy(Path(settings.app), copy, settings)
+            app_copy = directory / "app" / Path(settings.app).name
+            make_wrapped_copy(Path(settings.app), app_copy, settings)
             server.start()
-            end = _serve(server, settings, directory, copy, run)
+            outcome = _serve(server, settings, directory, app_copy, run)
         except (MissingExtra, Misuse) as error:
             sys.exit(f"fairlead: {error}")
         finally:
             server.stop()
             shutil.rmtree(directory / "app", ignore_errors=True)
-    if end != FINISHED:
-        sys.exit(f"fairlead: the app failed: {end}")
+    if outcome != FINISHED:
+        sys.exit(f"fairlead: the app failed: {outcome}")
 
 
-def _serve(server: FlowerServer, settings: FederationSettings, directory: Path, copy: Path, run: Run) -> str:
+def _serve(server: FlowerServer, settings: FederationSettings, directory: Path, app_copy: Path, run: Run) -> str:
     reports = ReportReader(directory / "report.jsonl")
     left_out: Counter[str] = Counter()
     app: subprocess.Popen[bytes] | None = None
     failure = None
-    begun = time.monotonic()
+    began_at = time.monotonic()
     while True:
         if run.stop_requested:
             sys.exit(session.STOPPED_CODE)
         if not server.is_alive():
             return "flower-superlink ended"
         server.enroll()
-        is_late = time.monotonic() - begun > (settings.deadline_s or JOIN_WITHIN_S)
+        is_late = time.monotonic() - began_at > (settings.deadline_s or JOIN_WITHIN_S)
         if app is None and (server.is_complete or (is_late and server.num_enrolled >= settings.min_sites)):
-            app = server.run_app(copy)
-        ended = None if app is None else app.poll()
-        end = follow(run, settings, reports.new(), left_out)
-        if end == FINISHED:
-            return end
-        failure = end or failure
-        if ended is not None:
-            return failure or f"`flwr run` ended with exit code {ended}; its log says why"
-        time.sleep(LOOK_S)
+            app = server.run_app(app_copy)
+        exit_code = None if app is None else app.poll()
+        outcome = follow(run, settings, reports.new(), left_out)
+        if outcome == FINISHED:
+            return outcome
+        failure = outcome or failure
+        if exit_code is not None:
+            return failure or f"`flwr run` ended with exit code {exit_code}; its log says why"
+        time.sleep(POLL_S)
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ import time
 from fairlead.runtime import session
 from fairlead.runtime.errors import MissingExtra
 from fairlead.runtime.federation import identities
-from fairlead.runtime.federation.server import LOOK_S, LOOPBACK, flower_environment, flower_program, free_port
+from fairlead.runtime.federation.server import LOOPBACK, POLL_S, flower_environment, flower_program, free_port
 from fairlead.runtime.federation.settings import (
     ADDRESS,
     FederationSettings,
@@ -78,7 +78,7 @@ def main() -> None:
             if run.stop_requested:
                 sys.exit(session.STOPPED_CODE)
             port = bring_key(place, settings.site or "", public)
-            time.sleep(LOOK_S)
+            time.sleep(POLL_S)
         argv = [
             program, "--superlink", f"{LOOPBACK}:{port}", "--root-certificates", str(place / identities.CA),
             "--auth-supernode-private-key", str(directory / identities.SITE_KEY), "--host", LOOPBACK,
@@ -108,7 +108,7 @@ def _run_supernode(
                 number, loss = report.get("round"), report.get("loss")
                 if report.get("event") == "train" and isinstance(number, int):
                     run.progress(number, total=settings.rounds, loss=loss)
-            time.sleep(LOOK_S)
+            time.sleep(POLL_S)
     finally:
         if node.poll() is None:
             node.terminate()

@@ -14,7 +14,7 @@ from fairlead.runtime.places import is_url, open_place, translated
 from fairlead.runtime.serving.predictor import Unusable
 
 
-def brought(model: str, directory: str | None) -> str:
+def fetched_model(model: str, directory: str | None) -> str:
     """Return a local path of a model, downloaded if needed.
 
     Args:
@@ -27,19 +27,19 @@ def brought(model: str, directory: str | None) -> str:
     if not is_url(model):
         return model
     try:
-        goal = Path(tempfile.mkdtemp(prefix="fairlead-model-", dir=directory))
+        download_dir = Path(tempfile.mkdtemp(prefix="fairlead-model-", dir=directory))
         system, root = open_place(model, what="models")
         names = _file_names(system, root, model)
         for name in names:
-            path = below(goal, os.path.basename(root) if name == root else name.removeprefix(f"{root}/"))
+            path = below(download_dir, os.path.basename(root) if name == root else name.removeprefix(f"{root}/"))
             path.parent.mkdir(parents=True, exist_ok=True)
             translated(partial(system.get_file, name, str(path)), f"{model} cannot be read")
-        if (goal / MANIFEST).exists():
-            manifest = Manifest.from_json((goal / MANIFEST).read_bytes())
-            verify(goal, manifest, manifest.files)
+        if (download_dir / MANIFEST).exists():
+            manifest = Manifest.from_json((download_dir / MANIFEST).read_bytes())
+            verify(download_dir, manifest, manifest.files)
     except (OSError, RuntimeFault, DamagedError, UnsafeName) as error:
         raise Unusable(f"the model {model} cannot be fetched: {error}") from error
-    return str(goal / os.path.basename(root) if names == [root] else goal)
+    return str(download_dir / os.path.basename(root) if names == [root] else download_dir)
 
 
 def _file_names(system: object, root: str, model: str) -> list[str]:

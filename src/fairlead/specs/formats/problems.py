@@ -12,32 +12,32 @@ class Problems:
     """Problems of one source; after the first hundred they are only counted."""
 
     source: str
-    found: list[tuple[int, str]] = field(default_factory=list)
+    by_line: list[tuple[int, str]] = field(default_factory=list)
     num_more: int = 0
 
     def add(self, line: int, path: str, sentence: str) -> None:
         """Add a problem at a line, under a dotted key (empty if there is none)."""
-        if len(self.found) >= MOST_PROBLEMS:
+        if len(self.by_line) >= MOST_PROBLEMS:
             self.num_more += 1
             return
         where = f"{path}: " if path else ""
-        self.found.append((line, f"{self.source}:{line}: {where}{sentence}"))
+        self.by_line.append((line, f"{self.source}:{line}: {where}{sentence}"))
 
     @property
     def num(self) -> int:
         """Return the number of problems."""
-        return len(self.found) + self.num_more
+        return len(self.by_line) + self.num_more
 
     @property
     def is_full(self) -> bool:
         """Return whether further problems are only counted."""
-        return len(self.found) >= MOST_PROBLEMS
+        return len(self.by_line) >= MOST_PROBLEMS
 
     def raise_any(self) -> None:
         """Raise InvalidSpec with the problems in order of lines, if there are any."""
-        if not self.found:
+        if not self.by_line:
             return
-        lines = [text for _, text in sorted(self.found, key=lambda problem: problem[0])]
+        lines = [text for _, text in sorted(self.by_line, key=lambda problem: problem[0])]
         if self.num_more:
-            lines.append(f"{self.source}:{self.found[-1][0]}: and {self.num_more} more problems")
+            lines.append(f"{self.source}:{self.by_line[-1][0]}: and {self.num_more} more problems")
         raise InvalidSpec(tuple(dict.fromkeys(lines)))

@@ -98,7 +98,7 @@ def with_settings(spec: Spec, settings: Iterable[Setting], *, source: str = OPTI
     made = read_spec(root, problems, default_name=None)
     if problems.num:
         # Line numbers are meaningless without a file.
-        messages = (text.replace(f"{source}:{line}: ", f"{source}: ", 1) for line, text in problems.found)
+        messages = (text.replace(f"{source}:{line}: ", f"{source}: ", 1) for line, text in problems.by_line)
         raise InvalidSpec(tuple(dict.fromkeys(messages)))
     return cast("Spec", made)
 

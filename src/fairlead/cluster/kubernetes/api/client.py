@@ -73,7 +73,7 @@ class ApiError(ClusterError):
     Attributes:
         status: The HTTP status.
         reason: The server's reason code, such as ``AlreadyExists``.
-        said: The server's own message.
+        server_message: The server's own message.
         unsure: An earlier try of the same request got no response and may have been executed.
     """
 
@@ -81,7 +81,7 @@ class ApiError(ClusterError):
         super().__init__(f"{what}: {message} (HTTP {status} {reason})".rstrip())
         self.status = status
         self.reason = reason
-        self.said = message
+        self.server_message = message
         self.unsure = unsure
 
     @property

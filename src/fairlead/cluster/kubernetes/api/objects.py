@@ -114,7 +114,7 @@ class PodObject:
         told_at: The time at which its deletion was requested.
         refused: The reason why kube-scheduler found no node for it.
         disruption: Reason and message of the condition DisruptionTarget; None without it.
-        said: Reason and message of the pod as a whole, such as Evicted.
+        pod_reason: Reason and message of the pod as a whole, such as Evicted.
         waiting: Reason and message of the first waiting container, or of the Event that blocks all; None for none.
         asked_at: The time at which its kubelet's newest Event was requested; None if it was not.
         last_word: Reason and message of that Event, if there was one.
@@ -155,7 +155,7 @@ class PodObject:
     leaves_by: float | None = None
     refused: str | None = None
     disruption: tuple[str, str] | None = None
-    said: tuple[str, str] = ("", "")
+    pod_reason: tuple[str, str] = ("", "")
     image: str = ""
     address: str = ""
     waiting: tuple[str, str] | None = None
@@ -313,7 +313,7 @@ def _ours(basic: PodObject, content: Object, run: PodOwner, labels: Mapping[str,
         leaves_by=seconds(leaves_by) if leaves_by else None,
         refused=_words(scheduled)[1] if scheduled.get("reason") == "Unschedulable" else None,
         disruption=_words(disrupted) if disrupted.get("status") == "True" else None,
-        said=_words(status),
+        pod_reason=_words(status),
         image=next((c.get("image") or "" for c in spec["containers"] if c["name"] == container), "")[:MOST_TEXT],
         container=container,
         engine=sys.intern(labels.get(names.ENGINE) or ""),

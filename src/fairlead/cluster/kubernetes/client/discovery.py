@@ -123,7 +123,7 @@ def operator_of(client: Client) -> InstalledOperator:
     except ApiError as error:
         if error.status != 403:
             raise
-        return InstalledOperator(namespace=namespace, unknown=error.said)
+        return InstalledOperator(namespace=namespace, unknown=error.server_message)
     if deployment is None:
         return InstalledOperator(namespace=namespace, leader=leader)
     return InstalledOperator(

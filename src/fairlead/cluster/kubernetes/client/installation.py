@@ -207,7 +207,7 @@ def _check_grants(client: Client, objects: list[Object]) -> None:
             if error.status != 403:
                 raise
             raise NotAllowed(
-                f"{who_am_i(client)} may not give the rights of {content['metadata']['name']}: {error.said}. "
+                f"{who_am_i(client)} may not give the rights of {content['metadata']['name']}: {error.server_message}. "
                 "Nothing was changed. Use a context that has these rights, or the verb `escalate` on clusterroles."
             ) from error
 
@@ -221,8 +221,8 @@ def _apply(client: Client, content: Object, *, dry: bool) -> Done:
     try:
         return Done(place=place, outcome=put(client, content, dry=dry))
     except ApiError as error:
-        if content["kind"] != "CustomResourceDefinition" or error.status != 422 or "cost" not in error.said:
-            raise ClusterError(f"{place} was refused: {error.said or error}") from error
+        if content["kind"] != "CustomResourceDefinition" or error.status != 422 or "cost" not in error.server_message:
+            raise ClusterError(f"{place} was refused: {error.server_message or error}") from error
     why = "without the rules above the cost limit of this API server; the operator checks them instead"
     return Done(place=place, outcome=put(client, with_fewer_rules(content), dry=dry), why=why)
 

@@ -349,7 +349,7 @@ class PodLogs:
                 raise
             if error.status == 404:
                 self._gone[pod.attempt, pod.index] = pod.name
-            return _note(pod.attempt, f"the log of pod {pod.name} cannot be read: {error.said}")
+            return _note(pod.attempt, f"the log of pod {pod.name} cannot be read: {error.server_message}")
         self._largest = max(self._largest, text.count("\n"))
         return text
 

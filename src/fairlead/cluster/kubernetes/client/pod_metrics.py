@@ -100,9 +100,13 @@ def _used(client: Client, namespace: str, query: dict[str, str]) -> tuple[dict[s
         return {str(metrics["metadata"]["name"]): metrics for metrics in client.items(path, query)}, []
     except ApiError as error:
         if error.status == 403:
-            return {}, [f"CPU and memory usage are not known: {error.said}"]
+            return {}, [f"CPU and memory usage are not known: {error.server_message}"]
         if error.status in (404, 503):
-            why = "this cluster has no metrics server" if error.status == 404 else f"its metrics server: {error.said}"
+            why = (
+                "this cluster has no metrics server"
+                if error.status == 404
+                else f"its metrics server: {error.server_message}"
+            )
             return {}, [f"CPU and memory usage are not known: {why}; `fairlead doctor` says how to get one"]
         raise
 
@@ -118,7 +122,7 @@ def _gpus(client: Client, namespace: str, nodes: set[str]) -> tuple[dict[str, tu
     except ApiError as error:
         if error.status != 403:
             raise
-        return {}, [f"GPU usage is not known: {error.said}"]
+        return {}, [f"GPU usage is not known: {error.server_message}"]
     if not exporters:
         return {}, ["GPU usage is not known: no DCGM exporter runs on the nodes of these pods"]
     with ThreadPoolExecutor(max_workers=AT_ONCE, thread_name_prefix="exporters") as pool:
@@ -143,4 +147,4 @@ def _ask(client: Client, pod: Object) -> tuple[str, str]:
         return client.text(path), ""
     except ClusterError as error:
         node = pod["spec"].get("nodeName")
-        return "", f"GPU usage of {node} is not known: {error.said if isinstance(error, ApiError) else error}"
+        return "", f"GPU usage of {node} is not known: {error.server_message if isinstance(error, ApiError) else error}"

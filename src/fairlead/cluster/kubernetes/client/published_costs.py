@@ -140,8 +140,8 @@ def read_published(
         if error.status != 403:
             raise
         raise NotAllowed(
-            f"Your account may not read the costs of the namespace {namespace!r}: {error.said}. Ask for the role "
-            "fairlead-viewer there, or choose another with `--namespace`."
+            f"Your account may not read the costs of the namespace {namespace!r}: {error.server_message}. Ask for the "
+            "role fairlead-viewer there, or choose another with `--namespace`."
         ) from error
     if not days:
         raise NotFound(NOT_KEPT)
@@ -171,7 +171,7 @@ def days_before(client: Client, namespace: str | None, before: float) -> list[tu
         if error.status != 403:
             raise
         which = "of all namespaces" if namespace is None else f"of the namespace {namespace!r}"
-        raise NotAllowed(f"Your account may not list the ConfigMaps {which}: {error.said}.") from error
+        raise NotAllowed(f"Your account may not list the ConfigMaps {which}: {error.server_message}.") from error
     return [(namespace, name) for _, namespace, name in sorted(dated)]
 
 
@@ -187,7 +187,9 @@ def remove_days(client: Client, days: Iterable[tuple[str, str]]) -> int:
             client.delete(f"/api/v1/namespaces/{segment(namespace)}/configmaps/{segment(name)}")
         except ApiError as error:
             if error.status == 403:
-                raise NotAllowed(f"Your account may not remove {name} in {namespace}: {error.said}.") from error
+                raise NotAllowed(
+                    f"Your account may not remove {name} in {namespace}: {error.server_message}."
+                ) from error
             if error.status != 404:
                 raise
         else:

@@ -259,7 +259,7 @@ class UserClient:
                 f"{spec.name}: Karmada gives Trainings to its clusters, and a {type(spec).__name__} is not one. Submit "
                 "it with the context of the cluster that is to have it."
             )
-        place = self._of(spec.team, is_attended=not self._is_karmada())
+        place = self._of(spec.team, adds_finalizer=not self._is_karmada())
         spec, own = with_image(spec)
         submit: Submit = place.submit
         if directory is not None or _may_change(spec):
@@ -473,7 +473,7 @@ class UserClient:
             seen = self._published_view()
             if seen is not None:
                 return seen
-            raise NotAllowed(f"your account may not read the whole cluster: {error.said}") from error
+            raise NotAllowed(f"your account may not read the whole cluster: {error.server_message}") from error
 
     def _published_view(self) -> Snapshot | None:
         """Return the cluster as the operator shows it to members of the namespace; None if it does not."""
@@ -776,8 +776,8 @@ class UserClient:
             self._epoch += 1
             self._changed.notify_all()
 
-    def _of(self, namespace: str, *, is_attended: bool = True) -> WorkloadApi:
-        return WorkloadApi(self.client, namespace=namespace, is_attended=is_attended)
+    def _of(self, namespace: str, *, adds_finalizer: bool = True) -> WorkloadApi:
+        return WorkloadApi(self.client, namespace=namespace, adds_finalizer=adds_finalizer)
 
     def _is_karmada(self) -> bool:
         """Return whether the API server is Karmada's; asked once."""
@@ -859,7 +859,7 @@ class UserClient:
         try:
             return read_workload(self.client.get(objects_path(kind, namespace, name)))
         except ApiError as error:
-            if (error.status == 404 and f'"{name}" not found' in error.said) or is_unknown_kind(kind, error):
+            if (error.status == 404 and f'"{name}" not found' in error.server_message) or is_unknown_kind(kind, error):
                 return None
             raise _explained(error, namespace, self.client) from error
 
@@ -945,7 +945,7 @@ def _explained(error: ApiError, namespace: str, client: Client) -> ClusterError:
         return ClusterError(f"This cluster does not know Fairlead's kinds. `{install}` sets them up.")
     if error.status == 403:
         return NotAllowed(
-            f"Your account may not look at runs in the namespace {namespace!r}: {error.said}. Ask for the role "
-            "fairlead-viewer or fairlead-user there, or choose another with `--namespace`."
+            f"Your account may not look at runs in the namespace {namespace!r}: {error.server_message}. Ask for the "
+            "role fairlead-viewer or fairlead-user there, or choose another with `--namespace`."
         )
     return error

@@ -53,7 +53,7 @@ class ArchiveStore(Protocol):
     """Storage for archives that the pods of a run can reach."""
 
     @property
-    def said(self) -> str:
+    def description(self) -> str:
         """The store's name for messages."""
         ...
 
@@ -91,7 +91,7 @@ class ObjectStore:
     place: str
 
     @property
-    def said(self) -> str:
+    def description(self) -> str:
         return self.place
 
     def keep(self, archive: LargeArchive, folder: str, used: frozenset[str], client: Client, submit: Submit) -> str:
@@ -127,7 +127,7 @@ class Volume:
     volume: str
 
     @property
-    def said(self) -> str:
+    def description(self) -> str:
         return f"the volume `{self.volume}` at {self.path}"
 
     def keep(self, archive: LargeArchive, folder: str, used: frozenset[str], client: Client, submit: Submit) -> str:
@@ -135,7 +135,7 @@ class Volume:
         alone = unattended(client)
         if alone is not None:
             raise ClusterError(
-                f"The working directory goes to {self.said} through a pod, which needs an operator: {alone}"
+                f"The working directory goes to {self.description} through a pod, which needs an operator: {alone}"
             )
         keep = [f"{digest}{ENDING}" for digest in sorted(used)]
         run = submit(receiving(self.spec, path), {})
@@ -159,11 +159,11 @@ class Volume:
             # If the archive exists already, the pod ends before anything can be sent, which is no problem; a lost pod
             # is replaced by another one.
             if sending is not None and is_current and sending.problem and (phase.is_final or sending.is_long_over):
-                raise ClusterError(f"The working directory cannot be taken to {self.said}: {sending.problem}")
+                raise ClusterError(f"The working directory cannot be taken to {self.description}: {sending.problem}")
             if phase.is_final or (sending is None and is_late):
                 raise ClusterError(
-                    f"The working directory cannot be taken to {self.said}: {run.spec.name}, the run that takes it in, "
-                    f"is {phase.value}{late if is_late else ''}: {why}."
+                    f"The working directory cannot be taken to {self.description}: {run.spec.name}, the run that takes "
+                    f"it in, is {phase.value}{late if is_late else ''}: {why}."
                 )
             if phase is Phase.RUNNING and not is_current:
                 sending = _begin(client, now, source, path, keep)
@@ -197,7 +197,7 @@ class _Sending(threading.Thread):
 
     def _send(self) -> str:
         """Send the archive and return the problem; empty if it arrived."""
-        member, said = self._member, bytearray()
+        member, output = self._member, bytearray()
         argv = (member.python, RUNTIME, "receive", self._path)
         opened = exec_stream(self._client.access, member.path, argv, container=RANKS, stdin=True, tty=False)
         with opened as stream:
@@ -209,8 +209,8 @@ class _Sending(threading.Thread):
 
             pump = threading.Thread(target=self._pump, args=(stream, ready), name="files out", daemon=True)
             pump.start()
-            code = stream.run(hear, said.extend)
-        words = said.decode(errors="replace").strip() or f"{' '.join(argv)} ended with exit code {code}"
+            code = stream.run(hear, output.extend)
+        words = output.decode(errors="replace").strip() or f"{' '.join(argv)} ended with exit code {code}"
         return words if code != 0 else ""
 
     def _pump(self, stream: ExecStream, ready: threading.Event) -> None:

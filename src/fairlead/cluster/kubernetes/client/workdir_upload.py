@@ -101,7 +101,7 @@ def choose(spec: Training, directory: Path) -> WorkdirUpload:
     else:
         what = measure(place)
         store = _store_for(spec, place, what)
-        num_files, size = what.num_files, f"{describe_memory(what.num_bytes)}, by way of {store.said}"
+        num_files, size = what.num_files, f"{describe_memory(what.num_bytes)}, by way of {store.description}"
     summary = f"{plural(num_files, 'file')} of {place.resolve()}"
     secrets = withheld_sentence([entry.path for entry in walk(place) if isinstance(entry, Withheld)])
     without = "" if secrets is None else f"; {secrets}"
@@ -236,8 +236,8 @@ def _explained(namespace: str) -> Iterator[None]:
         if error.status == 403:
             raise NotAllowed(
                 f"Your account may not keep files in the namespace {namespace!r}, so the working directory cannot "
-                f"be taken along: {error.said}. Ask for the role fairlead-user there, or build the files into the "
-                "image and leave `workdir` out."
+                f"be taken along: {error.server_message}. Ask for the role fairlead-user there, or build the files "
+                "into the image and leave `workdir` out."
             ) from error
         if error.status == 404:
             raise ClusterError(

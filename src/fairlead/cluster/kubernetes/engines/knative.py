@@ -59,7 +59,7 @@ class Knative:
         running = sum(((item.get("status") or {}).get("actualReplicas") or 0) for item in made)
         return EngineEndpoint(
             kind=f"Knative {self.kind}", is_there=True,
-            given=content["metadata"].get("labels", {}).get(names.REVISION, ""), ready=is_ready,
+            applied_revision=content["metadata"].get("labels", {}).get(names.REVISION, ""), ready=is_ready,
             url=(status.get("address") or {}).get("url") or status.get("url"), replicas=running, message=message,
         )  # fmt: skip
 

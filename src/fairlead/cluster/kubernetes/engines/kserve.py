@@ -61,7 +61,7 @@ class KServe:
         message = falsity(content, "Ready") or (roll.message if is_ready or roll.is_told else "")
         address = (content.get("status") or {}).get("address") or {}
         return EngineEndpoint(
-            kind=self.kind, is_there=True, given=revision, ready=has_rolled,
+            kind=self.kind, is_there=True, applied_revision=revision, ready=has_rolled,
             url=address.get("url") or (content.get("status") or {}).get("url"),
             replicas=roll.ready, message="" if has_rolled else message,
         )  # fmt: skip

@@ -73,7 +73,7 @@ class Seldon:
         if not message and state == "Available":
             message = roll.message
         return EngineEndpoint(
-            kind=self.kind, is_there=True, given=revision, ready=is_ready, url=_url(status),
+            kind=self.kind, is_there=True, applied_revision=revision, ready=is_ready, url=_url(status),
             replicas=roll.ready, message="" if is_ready else message,
         )  # fmt: skip
 

@@ -218,14 +218,16 @@ def _verdict(
         return PodPhase.LOST, "it was deleted, as by `kubectl delete pod`"
     if ending is not None and (ending.exits or ending.message):
         return PodPhase.FAILED, ending.message
-    return PodPhase.LOST, pod.said[1] or UNANSWERED
+    return PodPhase.LOST, pod.pod_reason[1] or UNANSWERED
 
 
 def _never_started(pod: PodObject, *, is_told: bool) -> tuple[PodPhase, str]:
     if is_told:
         return PodPhase.FAILED, "stopped before it started"
-    if pod.is_over and pod.said[0]:
-        return PodPhase.LOST, _disruption(pod) or f"node {pod.node} refused it: {_clause(pod.said[1] or pod.said[0])}"
+    if pod.is_over and pod.pod_reason[0]:
+        return PodPhase.LOST, _disruption(
+            pod
+        ) or f"node {pod.node} refused it: {_clause(pod.pod_reason[1] or pod.pod_reason[0])}"
     if not pod.node and pod.refused is not None:
         return PodPhase.LOST, f"kube-scheduler found no place for it on the node that had room: {_clause(pod.refused)}"
     if _is_of_runtime(pod):
@@ -271,7 +273,7 @@ def _is_of_runtime(pod: PodObject) -> bool:
 
 
 def _disruption(pod: PodObject) -> str | None:
-    reason, message = pod.said
+    reason, message = pod.pod_reason
     if reason == "Evicted":
         return f"node {pod.node} evicted it: {_clause(message)}; ask for what it uses, so that it gets a node with room"
     if reason in ("NodeShutdown", "Terminated", "Shutdown"):

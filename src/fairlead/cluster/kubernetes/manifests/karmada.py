@@ -20,15 +20,15 @@ _METADATA = {"name": NAME, "labels": {MANAGED_BY: MANAGER}}
 _REPLICAS = """\
 function GetReplicas(training)
   local spec = training.spec
-  local asked = spec.resources or {}
+  local resources = spec.resources or {}
   local request = {}
-  if asked.cpu ~= nil and string.find(tostring(asked.cpu), "^%d+%.?%d*m?$") then
-    request["cpu"] = tostring(asked.cpu)
+  if resources.cpu ~= nil and string.find(tostring(resources.cpu), "^%d+%.?%d*m?$") then
+    request["cpu"] = tostring(resources.cpu)
   end
-  if asked.memory ~= nil and string.find(tostring(asked.memory), "^%d+[MGTP]i?$") then
-    request["memory"] = asked.memory
+  if resources.memory ~= nil and string.find(tostring(resources.memory), "^%d+[MGTP]i?$") then
+    request["memory"] = resources.memory
   end
-  local gpus = tostring(asked.gpu or "")
+  local gpus = tostring(resources.gpu or "")
   local count = string.match(gpus, "^%d+$") or string.match(gpus, ":(%d+)$")
   if count == nil and string.find(gpus, "^%a[^:]*$") then
     count = "1"
@@ -70,21 +70,21 @@ end
 
 _DEPENDENCIES = """\
 function GetDependencies(training)
-  local found = {}
+  local objects = {}
   local annotations = training.metadata.annotations or {}
   local digest, parts = string.match(annotations["WORKDIR"] or "", "^(%w+)-(%d+)$")
   if digest == nil or tonumber(parts) > MOST_PARTS then
-    return found
+    return objects
   end
   for part = 0, tonumber(parts) - 1 do
-    found[#found + 1] = {
+    objects[#objects + 1] = {
       apiVersion = "v1",
       kind = "ConfigMap",
       namespace = training.metadata.namespace,
       name = "PREFIX" .. digest .. "-" .. tostring(part),
     }
   end
-  return found
+  return objects
 end
 """
 """Names the ConfigMaps with the working directory of a run, which go where it goes."""

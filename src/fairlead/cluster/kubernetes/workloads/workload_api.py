@@ -1,7 +1,7 @@
 """Submits, changes and reads workloads by their objects, for people and for the operator alike.
 
-The calls are those of ``fairlead.cluster.port.WorkloadStore``. What a cluster's objects are now comes from a source: a
-list of each kind for a command, watches for the operator. No call here changes a status: only the operator does.
+The calls are those of ``fairlead.cluster.port.WorkloadStore``. The current objects come from an ``ObjectSource``: a
+command lists each kind, the operator has them from its watches. No call here changes a status: only the operator does.
 
 See decision 204.
 """
@@ -46,7 +46,7 @@ A replica inherits those that belong to its revision of the endpoint."""
 
 
 class ObjectSource(Protocol):
-    """Answers what the objects of workloads are now, and takes in what a response says of one."""
+    """Has the current objects of workloads, and is told of those that responses contain."""
 
     def objects(self) -> Iterable[AnyObject]:
         """Return the objects of all kinds of workloads.
@@ -95,8 +95,8 @@ class WorkloadApi:
 
     Args:
         namespace: Consider only workloads of this namespace; None for all.
-        source: Answers what the objects are now; by default they are listed.
-        is_attended: An operator watches this API server, so that a deleted run waits for it. Karmada's has none.
+        source: Has the current objects; by default they are listed for each call.
+        adds_finalizer: Add our finalizer to new objects. False on Karmada, where no operator would remove it.
     """
 
     def __init__(
@@ -105,12 +105,12 @@ class WorkloadApi:
         *,
         namespace: str | None = None,
         source: ObjectSource | None = None,
-        is_attended: bool = True,
+        adds_finalizer: bool = True,
     ) -> None:
         self.client = client
         self._namespace = namespace
         self._source = source or ListedObjects(client, namespace)
-        self._is_attended = is_attended
+        self._adds_finalizer = adds_finalizer
 
     def submit(self, spec: Spec, annotations: Mapping[str, str] | None = None) -> Workload[Spec]:
         for kind in workload_kinds():
@@ -137,12 +137,12 @@ class WorkloadApi:
             NameTaken: Another unfinished workload of the kind has the name.
         """
         kind, body = type(spec).__name__, write_object(spec)
-        mark = f"{time.time():.6f}"
+        token = f"{time.time():.6f}"
         if isinstance(spec, Serving):
             revised_files = revised(RevisionFiles(), spec.code, annotations)
             annotations = {name: value for name, value in revised_files.items() if value is not None}
-        body["metadata"] |= {"annotations": {**annotations, SUBMITTED: mark}}
-        if self._is_attended:
+        body["metadata"] |= {"annotations": {**annotations, SUBMITTED: token}}
+        if self._adds_finalizer:
             body["metadata"]["finalizers"] = [FINALIZER]
         if parent is not None:
             body["metadata"]["ownerReferences"] = [owner(parent)]
@@ -155,10 +155,10 @@ class WorkloadApi:
             current = self.read(kind, spec.team, spec.name)
             if current is not None:
                 content, item = current
-                is_ours = (content["metadata"].get("annotations") or {}).get(SUBMITTED) == mark
+                is_ours = (content["metadata"].get("annotations") or {}).get(SUBMITTED) == token
                 if is_ours or (parent is not None and parent_in(item) == parent.uid):
                     return content
-                self._make_way(item, spec)
+                self._remove_finished(item, spec)
 
     def set_intent(self, uid: str, intent: Intent) -> AnyWorkload:
         item = self._find(uid)
@@ -181,8 +181,9 @@ class WorkloadApi:
             elif item.is_leaving:
                 raise Conflict(f"{item.name} is being deleted; submit it again when it is gone.")
             else:
-                wish = f"{intent.value}:{time.time_ns() // 1000}"
-                content = self.client.merge(path, {"metadata": {"uid": item.uid, "annotations": {INTENT: wish}}})
+                requested_intent = f"{intent.value}:{time.time_ns() // 1000}"
+                metadata = {"uid": item.uid, "annotations": {INTENT: requested_intent}}
+                content = self.client.merge(path, {"metadata": metadata})
         except ApiError as error:
             if error.status in (404, 409):
                 raise NotFound(f"There is no run with the id {uid!r} any more.") from error
@@ -192,9 +193,9 @@ class WorkloadApi:
     def update(
         self, uid: str, spec: Spec, *, version: int, annotations: Mapping[str, str] | None = None
     ) -> Workload[Spec]:
-        key = self._find(uid)
+        named = self._find(uid)
         for _ in range(TRIES):
-            current = self.read(key.kind, key.namespace, key.name)
+            current = self.read(named.kind, named.namespace, named.name)
             if current is None or current[1].uid != uid:
                 break
             content, item = current
@@ -203,8 +204,8 @@ class WorkloadApi:
                 raise Conflict(f"{item.name} is being deleted; submit it again when it is gone.")
             if run.version != version:
                 raise Conflict(changed_meanwhile(item.name))
-            whole: WorkloadSpec = filled(spec) if isinstance(spec, Training) else spec
-            if not check_update(run, whole) and not annotations:
+            filled_spec: WorkloadSpec = filled(spec) if isinstance(spec, Training) else spec
+            if not check_update(run, filled_spec) and not annotations:
                 return cast("Workload[Spec]", run)
             metadata = {
                 "uid": uid,
@@ -218,11 +219,11 @@ class WorkloadApi:
                 return cast("Workload[Spec]", self._observed(self.client.merge(path, body)))
             except ApiError as error:
                 if error.status == 422:
-                    raise Conflict(f"{item.name}: the API server refuses it: {error.said}") from error
+                    raise Conflict(f"{item.name}: the API server refuses it: {error.server_message}") from error
                 if error.status not in (404, 409):
                     raise
         else:
-            raise Conflict(changed_meanwhile(key.name))
+            raise Conflict(changed_meanwhile(named.name))
         raise NotFound(f"There is no run with the id {uid!r} any more.")
 
     def revise(self, uid: str, spec: WorkloadSpec, annotations: Mapping[str, str]) -> AnyWorkload:
@@ -232,9 +233,9 @@ class WorkloadApi:
             Conflict: It is over or being deleted, or the API server refuses the spec.
             NotFound: There is none with that id.
         """
-        key = self._find(uid)
+        named = self._find(uid)
         for _ in range(TRIES):
-            current = self.read(key.kind, key.namespace, key.name)
+            current = self.read(named.kind, named.namespace, named.name)
             if current is None or current[1].uid != uid:
                 raise NotFound(f"There is no run with the id {uid!r} any more.")
             content, item = current
@@ -252,10 +253,10 @@ class WorkloadApi:
                 return self._observed(self.client.merge(objects_path(item.kind, item.namespace, item.name), body))
             except ApiError as error:
                 if error.status == 422:
-                    raise Conflict(f"{item.name}: the API server refuses it: {error.said}") from error
+                    raise Conflict(f"{item.name}: the API server refuses it: {error.server_message}") from error
                 if error.status not in (404, 409):
                     raise
-        raise Conflict(changed_meanwhile(key.name))
+        raise Conflict(changed_meanwhile(named.name))
 
     def workloads(self, *, limit: int | None = None) -> tuple[AnyWorkload, ...]:
         newest = sorted(self._runs(), key=lambda run: (-run.created_at, run.uid))
@@ -263,9 +264,9 @@ class WorkloadApi:
 
     def children(self, uid: str) -> tuple[AnyWorkload, ...]:
         objects = list(self._objects())
-        # Whoever may create runs chooses their owners: a child has the namespace and the name of its parent too.
-        key = next((f"{item.key}-" for item in objects if item.uid == uid), "")
-        runs = (item.workload for item in objects if not key or item.key.startswith(key))
+        # Anybody who may create runs may claim any owner, so the key of a child must begin with its parent's as well.
+        name_prefix = next((f"{item.key}-" for item in objects if item.uid == uid), "")
+        runs = (item.workload for item in objects if not name_prefix or item.key.startswith(name_prefix))
         children = (run for run in runs if run is not None and run.parent == uid)
         return tuple(sorted(children, key=lambda run: (run.created_at, run.uid)))
 
@@ -290,15 +291,15 @@ class WorkloadApi:
             raise NotFound(f"There is no run named {name!r} in the namespace {namespace!r}.")
         return leaf(workload_of(current[1]))
 
-    def _make_way(self, item: AnyObject, spec: WorkloadSpec) -> None:
+    def _remove_finished(self, item: AnyObject, spec: WorkloadSpec) -> None:
         """Remove a finished run whose name is needed again."""
         run = item.workload
         if item.is_leaving or run is None or not run.status.phase.is_final or run.intent is Intent.RUN:
             raise name_taken(spec)
         path = objects_path(item.kind, item.namespace, item.name)
-        rest = [name for name in item.finalizers if name != FINALIZER]
+        other_finalizers = [name for name in item.finalizers if name != FINALIZER]
         try:
-            metadata = {"resourceVersion": str(item.version), "finalizers": rest}
+            metadata = {"resourceVersion": str(item.version), "finalizers": other_finalizers}
             self.client.merge(path, {"metadata": metadata})
             self.client.delete(path, {"propagationPolicy": "Background", "preconditions": {"uid": item.uid}})
         except ApiError as error:
@@ -346,8 +347,8 @@ def items_of(client: Client, kind: str, namespace: str | None, query: dict[str, 
 
 
 def is_unknown_kind(kind: str, error: ApiError) -> bool:
-    """Return whether an error means that an older installation lacks a kind; its roles then grant nothing of
-    it."""
+    """Return whether an error means that an older installation lacks a kind: its roles then grant no access to
+    the kind either."""
     return kind != "Training" and error.status in (403, 404)
 
 
@@ -362,11 +363,14 @@ def name_taken(spec: WorkloadSpec) -> NameTaken:
 def inherited_annotations(annotations: Mapping[str, str], child: WorkloadSpec) -> dict[str, str]:
     """Return the annotations that a child inherits; a replica has the files of its own revision."""
     inherited = {name: annotations[name] for name in INHERITED if name in annotations}
-    if not isinstance(child, Replica) or (own := read_files(annotations).annotations(child.code)).get(WORKDIR) is None:
+    if not isinstance(child, Replica):
         return inherited
-    if own[WORKDIR] == inherited.get(WORKDIR):
-        return inherited  # with git's complete message
-    return {name: value for name, value in own.items() if value is not None}
+    revision_files = read_files(annotations).annotations(child.code)
+    if revision_files.get(WORKDIR) is None:
+        return inherited
+    if revision_files[WORKDIR] == inherited.get(WORKDIR):
+        return inherited  # its REVISION annotation has the whole commit message, which `revision_files` shortens
+    return {name: value for name, value in revision_files.items() if value is not None}
 
 
 def _revised_files(content: Object, spec: WorkloadSpec, annotations: Mapping[str, str]) -> Mapping[str, str | None]:
@@ -406,7 +410,8 @@ OBJECT_QUOTA = re.compile(
 
 
 def _explained(error: ApiError, spec: WorkloadSpec, client: Client) -> ClusterError:
-    if error.status == 404 and "namespaces" in error.said:
+    """Return the error for a refused creation, with its remedy where one is known."""
+    if error.status == 404 and "namespaces" in error.server_message:
         return ClusterError(
             f"There is no namespace {spec.team!r} for the run {spec.name!r}. Create it, apply a Team of that name, or "
             "choose another with `--namespace`."
@@ -415,8 +420,8 @@ def _explained(error: ApiError, spec: WorkloadSpec, client: Client) -> ClusterEr
         install = f"fairlead install --image-to REGISTRY/NAME{client.access.option}"
         return ClusterError(f"This cluster does not know Fairlead's kinds. `{install}` sets them up.")
     if error.status == 422:
-        return ClusterError(f"{spec.name}: the API server refuses it: {error.said}")
-    counts = OBJECT_QUOTA.search(error.said) if error.status == 403 else None
+        return ClusterError(f"{spec.name}: the API server refuses it: {error.server_message}")
+    counts = OBJECT_QUOTA.search(error.server_message) if error.status == 403 else None
     if counts is not None:
         return NotAllowed(
             f"{spec.name}: the namespace {spec.team} has {counts['used']} objects of this kind, finished ones "

@@ -64,13 +64,13 @@ class AttemptDirectory:
         tree: The directory of its tree that stands for the working directory; None for the working directory itself.
         root: The whole tree.
         paths: Paths of stored files and their directories; in the command, they refer to the tree.
-        said: A message for the user; None for none.
+        message: For the user; None for none.
     """
 
     tree: Path | None = None
     root: Path | None = None
     paths: frozenset[str] = frozenset()
-    said: str | None = None
+    message: str | None = None
 
     def python_path(self, path: str, directory: str | None, command: str, env: Mapping[str, str]) -> str:
         """Return a PYTHONPATH in which paths of stored files are those in the tree.
@@ -347,7 +347,7 @@ class CodeStore:
         snapshot = self.snapshot(newest)
         if snapshot is None:
             return AttemptDirectory(
-                said=f"the code as submitted cannot be read any more; attempt {pod.attempt} runs what is there"
+                message=f"the code as submitted cannot be read any more; attempt {pod.attempt} runs what is there"
             )
         workdir = Path(newest["workdir"])
         if not workdir.is_dir():
@@ -367,7 +367,7 @@ class CodeStore:
                 tree = self._build(key, workdir, snapshot, command)
             except Damaged as error:
                 return AttemptDirectory(
-                    said=f"{error} as submitted cannot be read any more; attempt {pod.attempt} runs what is there"
+                    message=f"{error} as submitted cannot be read any more; attempt {pod.attempt} runs what is there"
                 )
         else:
             tree.sync(self._written_in(tree))
@@ -507,7 +507,7 @@ class CodeStore:
 
     def _place_in(self, tree: Tree, message: str | None) -> AttemptDirectory:
         paths = frozenset(_with_parents(tree.copies))
-        return AttemptDirectory(tree=tree.cwd, root=Path(tree.root), paths=paths, said=message)
+        return AttemptDirectory(tree=tree.cwd, root=Path(tree.root), paths=paths, message=message)
 
     def _key(self, owner: str, state: dict[str, Any], snapshot: CodeSnapshot, command: str) -> str:
         """Return the name of a tree: one for an owner, its stored code, and the data files that a command names."""

@@ -41,7 +41,7 @@ def partitioned_node(pool: Pool, seen: NodeObject, node: Node) -> PartitionedNod
         pool=pool,
         layout=layout_of(pool, node.gpus, requested),
         requested=requested,
-        said=ManagerState.UNKNOWN if pool.partitions.by_device_plugin else _said(seen.labels),
+        manager_state=ManagerState.UNKNOWN if pool.partitions.by_device_plugin else _manager_state(seen.labels),
         change=read_change(seen.partitioning),
         failed=_times(seen.partitions_failed),
     )
@@ -87,7 +87,7 @@ def _way(to: str, back: str, since: float) -> str:
     return json.dumps({"to": to, "back": back, "since": round(since, 3)})
 
 
-def _said(labels: Mapping[str, str]) -> ManagerState:
+def _manager_state(labels: Mapping[str, str]) -> ManagerState:
     """Return the MIG manager's state; other values, such as while a node restarts, mean that it is working."""
     state = labels.get(MIG_STATE, "")
     try:

@@ -103,7 +103,7 @@ class PlaceholderController(Controller):
         self._lock = threading.Lock()
         self._held: dict[str, dict[str, PodObject]] = defaultdict(dict)
         self._refused: dict[str, tuple[str, float]] = {}
-        self._said: dict[str, str] = {}
+        self._obstacles: dict[str, str] = {}
         self._listened: dict[str, float] = {}
         self._gave_way: dict[str, float] = {}
         self._cleared: dict[str, int] = {}
@@ -128,7 +128,11 @@ class PlaceholderController(Controller):
 
     def extend(self, snapshot: Snapshot, now: float) -> Snapshot:
         growth, requests = self.outlook(snapshot.workloads)
-        return snapshot if growth is None and not requests else replace(snapshot, growth=growth, asked=requests)
+        return (
+            snapshot
+            if growth is None and not requests
+            else replace(snapshot, growth=growth, capacity_requests=requests)
+        )
 
     @property
     def is_behind(self) -> bool:
@@ -157,7 +161,7 @@ class PlaceholderController(Controller):
             self._refused = {
                 uid: (why, at) for uid, (why, at) in self._refused.items() if uid in wanted or now - at < REFUSAL_KEPT_S
             }
-            self._said = {uid: reason for uid, reason in self._said.items() if uid in wanted}
+            self._obstacles = {uid: reason for uid, reason in self._obstacles.items() if uid in wanted}
             self._listened = {uid: at for uid, at in self._listened.items() if uid in wanted}
             self._gave_way = {uid: at for uid, at in self._gave_way.items() if self.is_making_way(uid)}
         self._request(agent, wanted, held, now)
@@ -225,7 +229,7 @@ class PlaceholderController(Controller):
             workload_uid=uid,
             bound_at=max(bound, default=None),
             refused=refused[0] if refused is not None else None,
-            said=self._said.get(uid),
+            obstacle=self._obstacles.get(uid),
         )
 
     def _held_of(self, uid: str) -> dict[str, PodObject]:
@@ -331,10 +335,10 @@ class PlaceholderController(Controller):
 
     def _note(self, uid: str, message: str | None) -> None:
         with self._lock:
-            is_news = self._said.get(uid) != message
-            self._said.pop(uid, None)
+            is_news = self._obstacles.get(uid) != message
+            self._obstacles.pop(uid, None)
             if message is not None:
-                self._said[uid] = message
+                self._obstacles[uid] = message
         if is_news:
             self._view.wake()
 
@@ -349,4 +353,4 @@ def read_request(uid: str, request: CapacityObject) -> CapacityRequest:
         return CapacityRequest(workload_uid=uid, bound_at=provisioned.since)
     # Until it is fulfilled, the condition says why the latest try has failed.
     hindrance = ended or provisioned
-    return CapacityRequest(workload_uid=uid, said=None if hindrance is None else hindrance.message)
+    return CapacityRequest(workload_uid=uid, obstacle=None if hindrance is None else hindrance.message)

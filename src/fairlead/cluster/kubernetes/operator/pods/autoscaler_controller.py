@@ -168,7 +168,7 @@ class AutoscalerController(Controller):
         except ApiError as error:
             if error.status not in (400, 403, 404, 422):
                 raise
-            message = " ".join(error.said.split()).rstrip(".")
+            message = " ".join(error.server_message.split()).rstrip(".")
             lacks = f"this cluster has no {AUTOSCALERS[by]} ({api}), which `by: {by}` needs"
             problem = lacks if error.status == 404 else f"the API server refuses its {AUTOSCALERS[by]}: {message}"
             self._note(uid, problem, time.monotonic() + PAUSE_S)

@@ -202,7 +202,7 @@ class EndpointPublisher(Controller):
         except ApiError as error:
             if error.concerns_all or error.status >= 500:
                 raise
-            problem = f"the API server refuses the routes of team {team}: {error.said}"
+            problem = f"the API server refuses the routes of team {team}: {error.server_message}"
         with self._lock:
             self._told[team] = share
             self._misfits.pop(team, None)

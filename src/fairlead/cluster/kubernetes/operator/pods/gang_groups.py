@@ -276,7 +276,7 @@ class GangGroups:
         try:
             content = self._client.merge(self._path_of(action.key), min_count_patch(action.min_count, action.uid))
         except ApiError as error:
-            is_another = error.status == 422 and "metadata.uid" in error.said
+            is_another = error.status == 422 and "metadata.uid" in error.server_message
             if error.status not in (404, 409) and not is_another:
                 raise
             return  # gone, or another one of that name: the watch will show which

@@ -24,7 +24,7 @@ def explain(error: ApiError, namespace: str, *, num_pods: int = 1, kind: str = "
         kind: The kind that was refused: the pod, or an object that pods need.
     """
     what = "pod" if kind == "Pod" else f"{kind} that its pods need"
-    message = " ".join(error.said.split())
+    message = " ".join(error.server_message.split())
     if "exceeded quota" in message:
         return PodPhase.REFUSED, _quota(message, namespace, num_pods)
     if "being terminated" in message:

@@ -59,7 +59,7 @@ class _Turn:
     asked_at: float | None = None
     can_stall: bool = False
     num_failed: int = 0
-    said: PodReport | None = None
+    last_report: PodReport | None = None
 
     def every_s(self, now: float, turn_s: float = 0.0) -> float:
         """Return the seconds between two polls when its turn comes so often."""
@@ -188,8 +188,8 @@ class Listener(Controller):
             raise
         turn.num_failed = 0
         report = read_report(text.strip())
-        if report is not None and report != turn.said:
-            turn.said = report
+        if report is not None and report != turn.last_report:
+            turn.last_report = report
             turn.news_at = now if report.active_at is None else min(now, report.active_at)
             self._cluster.reports.note(
                 uid, report.progress, report.active_at, attempt=turn.pod.attempt, events=report.events
