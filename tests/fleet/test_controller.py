@@ -12,7 +12,7 @@ import pytest
 from fairlead.cluster.client import ClusterClient
 from fairlead.cluster.local.home import Home
 from fairlead.control.fleets.controller import NOTE_S, FleetController
-from fairlead.control.fleets.journal import FleetJournal, names
+from fairlead.control.fleets.journal import FleetJournal, fleet_names
 from fairlead.errors import Conflict, NotFound
 from fairlead.specs.fleet import Member
 from fairlead.state.fleets import FleetStage
@@ -268,17 +268,20 @@ def test_a_run_keeps_the_files_that_it_was_submitted_with(tmp_path: Path, files:
 
 def test_one_controller_leads(tmp_path: Path) -> None:
     fleet = make_fleet(tmp_path / "state")
-    assert not fleet.journal.is_led()
-    with fleet.journal.lead():
-        assert FleetJournal(fleet.journal.place).is_led()
-        with pytest.raises(Conflict, match="Another controller"), FleetJournal(fleet.journal.place).lead():
+    assert not fleet.journal.has_controller()
+    with fleet.journal.lock_controller():
+        assert FleetJournal(fleet.journal.directory).has_controller()
+        with (
+            pytest.raises(Conflict, match="Another controller"),
+            FleetJournal(fleet.journal.directory).lock_controller(),
+        ):
             pass
 
 
 def test_a_fleet_is_found_by_its_name(tmp_path: Path) -> None:
     fleet = make_fleet(tmp_path / "state")
     home = Home.open(tmp_path / "state")
-    assert names(home) == ["research"]
+    assert fleet_names(home) == ["research"]
     assert FleetJournal.open(home, "research").fleet() == fleet.journal.fleet()
     with pytest.raises(NotFound, match="there is: research"):
         FleetJournal.open(home, "other")

@@ -164,7 +164,7 @@ def test_of_fewer_than_four_nodes_none_can_be_named() -> None:
 @pytest.mark.parametrize("rate", [0, "1.0", -1.0, 0.0, float("inf"), float("nan"), None, [1.0], 1e9])
 def test_what_a_peer_sends_as_its_rate_is_one_or_refused(rate: Any) -> None:
     with pytest.raises(ValueError, match="no rate"):
-        measuring._checked(rate)
+        measuring._valid_rate(rate)
 
 
 def test_a_stranger_is_not_served(tmp_path: Path) -> None:

@@ -116,7 +116,7 @@ OWN = {
     "runtime/checkpoint/tensors.py": {"directory / folder", "directory / self._folder(place)"},  # of two constants
     "runtime/checkpoint/weights.py": {"directory / folder"},
     "runtime/network/measuring.py": {"1.0 / gb_s", "num_bytes / seconds"},  # numbers
-    "runtime/serving/model_files.py": {"goal / os.path.basename(root)"},  # checked by below when it was written
+    "runtime/serving/model_files.py": {"download_dir / os.path.basename(root)"},  # checked by below when it was written
     "runtime/step_files.py": {"directory / name"},  # inputs, outputs
     "runtime/trial.py": {"os.path.join(path, f'.fairlead-trial-{os.urandom(8).hex()}')"},
 }

@@ -137,7 +137,7 @@ def test_the_command_runs_once_as_a_lone_rank_when_all_pods_have_joined_and_thei
 
 def test_a_node_of_ray_that_ends_fails_its_pod_and_says_so(gang: Gang) -> None:
     assert first_line(gang.pods[0])
-    ended = [(1, ray_cluster.FAILED, "Ray's node of this pod"), (0, -signal.SIGABRT, "Ray's head")]
+    ended = [(1, ray_cluster.EXIT_FAILED, "Ray's node of this pod"), (0, -signal.SIGABRT, "Ray's head")]
     for index, code, subject in ended:
         processes.kill(
             [pid for pid in gang.nodes() if pid in processes.processes_with("FAIRLEAD_POD_UID", gang.uid(index))]

@@ -1307,7 +1307,7 @@ def journal_of(fleet: Fleet) -> object:
     with tempfile.TemporaryDirectory() as directory:
         journal = FleetJournal.create(Home.open(Path(directory)), fleet)
         journal.close()
-        return journal.place.name
+        return journal.directory.name
 
 
 GPUS_RENTED: Mapping[str, Any] = {"clusters.own": {}, "clusters.*.gpu_price": 2}

@@ -4,7 +4,7 @@ import html
 from collections.abc import Callable, Sequence
 
 from fairlead.cli.plots import MOST_LINES, NUM_COLOURS, Bar, Line, bars, plot
-from fairlead.control.outcomes import Outcome, gpus_held, gpus_there, queue_length, time_spent, wait_shares
+from fairlead.control.outcomes import Outcome, gpus_held, gpus_up, queue_length, time_spent, wait_shares
 from fairlead.control.simulation_figures import Result, pool_rows, summaries_of, team_rows
 from fairlead.text.quantities import describe_duration, plural
 
@@ -36,7 +36,7 @@ def render(title: str, results: Sequence[Result]) -> str:
 def _sections(results: Sequence[Result]) -> list[tuple[str, str]]:
     """Return headings with content. All policies have one scale, so that plots are comparable."""
     span = max(outcome.ended_s for _, outcome, _ in results)
-    gpus = float(max((level for _, outcome, _ in results for _, level in gpus_there(outcome)), default=1.0))
+    gpus = float(max((level for _, outcome, _ in results for _, level in gpus_up(outcome)), default=1.0))
     longest = max((level for _, outcome, _ in results for _, level in queue_length(outcome)), default=1.0)
     waited = max((run.waited_s or 0.0 for _, outcome, _ in results for run in outcome.runs), default=1.0)
     sections = [("Where the GPU time went", _where(results))]
@@ -86,7 +86,7 @@ def _beside(results: Sequence[Result], draw: Callable[[Outcome], str]) -> str:
 
 def _gpus(outcome: Outcome, span: float, top: float) -> str:
     lines = [
-        Line(name="there and up", steps=gpus_there(outcome), colour=6),
+        Line(name="there and up", steps=gpus_up(outcome), colour=6),
         Line(name="held by runs", steps=gpus_held(outcome), colour=0),
     ]
     return plot("GPUs that are up, and those that runs hold, over time", lines, span=span, top=top, say=_number)

@@ -228,7 +228,7 @@ def gpus_held(outcome: Outcome) -> Steps:
     return _steps(spans)
 
 
-def gpus_there(outcome: Outcome) -> Steps:
+def gpus_up(outcome: Outcome) -> Steps:
     """Return the GPUs of nodes that are up over time, as steps (start, count)."""
     gpus = {pool.name: 0 if pool.hardware.gpu is None else pool.hardware.gpu.count for pool in outcome.pools}
     return _steps(

@@ -8,7 +8,7 @@ from fairlead.control.outcomes import (
     Outcome,
     Summary,
     gpus_held,
-    gpus_there,
+    gpus_up,
     queue_length,
     time_spent,
 )
@@ -74,7 +74,7 @@ def as_data(result: Result, seed: int) -> Mapping[str, object]:
         "summary": asdict(summary),
         "store_gb": outcome.store_gb,
         "over_time": {
-            "gpus_up": gpus_there(outcome),
+            "gpus_up": gpus_up(outcome),
             "gpus_held": gpus_held(outcome),
             "runs_waiting": queue_length(outcome),
         },

@@ -14,7 +14,7 @@ from dataclasses import replace
 from fairlead.cluster.local.disk_errors import explained
 from fairlead.cluster.local.home import Home
 from fairlead.cluster.records import build, plain
-from fairlead.control.outcomes import Summary, averaged, gpus_held, gpus_there, queue_length, thinned, wait_shares
+from fairlead.control.outcomes import Summary, averaged, gpus_held, gpus_up, queue_length, thinned, wait_shares
 from fairlead.control.simulation_figures import Result
 from fairlead.errors import ClusterError, NotFound
 from fairlead.frozen import dataclass
@@ -27,12 +27,12 @@ MOST_TEAMS = MOST_POOLS = 40
 MOST_POINTS = 240
 """Maximum steps of a line, one for each pixel or two of the page's charts."""
 NUM_AVERAGES = 80
-"""Steps of the GPUs that runs hold, which change with each run: the lines of several policies would hide each other."""
+"""Averages in the line of held GPUs: else it changes with each run, and lines of policies hide each other."""
 
 _NAME = re.compile(r"[0-9]{13}-[0-9a-f]{6}")
 _VERSION = 1
 _DRAFT_S = 3600.0
-"""Age of a draft in seconds beyond which whoever wrote it was killed."""
+"""Age in seconds from which a draft is a leftover of a process that was killed."""
 
 Line = tuple[tuple[float, float], ...]
 
@@ -42,8 +42,8 @@ class PolicyReport:
     """The results of one policy. Lines are steps of (seconds since the start of the trace, level).
 
     Attributes:
-        summary: Without the teams and pools that are too many.
-        num_teams: All teams, shown or not; ``num_pools`` likewise.
+        summary: Limited to ``MOST_TEAMS`` teams and ``MOST_POOLS`` pools.
+        num_teams, num_pools: Numbers of all teams and pools, shown or not.
         gpus_held: Averages of equal stretches of the longest simulation of the report.
         waits: Share of the runs that waited no longer than so many seconds.
     """
@@ -144,17 +144,17 @@ def read_report(home: Home, name: str) -> SimulationReport:
 
 def _policy_report(result: Result, span_s: float) -> PolicyReport:
     policy, outcome, summary = result
-    most = sorted(summary.teams, key=lambda team: (-summary.teams[team].num_runs, team))[:MOST_TEAMS]
+    largest_teams = sorted(summary.teams, key=lambda team: (-summary.teams[team].num_runs, team))[:MOST_TEAMS]
     return PolicyReport(
         policy=policy,
         summary=replace(
             summary,
-            teams={team: figures for team, figures in summary.teams.items() if team in most},
+            teams={team: figures for team, figures in summary.teams.items() if team in largest_teams},
             pools=dict(list(summary.pools.items())[:MOST_POOLS]),
         ),
         num_teams=len(summary.teams),
         num_pools=len(summary.pools),
-        gpus_up=_line(gpus_there(outcome)),
+        gpus_up=_line(gpus_up(outcome)),
         gpus_held=_line(averaged(gpus_held(outcome), span_s, NUM_AVERAGES)),
         runs_waiting=_line(queue_length(outcome)),
         waits=_line(wait_shares([run.waited_s for run in outcome.runs])),

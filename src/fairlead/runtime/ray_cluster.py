@@ -5,7 +5,7 @@ The pod of rank 0 has the head. Its rank becomes the command once all pods have 
 by `ray start`, the only part of Ray that this module uses; processes that it leaves running end with the pod.
 
 Beside each rank is a watcher in a separate session, because a stop notice is for the program, which may need its
-cluster to save. The head's watcher listens on the port above Ray's (the "door"). It admits a pod, by the token of the
+cluster to save. The head's watcher listens on the port above Ray's. It admits a pod, by the token of the
 attempt, once the head is up, waits for the message that the pod's node is up, and keeps the connection open. As
 watchers end with their rank, the end of that connection makes the other pods end too.
 
@@ -42,10 +42,10 @@ from fairlead.runtime.admission import PeerAdmission, greet
 from fairlead.runtime.private_directory import make_private
 from fairlead.runtime.run_key import token_here
 
-DOOR = "ray"
-"""Name of the door's port, for its token."""
+JOIN_PORT_NAME = "ray"
+"""Name of the watcher's port, for its token."""
 LOOPBACK = "127.0.0.1"
-FAILED = 70  # EX_SOFTWARE of sysexits.h
+EXIT_FAILED = 70  # EX_SOFTWARE of sysexits.h
 # Pods of a gang start within seconds of each other, but pulling an image may take minutes.
 MEET_WITHIN_S = 1_800.0
 # Ray gives up on a node that is not up within 30 s, which may happen repeatedly on a busy machine.
@@ -53,8 +53,8 @@ MOST_STARTS = 3
 # The processes of Ray without which a node does not work.
 VITAL = ("gcs_server", "raylet")
 # A socket's path has at most 107 bytes, of which Ray's own names take 68.
-PLACES = "/tmp"
-TOLD_LINES = 20
+SOCKETS_ROOT = "/tmp"
+MOST_SHOWN_LINES = 20
 _RETRY_S = 0.2
 _CHECK_S = 1.0
 _UP, _JOINED = b"up\n", b"joined\n"
@@ -85,14 +85,14 @@ def _wait_for_cluster(num_pods: int) -> None:
             sys.stderr.write(f"fairlead: Ray's head ended: {error}\n")
             sys.stderr.flush()
             os.kill(parent, signal.SIGABRT)
-            os._exit(FAILED)
+            os._exit(EXIT_FAILED)
     os.close(ready_write)
     if not os.read(ready_read, 1):
         signal.pause()  # the watcher has failed, and ends this process
     os.close(ready_read)
 
 
-def _watch_head(num_pods: int, ready: int) -> None:
+def _watch_head(num_pods: int, ready_fd: int) -> None:
     """Start the head, accept the pods and monitor the head until this process is killed.
 
     Raises:
@@ -102,22 +102,22 @@ def _watch_head(num_pods: int, ready: int) -> None:
     processes.adopt_orphans()
     host, _, port = env["RAY_ADDRESS"].rpartition(":")
     # A pod's own name may not resolve yet, so this listens on all addresses.
-    own = host if host == LOOPBACK else ""
+    listen_host = host if host == LOOPBACK else ""
     _write_token(env.get("RAY_AUTH_TOKEN_PATH"))
-    with socket.create_server((own, int(port) + 1), backlog=1024) as door, _own_place() as place:
-        vital = _start_node(["--head", f"--port={port}", "--include-dashboard=false", f"--temp-dir={place}"])
-        until = time.monotonic() + MEET_WITHIN_S
-        pods = _admit(door, num_pods - 1, vital, until)
+    with socket.create_server((listen_host, int(port) + 1), backlog=1024) as listener, _private_directory() as path:
+        vital = _start_node(["--head", f"--port={port}", "--include-dashboard=false", f"--temp-dir={path}"])
+        deadline = time.monotonic() + MEET_WITHIN_S
+        pods = _admit(listener, num_pods - 1, vital, deadline)
         for pod in pods:
-            _hear_joined(pod, vital, until)
-        os.write(ready, b"1")
-        os.close(ready)
+            _wait_until_joined(pod, vital, deadline)
+        os.write(ready_fd, b"1")
+        os.close(ready_fd)
         while True:
-            _require(vital)
+            _check_alive(vital)
             time.sleep(_CHECK_S)
 
 
-def _admit(door: socket.socket, num_pods: int, vital: dict[int, str], until: float) -> list[socket.socket]:
+def _admit(listener: socket.socket, num_pods: int, vital: dict[int, str], deadline: float) -> list[socket.socket]:
     """Return the connections of the other pods; those of strangers are closed.
 
     Raises:
@@ -125,10 +125,10 @@ def _admit(door: socket.socket, num_pods: int, vital: dict[int, str], until: flo
     """
     pods: list[socket.socket] = []
     with selectors.DefaultSelector() as selector:
-        admission = PeerAdmission(door, token_here(os.environ, DOOR), selector)
+        admission = PeerAdmission(listener, token_here(os.environ, JOIN_PORT_NAME), selector)
         while len(pods) < num_pods:
-            _require(vital)
-            if time.monotonic() >= until:
+            _check_alive(vital)
+            if time.monotonic() >= deadline:
                 raise RuntimeError(f"{len(pods) + 1} of {num_pods + 1} pods had joined after {MEET_WITHIN_S:g} s")
             for key, _ in selector.select(_CHECK_S):
                 admitted = admission.handle(key)
@@ -141,7 +141,7 @@ def _admit(door: socket.socket, num_pods: int, vital: dict[int, str], until: flo
     return pods
 
 
-def _hear_joined(pod: socket.socket, vital: dict[int, str], until: float) -> None:
+def _wait_until_joined(pod: socket.socket, vital: dict[int, str], deadline: float) -> None:
     """Wait for the message that a pod's node is up.
 
     Raises:
@@ -149,8 +149,8 @@ def _hear_joined(pod: socket.socket, vital: dict[int, str], until: float) -> Non
     """
     _keep_alive(pod)
     pod.settimeout(_CHECK_S)
-    while time.monotonic() < until:
-        _require(vital)
+    while time.monotonic() < deadline:
+        _check_alive(vital)
         with contextlib.suppress(TimeoutError, socket.timeout):
             if pod.recv(len(_JOINED)) != _JOINED:
                 raise RuntimeError("a pod ended before it had joined")
@@ -172,7 +172,7 @@ def _serve_node() -> int:
         except BaseException as error:  # noqa: BLE001 (after any error this pod has no node)
             sys.stderr.write(f"fairlead: Ray's node of this pod ended: {error}\n")
             sys.stderr.flush()
-            os._exit(FAILED)
+            os._exit(EXIT_FAILED)
         os._exit(0)
     os.close(joined_write)
     if os.read(joined_read, 1):
@@ -180,14 +180,14 @@ def _serve_node() -> int:
         # remaining processes when the grace period is over.
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     status = os.waitpid(watcher, 0)[1]
-    return os.WEXITSTATUS(status) if os.WIFEXITED(status) else FAILED
+    return os.WEXITSTATUS(status) if os.WIFEXITED(status) else EXIT_FAILED
 
 
-def _watch_node(joined: int) -> None:
+def _watch_node(joined_fd: int) -> None:
     """Start a node and monitor it; return when the head is gone.
 
     Args:
-        joined: Descriptor to write to when the node is up.
+        joined_fd: Descriptor to write to when the node is up.
 
     Raises:
         RuntimeError: The node does not start or has ended, or there is no head.
@@ -195,35 +195,35 @@ def _watch_node(joined: int) -> None:
     processes.adopt_orphans()
     address = os.environ["RAY_ADDRESS"]
     host, _, port = address.rpartition(":")
-    with _at_door(host, int(port) + 1, token_here(os.environ, DOOR)) as door:
+    with _connected_to_head(host, int(port) + 1, token_here(os.environ, JOIN_PORT_NAME)) as head:
         vital = _start_node([f"--address={address}"])
-        door.sendall(_JOINED)
-        os.write(joined, b"1")
-        os.close(joined)
-        door.settimeout(_CHECK_S)
+        head.sendall(_JOINED)
+        os.write(joined_fd, b"1")
+        os.close(joined_fd)
+        head.settimeout(_CHECK_S)
         while True:
             with contextlib.suppress(TimeoutError, socket.timeout, ConnectionError):
-                if not door.recv(1):
+                if not head.recv(1):
                     return
-            _require(vital)
+            _check_alive(vital)
 
 
-def _at_door(host: str, port: int, token: bytes) -> socket.socket:
+def _connected_to_head(host: str, port: int, token: bytes) -> socket.socket:
     """Return the connection to the head's watcher, once the head is up."""
-    until = time.monotonic() + MEET_WITHIN_S
+    deadline = time.monotonic() + MEET_WITHIN_S
     while True:
         try:
-            door = socket.create_connection((host, port), timeout=10.0)
-            _keep_alive(door)
-            greet(door, token)
-            door.settimeout(max(1.0, until - time.monotonic()))
-            if door.recv(len(_UP)) == _UP:
-                return door
-            door.close()
+            head = socket.create_connection((host, port), timeout=10.0)
+            _keep_alive(head)
+            greet(head, token)
+            head.settimeout(max(1.0, deadline - time.monotonic()))
+            if head.recv(len(_UP)) == _UP:
+                return head
+            head.close()
             why = "it ended before its head was up"
         except OSError as error:
             why = str(error)
-        if time.monotonic() >= until:
+        if time.monotonic() >= deadline:
             raise RuntimeError(f"the first pod does not answer at {host}:{port} after {MEET_WITHIN_S:g} s: {why}")
         time.sleep(_RETRY_S)
 
@@ -236,7 +236,7 @@ def _keep_alive(connection: socket.socket) -> None:
             connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
 
 
-def _start_node(where: list[str]) -> dict[int, str]:
+def _start_node(node_options: list[str]) -> dict[int, str]:
     """Run `ray start` and return the names of the processes that a node needs, by their pids.
 
     Raises:
@@ -249,7 +249,7 @@ def _start_node(where: list[str]) -> dict[int, str]:
     options += ["--min-worker-port=0", "--max-worker-port=0", "--dashboard-agent-listen-port=0"]
     # Ray's processes are not ranks: they have no rank number and do not report. Only programs get the cluster's
     # address.
-    none = (
+    rank_variables = (
         "RANK",
         "WORLD_SIZE",
         "MASTER_ADDR",
@@ -258,19 +258,19 @@ def _start_node(where: list[str]) -> dict[int, str]:
         "FAIRLEAD_POD_DIR",
         "FAIRLEAD_AGREE_PORT",
     )
-    env = {name: value for name, value in os.environ.items() if not name.endswith(none)}
+    env = {name: value for name, value in os.environ.items() if not name.endswith(rank_variables)}
     output = ""
     for _ in range(MOST_STARTS):
-        ended = subprocess.run(
-            [sys.executable, "-c", _START, *where, *options], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+        result = subprocess.run(
+            [sys.executable, "-c", _START, *node_options, *options], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT, text=True, errors="replace", check=False, env=env,
         )  # fmt: skip
         vital = {pid: name for pid in processes.descendants(os.getpid()) if (name := _command(pid)) in VITAL}
-        if ended.returncode == 0 and vital:
+        if result.returncode == 0 and vital:
             return vital
-        output = "\n".join(ended.stdout.strip().splitlines()[-TOLD_LINES:])
-        while left := processes.descendants(os.getpid()):
-            processes.kill(left)
+        output = "\n".join(result.stdout.strip().splitlines()[-MOST_SHOWN_LINES:])
+        while remaining := processes.descendants(os.getpid()):
+            processes.kill(remaining)
             _reap()
             time.sleep(_RETRY_S)
     raise RuntimeError(f"`ray start` failed {MOST_STARTS} times, at last with:\n{output}")
@@ -292,7 +292,7 @@ def _own_address() -> str:
     return os.environ.get("FAIRLEAD_POD_IP") or LOOPBACK
 
 
-def _require(vital: dict[int, str]) -> None:
+def _check_alive(vital: dict[int, str]) -> None:
     """Reap ended processes.
 
     Raises:
@@ -307,8 +307,8 @@ def _require(vital: dict[int, str]) -> None:
 def _reap() -> list[tuple[int, int]]:
     statuses = []
     with contextlib.suppress(ChildProcessError):
-        while (ended := os.waitpid(-1, os.WNOHANG))[0]:
-            statuses.append(ended)
+        while (exited := os.waitpid(-1, os.WNOHANG))[0]:
+            statuses.append(exited)
     return statuses
 
 
@@ -325,14 +325,14 @@ def _write_token(path: str | None) -> None:
     if not path or os.path.exists(path):
         return
     os.makedirs(os.path.dirname(path), exist_ok=True)
-    made = f"{path}.{os.getpid()}"
-    with open(os.open(made, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+    temporary = f"{path}.{os.getpid()}"
+    with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
         file.write(secrets.token_hex(32))
-    os.replace(made, path)
+    os.replace(temporary, path)
 
 
 @contextlib.contextmanager
-def _own_place() -> Iterator[str]:
+def _private_directory() -> Iterator[str]:
     """Yield a short path for this attempt's Ray sockets and logs, and remove those of attempts that are over.
 
     The owner of a path holds its lock, so that after a kill at any time the next attempt removes it.
@@ -340,21 +340,21 @@ def _own_place() -> Iterator[str]:
     Raises:
         RuntimeError: The directory belongs to another user.
     """
-    home = os.path.join(PLACES, f"fairlead-ray-{os.getuid()}")
+    home = os.path.join(SOCKETS_ROOT, f"fairlead-ray-{os.getuid()}")
     try:
         make_private(home)
     except PermissionError as error:
         raise RuntimeError(f"{home} is not a directory of this user alone; have it removed") from error
     name = hashlib.sha256(os.environ["FAIRLEAD_POD_UID"].encode()).hexdigest()[:10]
-    with contextlib.ExitStack() as held:
-        lock = held.enter_context(open(os.path.join(home, f"{name}.lock"), "w"))
+    with contextlib.ExitStack() as stack:
+        lock = stack.enter_context(open(os.path.join(home, f"{name}.lock"), "w"))
         fcntl.flock(lock, fcntl.LOCK_EX)
         for other in os.listdir(home):
             if other.endswith(".lock") and other != f"{name}.lock":
                 _remove_if_over(home, other)
-        place = os.path.join(home, name)
-        os.makedirs(place, exist_ok=True)
-        yield place
+        directory = os.path.join(home, name)
+        os.makedirs(directory, exist_ok=True)
+        yield directory
 
 
 def _remove_if_over(home: str, lock_name: str) -> None:

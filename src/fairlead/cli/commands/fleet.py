@@ -14,7 +14,7 @@ from fairlead.cli.show import as_json, describe_time, json_option, message, tabl
 from fairlead.cli.specfiles import directory_of, files_type, load, refuse_twice, workloads
 from fairlead.cluster.local.home import Home
 from fairlead.control.fleets.controller import FleetController
-from fairlead.control.fleets.journal import FleetJournal, names
+from fairlead.control.fleets.journal import FleetJournal, fleet_names
 from fairlead.errors import Conflict, NotFound
 from fairlead.policy.fleet.placement import dollars_so_far
 from fairlead.specs.fleet import Fleet
@@ -43,7 +43,7 @@ def run(file: str) -> None:
     journal = FleetJournal.create(Home.open(), _fleet_of(file))
     logging.getLogger("fairlead.cluster").setLevel(logging.ERROR)  # the controller logs each problem once, by cluster
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", stream=sys.stderr)
-    with journal.lead():
+    with journal.lock_controller():
         controller = FleetController(journal)
         for signal_number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(signal_number, lambda *_: controller.stop())
@@ -82,7 +82,7 @@ def submit(name: str, files: tuple[str, ...], overrides: Overrides, json_: bool)
 def status(name: str | None, json_: bool) -> None:
     """Show the clusters and runs of the fleet NAME, or list the fleets."""
     if name is None:
-        fleets = names(Home.open())
+        fleets = fleet_names(Home.open())
         print(as_json(fleets) if json_ else "\n".join(fleets) or "There is no fleet here.")
         return
     journal = _open(name)
@@ -154,8 +154,8 @@ def _open(name: str) -> FleetJournal:
 
 
 def _warn_if_not_running(journal: FleetJournal) -> None:
-    if not journal.is_led():
-        message(f"fairlead: the fleet {journal.place.name} is not running; start it by `fairlead fleet run FILE`.")
+    if not journal.has_controller():
+        message(f"fairlead: the fleet {journal.directory.name} is not running; start it by `fairlead fleet run FILE`.")
 
 
 def _row(run: "FleetRun", fleet_: Fleet) -> tuple[str, ...]:

@@ -29,9 +29,9 @@ from fairlead.state.fleets import FleetRun, FleetStage
 from fairlead.state.snapshot import Intent
 from fairlead.text.quantities import describe_memory
 
-PATIENCE_S = 30.0
-LEAD_TRIES, LEAD_AGAIN_S = 10, 0.05
-MOST_BYTES = 2 * 2**30
+PATIENCE_S = 30.0  # for another process that writes
+LOCK_TRIES, LOCK_RETRY_S = 10, 0.05
+MOST_BYTES = 2 * 2**30  # of the files of one run
 # Number of newest finished runs from which waits and durations are estimated.
 MOST_ENDED = 500
 SCHEMA = """
@@ -68,24 +68,26 @@ class ClusterNote:
 class FleetJournal:
     """The journal of one fleet. An instance belongs to one thread."""
 
-    def __init__(self, place: Path) -> None:
-        self.place = place
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
         try:
-            self._database = sqlite3.connect(place / "fleet.db", timeout=PATIENCE_S, isolation_level=None)
+            self._database = sqlite3.connect(directory / "fleet.db", timeout=PATIENCE_S, isolation_level=None)
             self._database.execute("PRAGMA journal_mode=WAL")
             self._database.executescript(SCHEMA)
         except sqlite3.Error as error:
-            raise ClusterError(f"The journal of the fleet cannot be opened: {place / 'fleet.db'}: {error}") from error
+            raise ClusterError(
+                f"The journal of the fleet cannot be opened: {directory / 'fleet.db'}: {error}"
+            ) from error
 
     @classmethod
     def create(cls, home: Home, fleet: Fleet) -> "FleetJournal":
         """Open the journal of a fleet, or create it, and store the given fleet in it."""
-        place = _places(home) / fleet.name
-        place.mkdir(mode=0o700, parents=True, exist_ok=True)
-        written = place / f"fleet.json.{uuid.uuid4().hex}"
-        written.write_text(to_json(fleet))
-        os.replace(written, place / "fleet.json")
-        return cls(place)
+        directory = _fleets_directory(home) / fleet.name
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        temporary = directory / f"fleet.json.{uuid.uuid4().hex}"
+        temporary.write_text(to_json(fleet))
+        os.replace(temporary, directory / "fleet.json")
+        return cls(directory)
 
     @classmethod
     def open(cls, home: Home, name: str) -> "FleetJournal":
@@ -94,26 +96,26 @@ class FleetJournal:
         Raises:
             NotFound: The fleet does not exist.
         """
-        place = _places(home) / name
-        if not (place / "fleet.json").is_file():
-            existing = ", ".join(names(home)) or "none"
+        directory = _fleets_directory(home) / name
+        if not (directory / "fleet.json").is_file():
+            existing = ", ".join(fleet_names(home)) or "none"
             raise NotFound(
                 f"There is no fleet {name!r} here; there is: {existing}. `fairlead fleet run FILE` begins one."
             )
-        return cls(place)
+        return cls(directory)
 
     def close(self) -> None:
         self._database.close()
 
     def fleet(self) -> Fleet:
         """Return the fleet as last given to its controller."""
-        fleet = from_json((self.place / "fleet.json").read_text())
+        fleet = from_json((self.directory / "fleet.json").read_text())
         assert isinstance(fleet, Fleet), "only a fleet is written there"
         return fleet
 
     def files_of(self, uid: str) -> Path:
         """Return the directory with the files of a run."""
-        return self.place / "runs" / uid
+        return self.directory / "runs" / uid
 
     def submit(self, spec: Training, directory: Path, now: float) -> FleetRun:
         """Record a run, with a copy of the current files of its working directory.
@@ -131,7 +133,7 @@ class FleetJournal:
                 if taken:
                     raise Conflict(
                         f"A run named {spec.name!r} of the fleet is not finished. Stop it with `fairlead fleet stop "
-                        f"{self.place.name} {spec.name}`, or choose another name with `--name`."
+                        f"{self.directory.name} {spec.name}`, or choose another name with `--name`."
                     )
                 run = FleetRun(uid=uid, number=0, spec=spec, submitted_at=now, since=now)
                 cursor = database.execute(
@@ -139,7 +141,7 @@ class FleetJournal:
                     "VALUES (?, ?, ?, ?, ?, ?, ?)",
                     (uid, spec.name, to_json(spec), now, run.intent, run.stage, _record(run)),
                 )
-                _tell(database, now, uid, "Submitted")
+                _add_event(database, now, uid, "Submitted")
         except BaseException:
             shutil.rmtree(self.files_of(uid), ignore_errors=True)
             raise
@@ -157,7 +159,7 @@ class FleetJournal:
             raise Conflict(f"{name} is over already: {run.phase}.")
         with self._transaction() as database:
             database.execute("UPDATE runs SET intent = ? WHERE uid = ?", (Intent.STOP, run.uid))
-            _tell(database, now, run.uid, "Asked to stop")
+            _add_event(database, now, run.uid, "Asked to stop")
         return replace(run, intent=Intent.STOP)
 
     def find(self, name: str) -> FleetRun:
@@ -168,7 +170,7 @@ class FleetJournal:
         """
         runs = [run for run in self.runs() if run.spec.name == name]
         if not runs:
-            raise NotFound(f"There is no run {name!r} in the fleet {self.place.name}.")
+            raise NotFound(f"There is no run {name!r} in the fleet {self.directory.name}.")
         return next((run for run in runs if run.stage is not FleetStage.ENDED), runs[-1])
 
     def runs(self, *, unfinished: bool = False) -> tuple[FleetRun, ...]:
@@ -205,7 +207,7 @@ class FleetJournal:
             for run in changed:
                 row = database.execute("SELECT stage, record FROM runs WHERE uid = ?", (run.uid,)).fetchone()
                 if row is not None and (row[0], json.loads(row[1])["cluster"]) != (run.stage, run.cluster):
-                    _tell(database, now, run.uid, f"{run.stage}: {run.reason}")
+                    _add_event(database, now, run.uid, f"{run.stage}: {run.reason}")
                 database.execute(
                     "UPDATE runs SET stage = ?, record = ? WHERE uid = ?", (run.stage, _record(run), run.uid)
                 )
@@ -217,29 +219,29 @@ class FleetJournal:
                 )
 
     @contextmanager
-    def lead(self) -> Iterator[None]:
+    def lock_controller(self) -> Iterator[None]:
         """Hold the lock of the controller within the block.
 
         Raises:
             Conflict: Another process holds it.
         """
-        with (self.place / "controller.lock").open("a") as lock:
-            # `is_led` holds the lock for a moment.
-            for tries in range(LEAD_TRIES):
+        with (self.directory / "controller.lock").open("a") as lock:
+            # `has_controller` holds the lock for a moment.
+            for attempt in range(LOCK_TRIES):
                 try:
                     fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                     break
                 except BlockingIOError:
-                    if tries == LEAD_TRIES - 1:
+                    if attempt == LOCK_TRIES - 1:
                         raise Conflict(
-                            f"Another controller of the fleet {self.place.name} runs. One is enough."
+                            f"Another controller of the fleet {self.directory.name} runs. One is enough."
                         ) from None
-                    time.sleep(LEAD_AGAIN_S)
+                    time.sleep(LOCK_RETRY_S)
             yield
 
-    def is_led(self) -> bool:
+    def has_controller(self) -> bool:
         """Return whether a controller runs."""
-        with (self.place / "controller.lock").open("a") as lock:
+        with (self.directory / "controller.lock").open("a") as lock:
             try:
                 # A shared lock, so that concurrent checks do not take each other for a controller.
                 fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -247,10 +249,10 @@ class FleetJournal:
                 return True
             return False
 
-    def _events(self, which: str, *arguments: object) -> tuple[FleetEvent, ...]:
+    def _events(self, clause: str, *arguments: object) -> tuple[FleetEvent, ...]:
         rows = self._read(
             "SELECT e.id, e.at, e.uid, coalesce(r.name, e.uid), e.said FROM events e LEFT JOIN runs r USING (uid) "
-            + which,
+            + clause,
             *arguments,
         )
         return tuple(FleetEvent(id=row[0], at=row[1], uid=row[2], run=row[3], message=row[4]) for row in rows)
@@ -265,7 +267,8 @@ class FleetJournal:
             raise Conflict(f"{spec.name}: workdir: there is no directory {source}. Correct `workdir`.")
         if (problem := no_project(source)) is not None:
             raise Conflict(f"{spec.name}: workdir: {problem}.")
-        files_to_copy = [file for file in walk(source, without=str(self.place.parent)) if isinstance(file, ProjectFile)]
+        entries = walk(source, without=str(self.directory.parent))
+        files_to_copy = [entry for entry in entries if isinstance(entry, ProjectFile)]
         size = sum(file.status.st_size for file in files_to_copy)
         if size > MOST_BYTES:
             raise Conflict(
@@ -290,27 +293,27 @@ class FleetJournal:
                 raise
             self._database.execute("COMMIT")
         except sqlite3.Error as error:
-            raise ClusterError(f"The journal of the fleet {self.place.name}: {error}") from error
+            raise ClusterError(f"The journal of the fleet {self.directory.name}: {error}") from error
 
     def _read(self, query: str, *arguments: object) -> list[tuple]:  # type: ignore[type-arg]  # rows, as SQLite has them
         try:
             return self._database.execute(query, arguments).fetchall()
         except sqlite3.Error as error:
-            raise ClusterError(f"The journal of the fleet {self.place.name}: {error}") from error
+            raise ClusterError(f"The journal of the fleet {self.directory.name}: {error}") from error
 
 
-def names(home: Home) -> list[str]:
+def fleet_names(home: Home) -> list[str]:
     """Return the names of the existing fleets."""
     with contextlib.suppress(FileNotFoundError):
-        return sorted(place.name for place in _places(home).iterdir() if (place / "fleet.json").is_file())
+        return sorted(path.name for path in _fleets_directory(home).iterdir() if (path / "fleet.json").is_file())
     return []
 
 
-def _places(home: Home) -> Path:
+def _fleets_directory(home: Home) -> Path:
     return home.path / "fleets"
 
 
-def _tell(database: sqlite3.Connection, now: float, uid: str, message: str) -> None:
+def _add_event(database: sqlite3.Connection, now: float, uid: str, message: str) -> None:
     database.execute("INSERT INTO events (at, uid, said) VALUES (?, ?, ?)", (now, uid, message))
 
 
@@ -323,7 +326,7 @@ def _record(run: FleetRun) -> str:
 
 def _run(number: int, uid: str, spec: str, submitted_at: float, intent: str, record: str) -> FleetRun:
     content = json.loads(record)
-    own = {"number": number, "uid": uid, "submitted_at": submitted_at, "intent": intent, "spec": None}
+    columns = {"number": number, "uid": uid, "submitted_at": submitted_at, "intent": intent, "spec": None}
     training = from_json(spec)
     assert isinstance(training, Training), "a fleet keeps nothing else"
-    return replace(build(FleetRun, {**content, **own}), spec=training)
+    return replace(build(FleetRun, {**content, **columns}), spec=training)

@@ -1,6 +1,6 @@
 """Runs the driver as the program of a pod: the pipeline comes in a variable, and all state is in the checkpoint place.
 
-It has the journal, below the run's own name, and the outputs of steps, for all runs that share the place. Each line of
+The place has the journal, below the run's own name, and the outputs of steps, for all runs that share it. Each line of
 the journal and each output is durable before the driver acts on it, since a pod may be lost with its node.
 
 See decision 44.
@@ -33,7 +33,7 @@ from fairlead.specs.workload import PIPELINE_VARIABLE
 
 FOLDER = "fairlead-artefacts"
 LOCK = "driver.lock"
-LOOK_S = 0.5
+RETRY_S = 0.5
 
 
 def main(environ: Mapping[str, str] = os.environ) -> int:
@@ -46,8 +46,8 @@ def main(environ: Mapping[str, str] = os.environ) -> int:
         if "drift" in request:
             look = DriftWatch(Drift(**request["drift"]), Path.cwd(), Path(FAMILY_FILE), reporter).look
         watch(tuple(request["data"]), request["every_s"], reporter, and_look=look)
-    place = environ.get("FAIRLEAD_CHECKPOINT_TO")
-    if place is None:
+    checkpoint_to = environ.get("FAIRLEAD_CHECKPOINT_TO")
+    if checkpoint_to is None:
         print("fairlead: a pipeline needs a place that outlives its pods: give `checkpoint.to`.", file=sys.stderr)
         return 2
     if Path.cwd() == Path("/"):
@@ -61,43 +61,49 @@ def main(environ: Mapping[str, str] = os.environ) -> int:
         pipeline = unpacked(environ[PIPELINE_VARIABLE])
         pipeline = replace(pipeline, team=environ.get("FAIRLEAD_TEAM", pipeline.team))
         children = PodChildren(Path(FAMILY_FILE), reporter) if pipeline.has_children else None
-        return (_in_store if is_url(place) else _on_volume)(pipeline, place, environ, reporter, children)
+        return (_in_store if is_url(checkpoint_to) else _on_volume)(
+            pipeline, checkpoint_to, environ, reporter, children
+        )
     except (InvalidSpec, RuntimeFault) as error:
         print(f"fairlead: {error}", file=sys.stderr)
         return 1
 
 
 def _on_volume(
-    pipeline: Pipeline, place: str, environ: Mapping[str, str], reporter: Reporter, children: PodChildren | None
+    pipeline: Pipeline, checkpoint_to: str, environ: Mapping[str, str], reporter: Reporter, children: PodChildren | None
 ) -> int:
     """Run a pipeline whose place is a directory, where its steps read and write too."""
-    files = Path(place.removeprefix("file://"))
-    store = files.parent / FOLDER
-    around = _surroundings(files, str(files / "checkpoints"), environ, children)
-    with _alone(files / LOCK):
+    directory = Path(checkpoint_to.removeprefix("file://"))
+    artefact_directory = directory.parent / FOLDER
+    environment = _environment(directory, str(directory / "checkpoints"), environ, children)
+    with _exclusive(directory / LOCK):
         return PipelineDriver(
-            pipeline, SharedArtefacts(store), ResultFiles(FileDocuments(store)), around, reporter
+            pipeline,
+            SharedArtefacts(artefact_directory),
+            ResultFiles(FileDocuments(artefact_directory)),
+            environment,
+            reporter,
         ).run()
 
 
 @contextmanager
-def _alone(path: Path) -> Iterator[None]:
+def _exclusive(path: Path) -> Iterator[None]:
     """Wait until no other driver of the run is alive, such as one on a node that only the volume can still reach.
 
     On a file system without locks, print a warning and continue.
     """
     lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
-        is_told = False
+        has_reported = False
         while True:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 break
             except BlockingIOError:
-                if not is_told:
+                if not has_reported:
                     print("fairlead: waits for another pod of this run, which still holds its journal", flush=True)
-                is_told = True
-                time.sleep(LOOK_S)
+                has_reported = True
+                time.sleep(RETRY_S)
             except OSError as error:
                 print(f"fairlead: this volume has no locks ({error.strerror}); continues without", flush=True)
                 break
@@ -107,21 +113,21 @@ def _alone(path: Path) -> Iterator[None]:
 
 
 def _in_store(
-    pipeline: Pipeline, place: str, environ: Mapping[str, str], reporter: Reporter, children: PodChildren | None
+    pipeline: Pipeline, checkpoint_to: str, environ: Mapping[str, str], reporter: Reporter, children: PodChildren | None
 ) -> int:
     """Run a pipeline whose place is an object store; its steps read and write on the pod's disk."""
-    files = Path(environ["FAIRLEAD_RUN_DIR"])
-    around = _surroundings(files, f"{place}/checkpoints", environ, children)
-    shared = ObjectDocuments(f"{place.rpartition('/')[0]}/{FOLDER}")
-    lines = ObjectJournal(ObjectDocuments(place))
-    lines.restore(files / journal.NAME)
-    exchange = StoreExchange(ObjectDocuments(place), shared.place)
-    around = replace(around, send=lines.send, exchange=exchange)
-    artefacts = ObjectArtefacts(files / FOLDER, shared)
-    return PipelineDriver(pipeline, artefacts, ResultFiles(shared), around, reporter).run()
+    directory = Path(environ["FAIRLEAD_RUN_DIR"])
+    environment = _environment(directory, f"{checkpoint_to}/checkpoints", environ, children)
+    shared_documents = ObjectDocuments(f"{checkpoint_to.rpartition('/')[0]}/{FOLDER}")
+    journal_copy = ObjectJournal(ObjectDocuments(checkpoint_to))
+    journal_copy.restore(directory / journal.NAME)
+    exchange = StoreExchange(ObjectDocuments(checkpoint_to), shared_documents.place)
+    environment = replace(environment, send=journal_copy.send, exchange=exchange)
+    artefacts = ObjectArtefacts(directory / FOLDER, shared_documents)
+    return PipelineDriver(pipeline, artefacts, ResultFiles(shared_documents), environment, reporter).run()
 
 
-def _surroundings(
+def _environment(
     files: Path, checkpoints: str, environ: Mapping[str, str], children: PodChildren | None
 ) -> Surroundings:
     files.mkdir(parents=True, exist_ok=True)

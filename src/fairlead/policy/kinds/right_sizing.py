@@ -68,31 +68,35 @@ def requests_of(
 ) -> Requests:
     """Return a run's requests: the larger of recommendations and usage by similar runs with as many ranks per node."""
     ranks, (team, name) = spec.ranks_on_each_node, kind_of(spec)
-    alike = sorted(
+    timed_usages = sorted(
         ((run.at, run.used) for run in completed if run.used is not None and kind_of(run) == (team, name)),
         key=lambda pair: pair[0],
     )
-    used = [usage for _, usage in alike if usage.ranks == ranks][-LAST_RUNS:]
-    meant = [advice for advice in recommended if (advice.team, advice.name) == (team, name)]
-    if not used and not meant:
+    usages = [usage for _, usage in timed_usages if usage.ranks == ranks][-LAST_RUNS:]
+    matching = [
+        recommendation for recommendation in recommended if (recommendation.team, recommendation.name) == (team, name)
+    ]
+    if not usages and not matching:
         return Requests(why=f"no earlier run of {name} has told what it uses, so that it gets the defaults")
-    runs = "its last run" if len(used) == 1 else f"its last {plural(len(used), 'run')}"
-    memory, cpu = list[_Source](), list[_Source]()
-    if used:
-        most = max(1, *(usage.memory_bytes for usage in used), 0)
-        busiest = max(1, *(usage.cpu_milli for usage in used), 0)
-        bytes_ = _memory(MARGIN * most, most, nodes)
-        memory.append((bytes_, f"{bytes_ / most:.2g} times what {name} used in {runs}"))
-        busy = f"{MARGIN:g} times its busiest minute in {runs}, {busiest / 1000:.2g}"
-        cpu.append((_cpu(MARGIN * busiest, busiest, nodes), busy))
-    for advice in meant:
-        says = f"{RECOMMENDED_MARGIN:g} times what {advice.by} recommends"
-        if advice.memory_bytes:
-            memory.append((_memory(RECOMMENDED_MARGIN * advice.memory_bytes, advice.memory_bytes, nodes), says))
-        if advice.cpu_milli:
-            cpu.append((_cpu(RECOMMENDED_MARGIN * advice.cpu_milli, advice.cpu_milli, nodes), says))
+    runs = "its last run" if len(usages) == 1 else f"its last {plural(len(usages), 'run')}"
+    memory, cpu = list[_SourcedAmount](), list[_SourcedAmount]()
+    if usages:
+        peak_bytes = max(1, *(usage.memory_bytes for usage in usages), 0)
+        peak_milli = max(1, *(usage.cpu_milli for usage in usages), 0)
+        request_bytes = _memory(MARGIN * peak_bytes, peak_bytes, nodes)
+        memory.append((request_bytes, f"{request_bytes / peak_bytes:.2g} times what {name} used in {runs}"))
+        cpu_source = f"{MARGIN:g} times its busiest minute in {runs}, {peak_milli / 1000:.2g}"
+        cpu.append((_cpu(MARGIN * peak_milli, peak_milli, nodes), cpu_source))
+    for recommendation in matching:
+        source = f"{RECOMMENDED_MARGIN:g} times what {recommendation.by} recommends"
+        if recommendation.memory_bytes:
+            memory.append(
+                (_memory(RECOMMENDED_MARGIN * recommendation.memory_bytes, recommendation.memory_bytes, nodes), source)
+            )
+        if recommendation.cpu_milli:
+            cpu.append((_cpu(RECOMMENDED_MARGIN * recommendation.cpu_milli, recommendation.cpu_milli, nodes), source))
     reasons = []
-    gpu = None if spec.resources.gpu is None or not spec.resources.gpu.memory_auto else _gpu_memory(used, nodes)
+    gpu = None if spec.resources.gpu is None or not spec.resources.gpu.memory_auto else _gpu_memory(usages, nodes)
     if gpu is not None:
         reasons.append(f"GPUs with {describe_memory(gpu)}: {MARGIN:g} times what {name} used of one in {runs}")
     if spec.resources.memory_auto and memory:
@@ -103,42 +107,47 @@ def requests_of(
         memory_bytes=max(memory)[0] if spec.resources.memory_auto and memory else None,
         cpu_milli=max(cpu)[0] if spec.resources.cpu_auto and cpu else None,
         gpu_memory_bytes=gpu,
-        why="; ".join(reasons) or f"{_silent(meant)} nothing of what {name} leaves open, so that it gets the defaults",
+        why="; ".join(reasons)
+        or f"{_source_of_nothing(matching)} nothing of what {name} leaves open, so that it gets the defaults",
     )
 
 
-def _gpu_memory(used: Sequence[Usage], nodes: Sequence[Node]) -> int | None:
+def _gpu_memory(usages: Sequence[Usage], nodes: Sequence[Node]) -> int | None:
     """Return the memory that each GPU must have; None if none of the runs has told what it used."""
-    most = max((usage.gpu_memory_bytes for usage in used if usage.gpu_memory_bytes is not None), default=None)
-    if most is None:
+    peak_bytes = max((usage.gpu_memory_bytes for usage in usages if usage.gpu_memory_bytes is not None), default=None)
+    if peak_bytes is None:
         return None
-    return _within(
-        _rounded(MARGIN * most), most, [gpu.memory_bytes for node in nodes for gpu in node.gpus], MIB, MOST_BYTES
+    return _bounded(
+        _rounded(MARGIN * peak_bytes),
+        peak_bytes,
+        [gpu.memory_bytes for node in nodes for gpu in node.gpus],
+        MIB,
+        MOST_BYTES,
     )
 
 
-def _silent(meant: Sequence[Recommendation]) -> str:
-    return f"{meant[0].by} says" if meant else "its earlier runs have told"
+def _source_of_nothing(matching: Sequence[Recommendation]) -> str:
+    return f"{matching[0].by} says" if matching else "its earlier runs have told"
 
 
-_Source = tuple[int, str]
+_SourcedAmount = tuple[int, str]
 """An amount and its source."""
 
 
-def _largest(sources: Sequence[_Source], describe: Callable[[int], str]) -> str:
+def _largest(sources: Sequence[_SourcedAmount], describe: Callable[[int], str]) -> str:
     """Describe the largest amount with its source, and the smaller ones."""
-    chosen, *less = sorted(sources, key=lambda source: -source[0])
-    others = "".join(f" (rather than {describe(amount)}, {why})" for amount, why in less)
+    chosen, *smaller = sorted(sources, key=lambda source: -source[0])
+    others = "".join(f" (rather than {describe(amount)}, {why})" for amount, why in smaller)
     return f"{describe(chosen[0])}: {chosen[1]}{others}"
 
 
 def _memory(wanted_bytes: float, used_bytes: int, nodes: Sequence[Node]) -> int:
-    return _within(_rounded(wanted_bytes), used_bytes, [node.memory_bytes for node in nodes], MIB, MOST_BYTES)
+    return _bounded(_rounded(wanted_bytes), used_bytes, [node.memory_bytes for node in nodes], MIB, MOST_BYTES)
 
 
 def _cpu(wanted_milli: float, used_milli: int, nodes: Sequence[Node]) -> int:
     wanted = max(LEAST_CPU_MILLI, math.ceil(wanted_milli / 100) * 100)
-    return _within(wanted, used_milli, [node.cpu_milli for node in nodes], 1, MOST_CPU_MILLI)
+    return _bounded(wanted, used_milli, [node.cpu_milli for node in nodes], 1, MOST_CPU_MILLI)
 
 
 def more_memory(workload: Workload, nodes: tuple[Node, ...]) -> Requests | None:
@@ -147,12 +156,12 @@ def more_memory(workload: Workload, nodes: tuple[Node, ...]) -> Requests | None:
     limit = spec.resources.memory_bytes
     if not spec.resources.memory_auto or limit is None:
         return None
-    most = max((node.memory_bytes for node in nodes), default=0) // MIB * MIB
-    more = min(_rounded(MORE_AFTER_KILL * limit), most)
-    before = workload.status.measured.requests or Requests(why="")
-    why = f"memory {describe_memory(more)}: {describe_memory(limit)} was not enough"
-    requests = replace(before, memory_bytes=more, why=why)
-    fits = more > limit and why_never(with_requests(spec, requests), nodes) is None
+    largest_node_bytes = max((node.memory_bytes for node in nodes), default=0) // MIB * MIB
+    raised_bytes = min(_rounded(MORE_AFTER_KILL * limit), largest_node_bytes)
+    requests_before = workload.status.measured.requests or Requests(why="")
+    why = f"memory {describe_memory(raised_bytes)}: {describe_memory(limit)} was not enough"
+    requests = replace(requests_before, memory_bytes=raised_bytes, why=why)
+    fits = raised_bytes > limit and why_never(with_requests(spec, requests), nodes) is None
     return requests if fits else None
 
 
@@ -161,12 +170,12 @@ def more_gpu_memory(workload: Workload, nodes: tuple[Node, ...]) -> Requests | N
     gpu = workload.spec.resources.gpu
     if gpu is None or not gpu.memory_auto or gpu.min_memory_bytes is None:
         return None
-    most = max((device.memory_bytes for node in nodes for device in node.gpus), default=0) // MIB * MIB
-    more = min(_rounded(MORE_AFTER_KILL * gpu.min_memory_bytes), most)
-    before = workload.status.measured.requests or Requests(why="")
-    why = f"GPUs with {describe_memory(more)}: {describe_memory(gpu.min_memory_bytes)} was not enough"
-    requests = replace(before, gpu_memory_bytes=more, why=why)
-    fits = more > gpu.min_memory_bytes and why_never(with_requests(workload.spec, requests), nodes) is None
+    largest_gpu_bytes = max((device.memory_bytes for node in nodes for device in node.gpus), default=0) // MIB * MIB
+    raised_bytes = min(_rounded(MORE_AFTER_KILL * gpu.min_memory_bytes), largest_gpu_bytes)
+    requests_before = workload.status.measured.requests or Requests(why="")
+    why = f"GPUs with {describe_memory(raised_bytes)}: {describe_memory(gpu.min_memory_bytes)} was not enough"
+    requests = replace(requests_before, gpu_memory_bytes=raised_bytes, why=why)
+    fits = raised_bytes > gpu.min_memory_bytes and why_never(with_requests(workload.spec, requests), nodes) is None
     return requests if fits else None
 
 
@@ -193,10 +202,10 @@ def _rounded(memory_bytes: float) -> int:
     return max(LEAST_MEMORY_BYTES, math.ceil(memory_bytes / step) * step)
 
 
-def _within(wanted: int, used: int, of_nodes: Sequence[int], step: int, limit: int) -> int:
+def _bounded(wanted: int, used: int, node_amounts: Sequence[int], step: int, limit: int) -> int:
     """Return the wanted amount, or all of the largest node if that holds what was used, but not the margin.
 
-    Programs and objects of tenants tell amounts that no spec may have; the limit is that of specs.
+    ``limit`` is the most that a spec may request: programs and objects of tenants may report any amount.
     """
-    most = max(of_nodes, default=wanted) // step * step
-    return min(most if used <= most < wanted else wanted, limit)
+    largest = max(node_amounts, default=wanted) // step * step
+    return min(largest if used <= largest < wanted else wanted, limit)

@@ -37,9 +37,9 @@ CORES = np.concatenate([np.arange(0.0, 16.0, 0.5), np.arange(16.0, 49.0, 2.0)]).
 NUM_SAMPLES = 1000
 # Pods wider than this have a device to themselves, except for what fits beside them.
 HALF = (LEVELS - 1) // 2
-# The weight of their loss: on six lists values from 1 to 1.6 were equally good; see docs/decisions/0005.
+# The weight of the loss by pods wider than HALF: on six lists values from 1 to 1.6 were equally good; see decision 5.
 FORCED_WEIGHT = 1.3
-# Shares count as at least this part of the pods with one device.
+# The least number of candidates, as a part of the pods with one device, where the mix has few shares.
 LEAST_SHARES = 0.1
 
 
@@ -71,65 +71,65 @@ def demands(mix: TaskMix, fleet: FleetArrays) -> tuple[DeviceDemand, ...]:
 def _demands(counts_and_frame: tuple[tuple[tuple[Shape, int], ...], Frame]) -> tuple[DeviceDemand, ...]:
     counts, frame = counts_and_frame
     devices = np.bincount(frame.kind.ravel(), frame.capacity_milli.ravel(), minlength=max(1, len(frame.kinds)))
-    share = devices / max(1.0, float(devices.sum()))
-    served = [(shape, n * shape.num_gpus, frame.allowed(shape)) for shape, n in counts if shape.num_gpus]
-    served = [item for item in served if share[item[2]].sum() > 0]
-    total = _num_that_fill(served)
-    merged: list[dict[tuple[int, float], float]] = [{} for _ in share]
-    for shape, n, allowed in served:
+    kind_share = devices / max(1.0, float(devices.sum()))
+    servable = [(shape, n * shape.num_gpus, frame.allowed(shape)) for shape, n in counts if shape.num_gpus]
+    servable = [item for item in servable if kind_share[item[2]].sum() > 0]
+    total = _num_candidate_pods(servable)
+    rates: list[dict[tuple[int, float], float]] = [{} for _ in kind_share]
+    for shape, n, allowed in servable:
         key = (-(-shape.gpu_milli // STEP_MILLI), shape.cpu_milli / shape.num_gpus / 1000)
         for kind in np.flatnonzero(allowed):
-            merged[kind][key] = merged[kind].get(key, 0.0) + n / total / float(share[allowed].sum())
-    return tuple(_demand(entries) for entries in merged)
+            rates[kind][key] = rates[kind].get(key, 0.0) + n / total / float(kind_share[allowed].sum())
+    return tuple(_demand(entries) for entries in rates)
 
 
-def _num_that_fill(served: list[tuple[Shape, int, Mask]]) -> float:
+def _num_candidate_pods(servable: list[tuple[Shape, int, Mask]]) -> float:
     """Return how many pods count as candidates: the shares; all pods if none has just one device."""
-    single = sum(n for shape, n, _ in served if shape.num_gpus == 1)
-    shares = sum(n for shape, n, _ in served if shape.is_share)
-    return max(shares, LEAST_SHARES * single) or sum(n for _, n, _ in served)
+    num_single = sum(n for shape, n, _ in servable if shape.num_gpus == 1)
+    num_shares = sum(n for shape, n, _ in servable if shape.is_share)
+    return max(num_shares, LEAST_SHARES * num_single) or sum(n for _, n, _ in servable)
 
 
-def _demand(entries: dict[tuple[int, float], float]) -> DeviceDemand:
-    keys = sorted(entries)
+def _demand(rates: dict[tuple[int, float], float]) -> DeviceDemand:
+    keys = sorted(rates)
     return DeviceDemand(
         widths=tuple(width for width, _ in keys),
         cores=tuple(cores for _, cores in keys),
-        rates=tuple(entries[key] for key in keys),
+        rates=tuple(rates[key] for key in keys),
     )
 
 
 @lru_cache(maxsize=256)
-def table(demand: DeviceDemand, num_candidates: float, forced: float = 1.0) -> Floats:
+def table(demand: DeviceDemand, num_candidates: float, forced_weight: float = 1.0) -> Floats:
     """Return the value, in devices, of free steps on one device at each of ``PRICES`` (LEVELS, prices), read-only.
 
     Samples are deterministic: equal demands have equal tables.
 
     Args:
-        forced: The weight of the loss of forced pods: 1 in a fleet that only fills up, 0 if pods keep leaving.
+        forced_weight: The weight of the loss of forced pods: 1 in a fleet that only fills up, 0 if pods keep leaving.
     """
     fewest = _fewest_cores(demand, num_candidates)
     # If pods request few widths, most levels cannot be filled exactly and have the value of the next lower one.
     filled = np.flatnonzero(np.isfinite(fewest).any(axis=1))
     steps = filled.astype(np.uint8)[:, None, None]
-    most = np.where(fewest[filled, None, :] <= CORES[:, None], steps, np.uint8(0))
+    most_used = np.where(fewest[filled, None, :] <= CORES[:, None], steps, np.uint8(0))
     for level in range(1, len(filled)):
-        np.maximum(most[level], most[level - 1], out=most[level])
-    within = most.sum(axis=2, dtype=np.uint32) / (NUM_SAMPLES * (LEVELS - 1))
-    highest: Floats = (within[:, :, None] - CORES[:, None] * PRICES).max(axis=1)
-    worth = highest[np.searchsorted(filled, np.arange(LEVELS), side="right") - 1]
-    worth *= 1.0 - forced * FORCED_WEIGHT * _lost_when_forced(demand, worth[:, 0])[:, None]
+        np.maximum(most_used[level], most_used[level - 1], out=most_used[level])
+    mean_used = most_used.sum(axis=2, dtype=np.uint32) / (NUM_SAMPLES * (LEVELS - 1))
+    best_values: Floats = (mean_used[:, :, None] - CORES[:, None] * PRICES).max(axis=1)
+    worth = best_values[np.searchsorted(filled, np.arange(LEVELS), side="right") - 1]
+    worth *= 1.0 - forced_weight * FORCED_WEIGHT * _forced_loss(demand, worth[:, 0])[:, None]
     worth.flags.writeable = False
     return worth
 
 
-def _lost_when_forced(demand: DeviceDemand, worth: Floats) -> Floats:
+def _forced_loss(demand: DeviceDemand, worth: Floats) -> Floats:
     """Return the part of the value of free steps lost for a mean pod of the mix, if wide ones come (LEVELS)."""
     widths = np.array(demand.widths, dtype=np.int64)
-    used = widths * np.array(demand.rates)
-    rest = np.arange(LEVELS)[:, None] - widths
-    lost = np.maximum(0.0, worth[:, None] - widths / (LEVELS - 1) - worth[np.maximum(rest, 0)])
-    expected = np.where((widths > HALF) & (rest >= 0), lost, 0.0) @ used / max(float(used.sum()), 1e-9)
+    weights = widths * np.array(demand.rates)
+    steps_left = np.arange(LEVELS)[:, None] - widths
+    lost = np.maximum(0.0, worth[:, None] - widths / (LEVELS - 1) - worth[np.maximum(steps_left, 0)])
+    expected = np.where((widths > HALF) & (steps_left >= 0), lost, 0.0) @ weights / max(float(weights.sum()), 1e-9)
     return np.asarray(expected / np.maximum(worth, 1e-9))
 
 
@@ -141,6 +141,6 @@ def _fewest_cores(demand: DeviceDemand, num_candidates: float) -> NDArray[np.flo
     for width, cores, rate in zip(demand.widths, demand.cores, demand.rates, strict=True):
         arrived = rng.poisson(num_candidates * rate, NUM_SAMPLES)
         for copy in range(min(int(arrived.max()), (LEVELS - 1) // width)):
-            with_one = fewest[:-width] + np.where(arrived > copy, np.float32(cores), np.float32(np.inf))
-            np.minimum(fewest[width:], with_one, out=fewest[width:])
+            with_copy = fewest[:-width] + np.where(arrived > copy, np.float32(cores), np.float32(np.inf))
+            np.minimum(fewest[width:], with_copy, out=fewest[width:])
     return fewest

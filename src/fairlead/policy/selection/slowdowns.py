@@ -3,8 +3,9 @@
 A run's speed is its rate beside the others over the rate of its kind alone; so it is unknown for kinds never seen
 alone. Runs of one kind have the same team, name (without its trailing number) and size. For an unseen company the best
 still possible speed is assumed: no slower than the slowest seen part of it, nor slower than runs whose stages fill each
-other's gaps. So unknown companies are tried, and then known. For those Muri (SIGCOMM'22) measured that two take 1.33 /
-1.015 times as long as the ideal schedule (``INTERFERENCE``); each further one is assumed to cost as much again.
+other's gaps. So unknown companies are tried, after which their speed is known. For those Muri (SIGCOMM'22) measured
+that two take 1.33 / 1.015 times as long as the ideal schedule (``INTERFERENCE``); each further one is assumed to cost
+as much again.
 """
 
 from collections import defaultdict
@@ -23,11 +24,11 @@ from fairlead.state.snapshot import Completed, Pace, Phase, Pod, Snapshot, Statu
 Kinds = tuple[str, ...]
 
 # The time that each further member adds to an iteration, relative to it alone, if unknown.
-PRIOR = INTERFERENCE[2] - 1.0
+PRIOR_SLOWDOWN = INTERFERENCE[2] - 1.0
 # The age from which a rate beside new neighbours counts: programs report a mean over some time.
 SETTLE_S = 60.0
 # The time after which a rate is expected, because programs report at the end of a step.
-LOOK_S = 300.0
+FIRST_CHECK_S = 300.0
 # The number of companies kept per run, the newest.
 MOST_PACES = 16
 
@@ -42,12 +43,12 @@ class Slowdowns:
                 slowdowns[pace.kind, pace.beside].append(pace.rate)
         means = {key: sum(rates) / len(rates) for key, rates in slowdowns.items()}
         self._alone = {kind: rate for (kind, beside), rate in means.items() if not beside}
-        self._seen = {
+        self._relative_speeds = {
             (kind, beside): min(1.0, rate / self._alone[kind])
             for (kind, beside), rate in means.items()
             if beside and kind in self._alone
         }
-        self._speed = cache(self._foretell)
+        self._speed = cache(self._predicted)
 
     def knows(self, kind: str) -> bool:
         """Return whether such a run was seen alone."""
@@ -57,7 +58,7 @@ class Slowdowns:
         """Return the speed of each beside the others, as a share of its speed alone; ``kinds`` are sorted."""
         if len(kinds) == 1:
             return (1.0,)
-        return tuple(self._speed(kind, kinds[:place] + kinds[place + 1 :]) for place, kind in enumerate(kinds))
+        return tuple(self._speed(kind, kinds[:index] + kinds[index + 1 :]) for index, kind in enumerate(kinds))
 
     def speed(self, kind: str, beside: Kinds) -> float:
         """Return the speed of one beside others, as a share of its speed alone."""
@@ -65,14 +66,14 @@ class Slowdowns:
 
     def is_measured(self, kind: str, beside: Kinds) -> bool:
         """Return whether such a run has reported its speed in this company."""
-        return (kind, beside) in self._seen or (not beside and kind in self._alone)
+        return (kind, beside) in self._relative_speeds or (not beside and kind in self._alone)
 
-    def _foretell(self, kind: str, beside: Kinds) -> float:
-        if not beside or (kind, beside) in self._seen:
-            return self._seen.get((kind, beside), 1.0)
+    def _predicted(self, kind: str, beside: Kinds) -> float:
+        if not beside or (kind, beside) in self._relative_speeds:
+            return self._relative_speeds.get((kind, beside), 1.0)
         parts = chain.from_iterable(combinations(beside, num) for num in range(1, len(beside)))
-        known = (self._seen[kind, part] for part in parts if (kind, part) in self._seen)
-        return min(1.0 / (1.0 + PRIOR * len(beside)), *known, 1.0)
+        bounds = (self._relative_speeds[kind, part] for part in parts if (kind, part) in self._relative_speeds)
+        return min(1.0 / (1.0 + PRIOR_SLOWDOWN * len(beside)), *bounds, 1.0)
 
 
 NOTHING_KNOWN = Slowdowns(())
@@ -138,11 +139,11 @@ def observe(workload: Workload, others: Iterable[Workload], now: float) -> Statu
     kind, beside = pace_kind(workload.spec), tuple(sorted(pace_kind(run.spec) for run in others))
     last = status.measured.paces[-1] if status.measured.paces else None
     if last is None or (last.kind, last.beside) != (kind, beside):
-        known = [pace for pace in status.measured.paces if pace.rate is not None]
+        rated_paces = [pace for pace in status.measured.paces if pace.rate is not None]
         return replace(
             status,
             measured=replace(
-                status.measured, paces=(*known[1 - MOST_PACES :], Pace(kind=kind, beside=beside, since=now))
+                status.measured, paces=(*rated_paces[1 - MOST_PACES :], Pace(kind=kind, beside=beside, since=now))
             ),
         )
     settled = progress is not None and progress.updated_at >= last.since + SETTLE_S
@@ -164,7 +165,7 @@ def settles_at(workload: Workload, now: float) -> float | None:
     paces = workload.status.measured.paces
     if not paces or paces[-1].rate is not None:
         return None
-    after_s = LOOK_S
+    after_s = FIRST_CHECK_S
     while paces[-1].since + after_s <= now:
         after_s *= 2
     return paces[-1].since + after_s
@@ -180,8 +181,10 @@ def companies(running: Sequence[Workload], pods: Mapping[str, Sequence[Pod]]) ->
         for device in devices[workload.uid]:
             on_device[device].append(workload)
     return {
-        uid: list({other.uid: other for device in held for other in on_device[device] if other.uid != uid}.values())
-        for uid, held in devices.items()
+        uid: list(
+            {other.uid: other for device in own_devices for other in on_device[device] if other.uid != uid}.values()
+        )
+        for uid, own_devices in devices.items()
     }
 
 

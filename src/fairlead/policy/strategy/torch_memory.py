@@ -18,7 +18,7 @@ from fairlead.policy.strategy.split import Recompute, Split
 from fairlead.policy.strategy.transformer import FUSED_ACTIVATION, Transformer
 
 # Bytes per parameter (arXiv 1910.02054, sec. 3.1, with fp32 parameters that are the master copy).
-PARAMETER, GRADIENT, MOMENTS, COMPUTED = 4, 4, 8, 2
+PARAMETER_BYTES, GRADIENT_BYTES, MOMENTS_BYTES, COMPUTE_BYTES = 4, 4, 8, 2
 
 
 def stages(model: Transformer, split: Split, *, compiled: bool = False) -> tuple[StageMemory, ...]:
@@ -41,43 +41,48 @@ def _stage(model: Transformer, split: Split, stage: int, compiled: bool) -> Stag
     layers = split.layers_of(stage, model.layers)
     is_first, is_last = stage == 0, stage == split.pipeline - 1
     norms, t = 2 * model.norm, split.tensor
-    block = norms + (model.dense_parameters(0) - norms) / t
-    tied_again = is_last and (not model.tied or not is_first)
-    root = (model.embedding if is_first else 0) + (model.output if is_last else 0)
-    root += model.vocabulary * model.hidden if tied_again else 0
-    parameters = block * len(layers) + root
+    block_parameters = norms + (model.dense_parameters(0) - norms) / t
+    has_tied_copy = is_last and (not model.tied or not is_first)
+    root_parameters = (model.embedding if is_first else 0) + (model.output if is_last else 0)
+    root_parameters += model.vocabulary * model.hidden if has_tied_copy else 0
+    blocks = block_parameters * len(layers)
+    parameters = blocks + root_parameters
     shards = split.data if split.zero >= 2 else 1
     # FSDP divides by rows: a tensor with one row is whole on the first rank, and gathered as if each rank had a row.
     undivided = model.undivided if is_first else 0
-    own = parameters / shards + undivided * (1 - 1 / shards)
-    flying = _in_flight(split, stage)
-    cached = len(layers) * layer_cache(model, split, compiled=compiled) + _between(model, split, is_last)
-    cached = flying * (cached + (_embedding_cache(model, split) if is_first else 0))
+    own_parameters = parameters / shards + undivided * (1 - 1 / shards)
+    in_flight = _in_flight(split, stage)
+    cached = len(layers) * layer_cache(model, split, compiled=compiled) + _pipeline_buffers(model, split, is_last)
+    cached = in_flight * (cached + (_embedding_cache(model, split) if is_first else 0))
     weights = model.vocabulary * model.hidden if is_last else 0
     weights += model.patch * model.hidden if is_first else 0
-    computed, pools = _computed(split, flying, parameters, root, block, blocks=block * len(layers), weights=weights)
-    computed += COMPUTED * undivided * (shards - 1)
+    cast_bytes, pools = _cast_and_pools(
+        split, in_flight, parameters, root_parameters, block_parameters, blocks=blocks, weights=weights
+    )
+    cast_bytes += COMPUTE_BYTES * undivided * (shards - 1)
     # With one micro-batch there are no gradients yet at the end of forward; a pipeline shards gradients after its last
     # one.
-    gradients = GRADIENT * (parameters if split.pipeline > 1 else own) if split.micro_batches > 1 else 0.0
+    gradients = (
+        GRADIENT_BYTES * (parameters if split.pipeline > 1 else own_parameters) if split.micro_batches > 1 else 0.0
+    )
     # DDP's buckets hold gradients a second time.
-    buckets = GRADIENT * parameters if split.data > 1 and split.zero < 2 else 0.0
+    buckets = GRADIENT_BYTES * parameters if split.data > 1 and split.zero < 2 else 0.0
     # The foreach optimizer has a temporary of the size of all parameters, when all activations are freed.
-    step = 2 * GRADIENT * own - gradients - cached - computed
-    moments = _moments(model, split, is_last, compiled, block, len(layers))
+    optimizer_temporary = 2 * GRADIENT_BYTES * own_parameters - gradients - cached - cast_bytes
+    peaks = _peaks(model, split, is_last, compiled, block_parameters, len(layers))
     if split.pipeline > 1 and is_first and split.zero < 2:
         # The embedding stays cast until forward is over.
-        cast = COMPUTED * (model.embedding + model.sequence * split.micro_batch * model.hidden)
-        moments.append(MemoryPeak(temporaries=cast))
-    worst = max((*moments, MemoryPeak(temporaries=step)), key=lambda moment: moment.total)
+        embedding_cast = COMPUTE_BYTES * (model.embedding + model.sequence * split.micro_batch * model.hidden)
+        peaks.append(MemoryPeak(temporaries=embedding_cast))
+    worst = max((*peaks, MemoryPeak(temporaries=optimizer_temporary)), key=lambda peak: peak.total)
     return StageMemory(
-        parameters=PARAMETER * own,
+        parameters=PARAMETER_BYTES * own_parameters,
         gradients=gradients,
-        optimizer=MOMENTS * own,
-        activations=cached + _images(model, split),
+        optimizer=MOMENTS_BYTES * own_parameters,
+        activations=cached + _image_bytes(model, split),
         logits=worst.logits,
         temporaries=worst.temporaries,
-        buffers=computed + buckets,
+        buffers=cast_bytes + buckets,
         pools=pools,
     )
 
@@ -87,7 +92,7 @@ def _in_flight(split: Split, stage: int) -> float:
     return split.micro_batches if split.micro_batches < split.pipeline else split.in_flight(stage)
 
 
-def _between(model: Transformer, split: Split, is_last: bool) -> float:
+def _pipeline_buffers(model: Transformer, split: Split, is_last: bool) -> float:
     """Return the bytes per micro-batch that a pipeline keeps of a stage's outputs, and on the last stage of its inputs.
 
     ``torch.distributed.pipelining`` keeps outputs until their backward, and allocates receive buffers for all
@@ -98,13 +103,13 @@ def _between(model: Transformer, split: Split, is_last: bool) -> float:
     tokens = model.sequence * split.micro_batch
     if not is_last:
         # The output of a block that ends with a norm is already kept by that.
-        return 0.0 if model.masked else COMPUTED * tokens * model.hidden
+        return 0.0 if model.masked else COMPUTE_BYTES * tokens * model.hidden
     received = split.micro_batches * model.hidden / _in_flight(split, split.pipeline - 1)
-    return COMPUTED * tokens * (model.vocabulary + received)
+    return COMPUTE_BYTES * tokens * (model.vocabulary + received)
 
 
-def _computed(
-    split: Split, flying: float, parameters: float, root: float, block: float, *, blocks: float, weights: float
+def _cast_and_pools(
+    split: Split, in_flight: float, parameters: float, root: float, block: float, *, blocks: float, weights: float
 ) -> tuple[float, float]:
     """Return bytes of bf16 parameters while computing, and of the pools of the streams that gather and reduce.
 
@@ -114,10 +119,10 @@ def _computed(
     if split.zero < 2:
         # Backward of an embedding needs no weights. Recomputed blocks are cast again.
         kept_blocks = blocks if split.recompute is Recompute.NONE else 0.0
-        return COMPUTED * flying * (kept_blocks + weights), 0.0
+        return COMPUTE_BYTES * in_flight * (kept_blocks + weights), 0.0
     # The root group and the last block stay gathered after forward; a pipeline gathers once for all micro-batches.
-    at_once = root + block if split.zero == 3 and split.pipeline == 1 else parameters
-    return COMPUTED * at_once, COMPUTED * (root + block) + GRADIENT * parameters / split.data
+    gathered = root + block if split.zero == 3 and split.pipeline == 1 else parameters
+    return COMPUTE_BYTES * gathered, COMPUTE_BYTES * (root + block) + GRADIENT_BYTES * parameters / split.data
 
 
 def layer_cache(model: Transformer, split: Split, *, compiled: bool = False) -> float:
@@ -144,9 +149,9 @@ def layer_cache(model: Transformer, split: Split, *, compiled: bool = False) -> 
 def _mlp_backward(model: Transformer, tokens: int, t: int) -> float:
     """Return the bytes that backward of an MLP takes: gradients of its input, of its inner width, and of a weight."""
     if model.gated or model.activation_kept != FUSED_ACTIVATION:
-        return COMPUTED * tokens * (model.hidden + 2 * model.width / t)
+        return COMPUTE_BYTES * tokens * (model.hidden + 2 * model.width / t)
     # The output of the activation is freed before its gradient is allocated.
-    return COMPUTED * (tokens + model.hidden) * model.width / t
+    return COMPUTE_BYTES * (tokens + model.hidden) * model.width / t
 
 
 def _stream_gradient(model: Transformer, tokens: int) -> float:
@@ -154,13 +159,13 @@ def _stream_gradient(model: Transformer, tokens: int) -> float:
 
     `_mlp_backward` includes it for an MLP with a gate or an activation that is written out.
     """
-    is_past = not model.gated and model.activation_kept == FUSED_ACTIVATION and not model.masked
-    return COMPUTED * tokens * model.hidden if is_past else 0.0
+    bypasses = not model.gated and model.activation_kept == FUSED_ACTIVATION and not model.masked
+    return COMPUTE_BYTES * tokens * model.hidden if bypasses else 0.0
 
 
 def _next_gathered(split: Split, block: float, layers: int) -> float:
     """Return the bytes of a block gathered during backward of the next one (torch, FSDP2's backward prefetch)."""
-    return COMPUTED * block if split.zero == 3 and split.pipeline == 1 and layers > 1 else 0.0
+    return COMPUTE_BYTES * block if split.zero == 3 and split.pipeline == 1 and layers > 1 else 0.0
 
 
 def _output_gradient(model: Transformer) -> float:
@@ -169,43 +174,44 @@ def _output_gradient(model: Transformer) -> float:
     They stay in bf16 until the end of backward: FSDP reduces those of its root group then, and without it they are cast
     back in the reverse order of forward, which cast these parameters first (torch, ``sequence_nr`` of autograd).
     """
-    return COMPUTED * (model.output + model.vocabulary * model.hidden)
+    return COMPUTE_BYTES * (model.output + model.vocabulary * model.hidden)
 
 
 def _embedding_cache(model: Transformer, split: Split) -> float:
     """Return the bytes kept of a micro-batch before the first block: for its norm, or images in bf16."""
     tokens = model.sequence * split.micro_batch
     of_norm = tokens * (model.norm_kept * model.hidden + 8) if model.masked else 0
-    return of_norm + COMPUTED * model.image * split.micro_batch
+    return of_norm + COMPUTE_BYTES * model.image * split.micro_batch
 
 
-def _images(model: Transformer, split: Split) -> float:
+def _image_bytes(model: Transformer, split: Split) -> float:
     """Return the bytes of a step's images, in fp32, which exist on all stages; tokens are too small to count."""
     return 4 * model.image * split.micro_batch * split.micro_batches
 
 
-def _moments(
+def _peaks(
     model: Transformer, split: Split, is_last: bool, compiled: bool, block: float, layers: int
 ) -> list[MemoryPeak]:
+    """Return the temporary memory at the moments of a step that may have most, on top of what stays."""
     tokens, t, h = model.sequence * split.micro_batch, split.tensor, model.hidden
     of_output = _output_gradient(model) if is_last else 0.0
     gathered = of_output + _next_gathered(split, block, layers)
-    moments = [MemoryPeak(temporaries=2 * tokens * h + _mlp_backward(model, tokens, t) + gathered)]
+    peaks = [MemoryPeak(temporaries=2 * tokens * h + _mlp_backward(model, tokens, t) + gathered)]
     if split.recompute is not Recompute.NONE:
         # The recomputed block, on top of what the others keep.
-        whole = Split(tensor=t, micro_batch=split.micro_batch)
-        again = layer_cache(model, whole) - layer_cache(model, split, compiled=compiled)
-        again += COMPUTED * block if split.zero < 2 else 0
-        again += _mlp_backward(model, tokens, t) + _stream_gradient(model, tokens)
-        moments.append(MemoryPeak(temporaries=again + gathered))
+        uncached = Split(tensor=t, micro_batch=split.micro_batch)
+        recomputed = layer_cache(model, uncached) - layer_cache(model, split, compiled=compiled)
+        recomputed += COMPUTE_BYTES * block if split.zero < 2 else 0
+        recomputed += _mlp_backward(model, tokens, t) + _stream_gradient(model, tokens)
+        peaks.append(MemoryPeak(temporaries=recomputed + gathered))
         if split.micro_batches == 1 and split.zero < 2:
             # When the first block is recomputed, later ones have gradients, and their inputs are freed.
-            later = (layers - 1) * (GRADIENT * block - layer_cache(model, split, compiled=compiled))
-            moments.append(MemoryPeak(temporaries=again + of_output + later))
+            later = (layers - 1) * (GRADIENT_BYTES * block - layer_cache(model, split, compiled=compiled))
+            peaks.append(MemoryPeak(temporaries=recomputed + of_output + later))
     if is_last:
         # The loss in fp32: log-softmax, its gradient and the gradient of the logits (torch, `_log_softmax_backward`).
         # In addition, what the last norm keeps, and the activation before a masked model's.
-        norm = tokens * ((model.norm_kept + (COMPUTED if model.masked else 0)) * h + 8)
+        norm = tokens * ((model.norm_kept + (COMPUTE_BYTES if model.masked else 0)) * h + 8)
         logits = 12 * (tokens * model.vocabulary + split.micro_batch * model.classes)
-        moments.append(MemoryPeak(temporaries=norm, logits=logits))
-    return moments
+        peaks.append(MemoryPeak(temporaries=norm, logits=logits))
+    return peaks

@@ -28,7 +28,7 @@ from fairlead.untrusted_json import parse_json, parse_object
 
 CHUNK = bytes(1 << 20)
 CONNECT_S = 10.0
-LATE_S = 30.0
+SILENCE_S = 30.0
 """Beyond the time of a measurement, how long a silent peer is waited for."""
 MOST_S = 600.0
 MOST_GB_S = 1e6
@@ -72,8 +72,8 @@ class NetworkReport:
 class _Server:
     """Sends or receives for other nodes, on its own threads, until it is closed."""
 
-    def __init__(self, host: str, key: bytes, seconds: float) -> None:
-        self._key = key
+    def __init__(self, host: str, secret: bytes, seconds: float) -> None:
+        self._secret = secret
         self._seconds = seconds
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         self._listener = socket.create_server((host, 0), family=family, backlog=16)
@@ -88,7 +88,7 @@ class _Server:
 
     def _listen(self) -> None:
         with self._listener, self._closing, self._close, selectors.DefaultSelector() as selector:
-            admission = PeerAdmission(self._listener, self._key, selector)
+            admission = PeerAdmission(self._listener, self._secret, selector)
             selector.register(self._closing, selectors.EVENT_READ)
             while True:
                 for key, _ in selector.select(admission.timeout_s):
@@ -101,10 +101,10 @@ class _Server:
 
     def _serve(self, connection: socket.socket, hello: bytes) -> None:
         with connection:
-            connection.settimeout(self._seconds + LATE_S)
+            connection.settimeout(self._seconds + SILENCE_S)
             try:
                 if parse_json(hello, max_bytes=MOST_HELLO) == _SEND:
-                    send(connection, _received(connection))
+                    send(connection, _rate_of_received(connection))
                 else:
                     _send_for(connection, self._seconds)
             except (OSError, ValueError):
@@ -132,13 +132,13 @@ def measure(
     Raises:
         AgreementFailed: A rank is gone.
     """
-    key = token(environment.key_file, environment.run_uid, environment.attempt, "network")
+    secret = token(environment.key_file, environment.run_uid, environment.attempt, "network")
     host = own_address(environment, environ)
-    server = _Server(host, key, seconds) if environment.local_rank == 0 and takes_part else None
+    server = _Server(host, secret, seconds) if environment.local_rank == 0 and takes_part else None
     try:
         name, domains = _node_name(environment, environ), _domains(environ)
-        own = None if server is None else [name, host, server.port, environment.node, domains]
-        rows = [peer for peer in channel.gather(own) if peer is not None]
+        own_row = None if server is None else [name, host, server.port, environment.node, domains]
+        rows = [peer for peer in channel.gather(own_row) if peer is not None]
         peers = {str(peer[0]): (str(peer[1]), int(peer[2])) for peer in rows}
         topology = topology_of({str(peer[0]): peer[4] for peer in rows})
         depth = max(map(len, topology.values()), default=0)
@@ -152,18 +152,18 @@ def measure(
             elapsed_s = float(channel.gather(time.monotonic() - began)[0])  # all begin together
             if rounds and elapsed_s >= most_s:
                 break
-            mine = [pair for pair in pairs if own is not None and pair[0] == own[0]]
-            result = [[*pair, _measure_pair(peers[pair[1]], key, seconds)] for pair in mine]
-            times: dict[Pair, float] = {}
-            for first, second, gb_s in (row for rows in channel.gather(result) for row in rows):
+            own_pairs = [pair for pair in pairs if own_row is not None and pair[0] == own_row[0]]
+            measured = [[*pair, _measure_pair(peers[pair[1]], secret, seconds)] for pair in own_pairs]
+            seconds_per_gb: dict[Pair, float] = {}
+            for first, second, gb_s in (row for rows in channel.gather(measured) for row in rows):
                 num_pairs.update((first, second))
                 if gb_s is None:
                     unreachable[first, second] = None
                 else:
                     num_measured.update((first, second))
-                    times[first, second] = 1.0 / gb_s
+                    seconds_per_gb[first, second] = 1.0 / gb_s
                     rates.append(gb_s)
-            rounds.append(times)
+            rounds.append(seconds_per_gb)
     finally:
         if server is not None:
             server.close()
@@ -189,10 +189,10 @@ def topology_of(domains: Mapping[str, Mapping[str, str]]) -> dict[str, tuple[str
     first = next(iter(domains.values()), {})
     levels = []
     for level in first:
-        values = [of_node.get(level) for of_node in domains.values()]
+        values = [node_domains.get(level) for node_domains in domains.values()]
         if None not in values and 1 < len(set(values)) < len(values):
             levels.append(level)
-    return {name: tuple(f"{level} {of_node[level]}" for level in levels) for name, of_node in domains.items()}
+    return {name: tuple(f"{level} {node_domains[level]}" for level in levels) for name, node_domains in domains.items()}
 
 
 def _domains(environ: Mapping[str, str]) -> dict[str, str]:
@@ -208,9 +208,9 @@ def own_address(environment: Environment, environ: Mapping[str, str]) -> str:
     """Return the address of this node at which the others reach it: that of its pod, or of its way to rank 0."""
     if address := environ.get("FAIRLEAD_POD_IP"):
         return address
-    family, _, _, _, place = socket.getaddrinfo(environment.master_addr, 9, type=socket.SOCK_DGRAM)[0]
+    family, _, _, _, rank_0 = socket.getaddrinfo(environment.master_addr, 9, type=socket.SOCK_DGRAM)[0]
     with socket.socket(family, socket.SOCK_DGRAM) as probe:
-        probe.connect(place)  # sends nothing
+        probe.connect(rank_0)  # sends nothing
         return str(probe.getsockname()[0])
 
 
@@ -224,30 +224,30 @@ def _node_name(environment: Environment, environ: Mapping[str, str]) -> str:
     return f"{node_of(environ)} (pod {environment.node})"
 
 
-def _measure_pair(peer: tuple[str, int], key: bytes, seconds: float) -> float | None:
+def _measure_pair(peer: tuple[str, int], secret: bytes, seconds: float) -> float | None:
     """Return the rate of the slower direction in GB/s; None if the other node could not be reached."""
     try:
-        return min(_sent_rate(peer, key, seconds), _received_rate(peer, key, seconds))
+        return min(_sent_rate(peer, secret, seconds), _received_rate(peer, secret, seconds))
     except (OSError, ValueError):
         return None
 
 
-def _sent_rate(peer: tuple[str, int], key: bytes, seconds: float) -> float:
-    with _connected(peer, key, _SEND, seconds) as connection:
+def _sent_rate(peer: tuple[str, int], secret: bytes, seconds: float) -> float:
+    with _connected(peer, secret, _SEND, seconds) as connection:
         _send_for(connection, seconds)
-        return _checked(receive(connection, max_bytes=MOST_HELLO))
+        return _valid_rate(receive(connection, max_bytes=MOST_HELLO))
 
 
-def _received_rate(peer: tuple[str, int], key: bytes, seconds: float) -> float:
-    with _connected(peer, key, _RECEIVE, seconds) as connection:
-        return _checked(_received(connection))
+def _received_rate(peer: tuple[str, int], secret: bytes, seconds: float) -> float:
+    with _connected(peer, secret, _RECEIVE, seconds) as connection:
+        return _valid_rate(_rate_of_received(connection))
 
 
-def _connected(peer: tuple[str, int], key: bytes, what: str, seconds: float) -> socket.socket:
+def _connected(peer: tuple[str, int], secret: bytes, direction: str, seconds: float) -> socket.socket:
     connection = socket.create_connection(peer, timeout=CONNECT_S)
     try:
-        connection.settimeout(seconds + LATE_S)
-        greet(connection, key, json.dumps(what).encode())
+        connection.settimeout(seconds + SILENCE_S)
+        greet(connection, secret, json.dumps(direction).encode())
     except OSError:
         connection.close()
         raise
@@ -256,13 +256,13 @@ def _connected(peer: tuple[str, int], key: bytes, what: str, seconds: float) -> 
 
 def _send_for(connection: socket.socket, seconds: float) -> None:
     """Send for some time, then say that no more comes."""
-    until = time.monotonic() + seconds
-    while time.monotonic() < until:
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
         connection.sendall(CHUNK)
     connection.shutdown(socket.SHUT_WR)
 
 
-def _received(connection: socket.socket) -> float:
+def _rate_of_received(connection: socket.socket) -> float:
     """Receive to the end, and return GB/s from the first to the last byte.
 
     Raises:
@@ -279,7 +279,7 @@ def _received(connection: socket.socket) -> float:
     return num_bytes / seconds / 1e9
 
 
-def _checked(rate: Any) -> float:
+def _valid_rate(rate: Any) -> float:
     """Return a rate that a peer sent.
 
     Raises:

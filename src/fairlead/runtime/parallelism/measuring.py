@@ -22,7 +22,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn import functional
 
-TIMES = 3
+NUM_MEASUREMENTS = 3
 """Number of measurements of which each time is the median, after one that is not counted."""
 
 
@@ -37,8 +37,8 @@ class _Sizes(NamedTuple):
     repeats: int
 
 
-GPU = _Sizes(8192, 8192, (512, 1024, 2048, 4096, 8192), 1 << 30, 1 << 28, 20)
-CPU = _Sizes(256, 256, (128, 256, 512), 1 << 24, 1 << 20, 2)
+GPU_SIZES = _Sizes(8192, 8192, (512, 1024, 2048, 4096, 8192), 1 << 30, 1 << 28, 20)
+CPU_SIZES = _Sizes(256, 256, (128, 256, 512), 1 << 24, 1 << 20, 2)
 
 
 class _Block(nn.Module):
@@ -47,21 +47,21 @@ class _Block(nn.Module):
     def __init__(self, width: int = 64, heads: int = 4) -> None:
         super().__init__()
         self.heads = heads
-        self.before, self.between = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.attention_norm, self.mlp_norm = nn.LayerNorm(width), nn.LayerNorm(width)
         self.query, self.key, self.value, self.out = (nn.Linear(width, width, bias=False) for _ in range(4))
         self.up, self.gate, self.down = (nn.Linear(width, width, bias=False) for _ in range(3))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Apply attention and a gated MLP, each with a residual connection."""
-        normed = self.before(x)
+        normed = self.attention_norm(x)
         batch, length, width = x.shape
         parts = (layer(normed).view(batch, length, self.heads, -1) for layer in (self.query, self.key, self.value))
         query, key, value = (part.transpose(1, 2) for part in parts)
         attended = functional.scaled_dot_product_attention(query, key, value, is_causal=True)
         x = x + self.out(attended.transpose(1, 2).reshape(batch, length, width))
-        normed = self.between(x)
-        added: torch.Tensor = x + self.down(functional.silu(self.gate(normed)) * self.up(normed))
-        return added
+        normed = self.mlp_norm(x)
+        output: torch.Tensor = x + self.down(functional.silu(self.gate(normed)) * self.up(normed))
+        return output
 
 
 class _Meter:
@@ -69,14 +69,14 @@ class _Meter:
         self.device, self.sizes = device, sizes
         self.dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
 
-    def seconds(self, act: Callable[[], object]) -> float:
+    def seconds(self, call: Callable[[], object]) -> float:
         """Return the median seconds of one call among many consecutive ones."""
         seconds = []
-        for number in range(TIMES + 1):
+        for number in range(NUM_MEASUREMENTS + 1):
             self._wait()
             begin = time.perf_counter()
             for _ in range(self.sizes.repeats):
-                act()
+                call()
             self._wait()
             if number:
                 seconds.append((time.perf_counter() - begin) / self.sizes.repeats)
@@ -110,19 +110,19 @@ class _Meter:
 
     def all_reduce_s(self, size: int) -> float:
         """Return the seconds of an all-reduce of ``size`` bytes."""
-        sent = torch.zeros(size // 4, dtype=torch.float32, device=self.device)
-        return self.seconds(lambda: dist.all_reduce(sent))
+        message = torch.zeros(size // 4, dtype=torch.float32, device=self.device)
+        return self.seconds(lambda: dist.all_reduce(message))
 
 
 def line_of(points: list[tuple[int, float]]) -> tuple[float, float]:
     """Return slope and intercept of a line fitted by least squares of relative errors, so that short times count."""
     weights = [1 / value**2 for _, value in points]
     total = sum(weights)
-    middle = sum(w * x for w, (x, _) in zip(weights, points, strict=True)) / total
-    mean = sum(w * y for w, (_, y) in zip(weights, points, strict=True)) / total
-    spread = sum(w * (x - middle) ** 2 for w, (x, _) in zip(weights, points, strict=True))
-    slope = sum(w * (x - middle) * (y - mean) for w, (x, y) in zip(weights, points, strict=True)) / spread
-    return slope, mean - slope * middle
+    mean_x = sum(w * x for w, (x, _) in zip(weights, points, strict=True)) / total
+    mean_y = sum(w * y for w, (_, y) in zip(weights, points, strict=True)) / total
+    spread = sum(w * (x - mean_x) ** 2 for w, (x, _) in zip(weights, points, strict=True))
+    slope = sum(w * (x - mean_x) * (y - mean_y) for w, (x, y) in zip(weights, points, strict=True)) / spread
+    return slope, mean_y - slope * mean_x
 
 
 def measure(device: torch.device, ranks: int) -> dict[str, object]:
@@ -131,7 +131,7 @@ def measure(device: torch.device, ranks: int) -> dict[str, object]:
     Raises:
         RuntimeError: Deeper matrix products took no longer, so no speed follows from them.
     """
-    sizes = GPU if device.type == "cuda" else CPU
+    sizes = GPU_SIZES if device.type == "cuda" else CPU_SIZES
     meter = _Meter(device, sizes)
     figures: dict[str, object] = {"rows": sizes.rows, "columns": sizes.columns, "ranks": ranks}
     if device.type == "cuda":
@@ -150,8 +150,8 @@ def measure(device: torch.device, ranks: int) -> dict[str, object]:
     figures |= {"seconds_per_depth": slope, "depth": max(intercept / slope, 0.0)}
     figures |= {"memory_gb_s": meter.copied_gb_s(), "launch_ms": meter.launch_ms()}
     if ranks > 1:
-        moved = 2 * (ranks - 1) / ranks * sizes.sent_bytes
-        figures["link_gb_s"] = moved / meter.all_reduce_s(sizes.sent_bytes) / 1e9
+        moved_bytes = 2 * (ranks - 1) / ranks * sizes.sent_bytes
+        figures["link_gb_s"] = moved_bytes / meter.all_reduce_s(sizes.sent_bytes) / 1e9
         # The estimate's model: the latency between two GPUs, plus half of it for each further doubling.
         figures["latency_ms"] = meter.all_reduce_s(1024) * 1000 / (1 + math.log2(ranks) / 2)
     return figures
@@ -159,8 +159,8 @@ def measure(device: torch.device, ranks: int) -> dict[str, object]:
 
 def main(argv: list[str]) -> None:
     """Measure together with the other ranks; rank 0 writes the result."""
-    result, rendezvous, rank, ranks, kind = argv[0], argv[1], int(argv[2]), int(argv[3]), argv[4]
-    device = torch.device("cuda", rank) if kind == "cuda" else torch.device("cpu")
+    result, rendezvous, rank, ranks, device_type = argv[0], argv[1], int(argv[2]), int(argv[3]), argv[4]
+    device = torch.device("cuda", rank) if device_type == "cuda" else torch.device("cpu")
     if device.type == "cuda":
         torch.cuda.set_device(device)
     else:

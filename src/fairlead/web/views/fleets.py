@@ -4,7 +4,7 @@ from contextlib import closing
 from typing import Any
 
 from fairlead.cluster.local.home import Home
-from fairlead.control.fleets.journal import ClusterNote, FleetJournal, names
+from fairlead.control.fleets.journal import ClusterNote, FleetJournal, fleet_names
 from fairlead.errors import FairleadError
 from fairlead.policy.fleet.placement import dollars_so_far
 from fairlead.specs.fleet import Fleet, Member
@@ -19,7 +19,7 @@ def fleets(question: Question) -> Answer:
     """Show each fleet of this machine; on a cluster there are none."""
     cluster = question.cluster
     home = None if cluster.machine is None else cluster.machine.home
-    rows = [] if home is None else [_fleet(home, name, question.now) for name in names(home)]
+    rows = [] if home is None else [_fleet(home, name, question.now) for name in fleet_names(home)]
     values = {"fleets": rows, "is_local": home is not None}
     return Answer(title="Fleets", template="fleets.html", values=values, look_again_s=LOOK_AGAIN_S)
 
@@ -33,7 +33,7 @@ def _fleet(home: Home, name: str, now: float) -> dict[str, Any]:
             return {
                 "name": name,
                 "trouble": None,
-                "is_led": journal.is_led(),
+                "is_led": journal.has_controller(),
                 "wait_s": fleet.wait_s,
                 "clusters": [
                     _cluster(cluster, member, notes.get(cluster), unfinished)
