@@ -29,7 +29,7 @@ import psutil
 
 from benchmarks.fake_fleet import NAMESPACE, POD_PATH, OperatorProcess, beating, fleet, in_parallel, until
 from fairlead.cluster.kubernetes.api.client import Client
-from fairlead.cluster.kubernetes.operator.leader_election import BEAT_S
+from fairlead.cluster.kubernetes.operator.leader_election import RENEW_EVERY_S
 from fairlead.cluster.kubernetes.workloads.workload_api import WorkloadApi
 from fairlead.errors import ClusterError
 from fairlead.specs.resources import GpuRequest, Resources
@@ -83,9 +83,9 @@ def measure(num_nodes: int, num_pods: int, num_losses: int, settle_s: float, idl
             "s, start to caught up": caught_up_s,
             "MB resident at rest": process.memory_info().rss / 1e6,
             "% of a core at rest": idle_percent,
-            "requests an hour at rest: of the Lease": 3600 / BEAT_S,
+            "requests an hour at rest: of the Lease": 3600 / RENEW_EVERY_S,
             "requests an hour at rest: asking runs": asked,
-            "requests an hour at rest: others": max(0.0, requests - asked - 3600 / BEAT_S),
+            "requests an hour at rest: others": max(0.0, requests - asked - 3600 / RENEW_EVERY_S),
             "s, reaction to a lost pod, median": statistics.median(reactions),
             "s, reaction to a lost pod, 99th percentile": reactions[
                 min(len(reactions) - 1, int(0.99 * len(reactions)))

@@ -47,7 +47,7 @@ def test_the_trouble_of_the_leader_is_on_its_lease_at_the_next_renewal_and_goes_
         client = client_of(url)
         election = Election(
             client, namespace="n", name="fairlead-operator", identity="me", annotate=lambda: {TROUBLE: troubles[0]},
-            changed=changed.set, beat_s=0.05,
+            on_change=changed.set, renew_every_s=0.05,
         )  # fmt: skip
         election.start()
         try:

@@ -25,7 +25,7 @@ from fairlead.cluster.kubernetes.operator.engines.engine_controller import Engin
 from fairlead.cluster.kubernetes.operator.engines.search_controller import SearchController
 from fairlead.cluster.kubernetes.operator.events.event_recorder import EventRecorder
 from fairlead.cluster.kubernetes.operator.events.foreign_objects import ForeignObjects
-from fairlead.cluster.kubernetes.operator.leader_election import BEAT_S, DEADLINE_S
+from fairlead.cluster.kubernetes.operator.leader_election import DEADLINE_S, RENEW_EVERY_S
 from fairlead.cluster.kubernetes.operator.ledger.budget_notices import BudgetNotices
 from fairlead.cluster.kubernetes.operator.ledger.cost_publisher import EVERY_S as COSTS_S
 from fairlead.cluster.kubernetes.operator.ledger.cost_publisher import CostPublisher
@@ -101,7 +101,7 @@ class OperatorSettings:
     identity: str | None = None
     lease_s: float = DURATION_S
     deadline_s: float = DEADLINE_S
-    beat_s: float = BEAT_S
+    beat_s: float = RENEW_EVERY_S
     idle_s: float = IDLE_S
     grow_patience_s: float = PATIENCE_S
     grow_pause_s: float = PAUSE_S

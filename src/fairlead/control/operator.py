@@ -66,10 +66,10 @@ class Operator:
             name=LEASE,
             identity=settings.identity or f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:6]}",
             annotate=self._on_lease,
-            changed=self.view.wake,
+            on_change=self.view.wake,
             duration_s=settings.lease_s,
             deadline_s=settings.deadline_s,
-            beat_s=settings.beat_s,
+            renew_every_s=settings.beat_s,
         )
         parts = build(client, self.view, pods, settings, leads=lambda: self.election.is_leader)
         self.cluster, self.agent, self.ledger, self._gpus = parts.cluster, parts.agent, parts.ledger, parts.gpus

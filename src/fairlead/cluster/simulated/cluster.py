@@ -17,7 +17,7 @@ from fairlead.cluster.simulated.data_reads import DataReads
 from fairlead.cluster.simulated.faults import Fault
 from fairlead.cluster.simulated.listing import ItemsByUid
 from fairlead.cluster.simulated.mig_manager import carry_out_step, note_partitions
-from fairlead.cluster.simulated.pod_simulation import Course
+from fairlead.cluster.simulated.pod_simulation import PodSimulator
 from fairlead.cluster.simulated.programs import Behaviour
 from fairlead.cluster.simulated.simulation_state import Due, SimulationState
 from fairlead.errors import Conflict, NameTaken, NotFound
@@ -82,7 +82,7 @@ class SimulatedCluster:
     def _take(self, state: SimulationState, clock: Clock, behaviour: Behaviour) -> None:
         self.clock = clock
         self._state = state
-        self._course = Course(state, clock, behaviour)
+        self._pod_simulator = PodSimulator(state, clock, behaviour)
         self._shown: Snapshot | None = None
         self._shown_runs = ItemsByUid[Workload]()
         self._shown_pods = ItemsByUid[Pod]()
@@ -130,7 +130,7 @@ class SimulatedCluster:
     def accounts(self) -> tuple[tuple[PodTime, ...], tuple[NodeTime, ...]]:
         """Return the time of pods and nodes up to now; live pods as if they ended now and lost nothing."""
         state, now = self._state, self.clock.now()
-        live = [self._course.time_of(run, now) for run in state.runs.values()]
+        live = [self._pod_simulator.time_of(run, now) for run in state.runs.values()]
         return state.accounts.settled(now, live)
 
     def grow_by(self, growth: Growth | None, requests: tuple[CapacityRequest, ...]) -> None:
@@ -310,18 +310,18 @@ class SimulatedCluster:
         """Move the clock until something changes, or to the deadline, for a caller that has seen the current state."""
         state, seen = self._state, self._state.version
         while state.version == seen and state.queue and state.queue[0][0] <= deadline:
-            self._course.until(state.queue[0][0])
+            self._pod_simulator.process_until(state.queue[0][0])
         if state.version == seen and math.isfinite(deadline):
             self.clock.advance_to(deadline)
 
     def advance(self, seconds: float) -> None:
         """Move the clock, and process all events meanwhile."""
-        self._course.until(self.clock.now() + seconds)
+        self._pod_simulator.process_until(self.clock.now() + seconds)
 
     def inject(self, fault: Fault, *, at: float | None = None) -> None:
         """Apply a fault at a future time, or now."""
         if at is None or at <= self.clock.now():
-            self._course.suffer(fault, self.clock.now())
+            self._pod_simulator.apply_fault(fault, self.clock.now())
         else:
             self._state.push(at, Due.FAULT, "", fault)
 
@@ -355,9 +355,9 @@ class SimulatedCluster:
         if change.incident is not None:
             state.node_health = charged(state.node_health, change.incident, state.node_since)
         for create in effect.created:
-            self._course.create(state.run_of(workload.uid), create)
+            self._pod_simulator.create(state.run_of(workload.uid), create)
         for notice in effect.notices:
-            self._course.notify(notice)
+            self._pod_simulator.notify(notice)
         for new in effect.submitted:
             self._submit(new.uid, new.spec, workload.uid)
         for wanted in effect.requested:

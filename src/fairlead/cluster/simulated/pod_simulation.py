@@ -38,7 +38,7 @@ from fairlead.state.snapshot import WHOLE_MILLI, Grant, Leaving, Pod, PodPhase, 
 from fairlead.state.transitions import Notice
 
 
-class Course:
+class PodSimulator:
     """Advances the clock together with all running pods."""
 
     def __init__(self, state: SimulationState, clock: Clock, behaviour: Behaviour) -> None:
@@ -46,7 +46,7 @@ class Course:
         self._clock = clock
         self._behaviour = behaviour
 
-    def until(self, at: float) -> None:
+    def process_until(self, at: float) -> None:
         """Process all events up to a time, in order."""
         queue = self._state.queue
         while queue and queue[0][0] <= at:
@@ -54,11 +54,11 @@ class Course:
             self._clock.advance_to(due_at)
             run = self._state.runs.get(uid)
             if fault is not None:
-                self.suffer(fault, due_at)
+                self.apply_fault(fault, due_at)
             elif due is Due.READ:
-                self._go_on_reading(due_at)
+                self._advance_reads(due_at)
             elif run is not None:
-                self._happen(run, due, due_at)
+                self._process(run, due, due_at)
         self._clock.advance_to(at)
 
     def create(self, workload: Workload, create: CreatePod) -> None:
@@ -79,12 +79,12 @@ class Course:
             replacement=create.replacement,
         )
         program = self._behaviour(workload.spec, create.attempt)
-        times = workload.gang.nodes / workload.spec.nodes
-        program = program if times == 1 else at_speed(program, times)
+        ratio = workload.gang.nodes / workload.spec.nodes
+        program = program if ratio == 1 else at_speed(program, ratio)
         node = state.nodes.get(create.node)
         num_gpus = 0.0 if node is None else gpus_of(create.grant, node)
         run = SimulatedPod(
-            workload_uid=workload.uid, pod_uid=uid, index=create.index, program=program, times=times, num_gpus=num_gpus,
+            workload_uid=workload.uid, pod_uid=uid, index=create.index, program=program, times=ratio, num_gpus=num_gpus,
             divided_at=now, in_place=create.attempt if workload.spec.elastic is Elastic.IN_PLACE else None,
         )  # fmt: skip
         state.num_created += 1
@@ -92,7 +92,7 @@ class Course:
         state.live[workload.uid][uid] = None
         state.on_node.setdefault(create.node, {})[uid] = None
         state.changed(workload.uid)
-        self._divide(create.node, create.grant, now)
+        self._divide_gpus(create.node, create.grant, now)
         if node is None or not node.ready:
             self._end(run, now, PodPhase.LOST, message=f"node {create.node} is not there")
         else:
@@ -115,7 +115,7 @@ class Course:
             run.kill_at = notice.kill_at
             state.push(run.kill_at, Due.KILL, run.pod_uid)
 
-    def suffer(self, fault: Fault, at: float) -> None:
+    def apply_fault(self, fault: Fault, at: float) -> None:
         """Apply a fault."""
         state = self._state
         if isinstance(fault, KillRank):
@@ -139,20 +139,20 @@ class Course:
         elif isinstance(fault, PartitionNode):
             carry_out_layout(state, fault)
         elif fault.node in state.nodes:
-            self._suffer_node(fault, at)
-        self.note_nodes(at)
+            self._apply_node_fault(fault, at)
+        self.update_cache_nodes(at)
 
-    def note_nodes(self, at: float) -> None:
+    def update_cache_nodes(self, at: float) -> None:
         """Let the caches be those of the nodes that are up, after these may have changed."""
         state, reads = self._state, self._state.reads
         if reads is not None and (num_up := sum(node.ready for node in state.nodes.values())) != reads.num_nodes:
             reads.nodes_are(num_up, at)
-            self._respeed_readers(at)
+            self._update_reader_speeds(at)
 
     def time_of(self, run: SimulatedPod, at: float, *, saved: bool = False) -> PodTime:
         """Divide the time of a pod that ends at ``at`` by use."""
         pod = self._state.pods[run.workload_uid][run.pod_uid]
-        whole = PodTime(
+        pod_time = PodTime(
             workload_uid=pod.workload_uid,
             attempt=pod.attempt,
             node=pod.node,
@@ -161,13 +161,13 @@ class Course:
             ended_at=at,
         )
         if run.started_at is None:
-            return replace(whole, start_up_s=at - pod.created_at)
-        until = run.worked_until(at)
+            return replace(pod_time, start_up_s=at - pod.created_at)
+        worked_until = run.worked_until(at)
         worked_s, saving_s = run.work_s(at) - run.held_s, run.saving_s(at)
-        slowed_s = max(0.0, until - run.started_at - run.effort_at(at))
-        after_s = at - until if saved else 0.0
+        slowed_s = max(0.0, worked_until - run.started_at - run.effort_at(at))
+        after_s = at - worked_until if saved else 0.0
         return replace(
-            whole,
+            pod_time,
             start_up_s=run.started_at - pod.created_at,
             kept_s=worked_s,
             saving_s=saving_s + after_s,
@@ -175,7 +175,7 @@ class Course:
             stopping_s=max(0.0, at - run.started_at - worked_s - saving_s - slowed_s - after_s),
         )
 
-    def _happen(self, run: SimulatedPod, due: Due, at: float) -> None:
+    def _process(self, run: SimulatedPod, due: Due, at: float) -> None:
         """Process one entry of the queue, unless it is obsolete."""
         program = run.program
         if due is Due.START:
@@ -184,11 +184,13 @@ class Course:
         elif due is Due.END:
             leaving = run.notice_at is not None and program.on_term is OnTerm.CHECKPOINT
             if run.ends_at == at and not leaving:
-                ended = self._exits(run, at, None if program.signal else program.exit_code, program.signal)
-                self._end(run, at, PodPhase.SUCCEEDED if all(x.ok for x in ended) else PodPhase.FAILED, ended)
+                exits = self._exits(run, at, None if program.signal else program.exit_code, program.signal)
+                self._end(
+                    run, at, PodPhase.SUCCEEDED if all(rank_exit.ok for rank_exit in exits) else PodPhase.FAILED, exits
+                )
         elif due is Due.LEAVE:
             saves = run.started_at is not None and program.on_term is OnTerm.CHECKPOINT
-            if saves and self._is_whole(run) and not self._leaves_alone(run):
+            if saves and self._is_gang_complete(run) and not self._leaves_alone(run):
                 self._state.saved_s[run.workload_uid] = run.work_s(at) * run.times
                 self._end(run, at, PodPhase.SUCCEEDED, self._exits(run, at, 0, None), saved=True)
             else:
@@ -213,11 +215,11 @@ class Course:
         pod = state.pods[run.workload_uid][run.pod_uid]
         if not others:
             state.accounts.started_from(run.workload_uid, pod.attempt, run.held_s)
-        self._share(run, at)
+        self._divide_work(run, at)
         self._begin_reading(run, at)
         if run.ends_at is not None:
             state.push(run.ends_at, Due.END, run.pod_uid)
-        self._respeed(pod.node, at)
+        self._update_speeds(pod.node, at)
 
     def _begin_reading(self, run: SimulatedPod, at: float) -> None:
         """Let the gang of a pod whose ranks begin read, unless it does; one rank in each gang stands for all."""
@@ -226,7 +228,7 @@ class Course:
             return
         if run.workload_uid not in reads.speeds():
             reads.begin(run.workload_uid, demand, run.held_s, run.program.duration_s - run.held_s, at)
-        self._respeed_readers(at)
+        self._update_reader_speeds(at)
 
     def _end_reading(self, run: SimulatedPod, at: float) -> None:
         """Let a gang read no more once none of its pods works."""
@@ -235,15 +237,15 @@ class Course:
             return
         if all(state.runs[uid].started_at is None for uid in state.live[run.workload_uid]):
             reads.end(run.workload_uid, at)
-            self._respeed_readers(at)
+            self._update_reader_speeds(at)
 
-    def _go_on_reading(self, at: float) -> None:
+    def _advance_reads(self, at: float) -> None:
         reads = self._state.reads
         if reads is not None and reads.next_at <= at:
             reads.proceed(at)
-            self._respeed_readers(at)
+            self._update_reader_speeds(at)
 
-    def _respeed_readers(self, at: float) -> None:
+    def _update_reader_speeds(self, at: float) -> None:
         """Give all pods that read the speed that the store and the caches allow from now on."""
         state, reads = self._state, self._state.reads
         if reads is None:
@@ -288,10 +290,10 @@ class Course:
         )
         state.changed(uid)
         if phase is not PodPhase.SUCCEEDED:
-            self._share(run, at)
-        self._divide(pod.node, pod.grant, at)
+            self._divide_work(run, at)
+        self._divide_gpus(pod.node, pod.grant, at)
         self._end_reading(run, at)
-        self._respeed(pod.node, at)
+        self._update_speeds(pod.node, at)
 
     def _trained_with(self, run: SimulatedPod) -> list[SimulatedPod]:
         """Return the other pods of a gang that goes on in place, if a pod joins them; none for any other pod."""
@@ -301,7 +303,7 @@ class Course:
         others = (state.runs[uid] for uid in state.live[run.workload_uid] if uid != run.pod_uid)
         return [other for other in others if other.in_place == run.in_place and other.started_at is not None]
 
-    def _share(self, run: SimulatedPod, at: float) -> None:
+    def _divide_work(self, run: SimulatedPod, at: float) -> None:
         """Divide the work of a gang that goes on in place among the pods that it has now."""
         state = self._state
         if run.in_place is None or state.interference is not None:
@@ -325,71 +327,71 @@ class Course:
         step = count(run.work_s(at), step_s)
         return replace(progress, checkpoint_step=step, checkpoint_at=at, stopped_step=step, updated_at=at)
 
-    def _is_whole(self, run: SimulatedPod) -> bool:
+    def _is_gang_complete(self, run: SimulatedPod) -> bool:
         """Return whether no pod of its gang is gone, without which the others cannot save together."""
         if run.in_place is not None:
             return True  # the others have the whole state
         pods = self._state.pods[run.workload_uid]
         attempt = pods[run.pod_uid].attempt
-        gone = (PodPhase.FAILED, PodPhase.LOST, PodPhase.REFUSED)
-        return all(pod.attempt != attempt or pod.phase not in gone for pod in pods.values())
+        lost_phases = (PodPhase.FAILED, PodPhase.LOST, PodPhase.REFUSED)
+        return all(pod.attempt != attempt or pod.phase not in lost_phases for pod in pods.values())
 
     def _leaves_alone(self, run: SimulatedPod) -> bool:
         """Return whether others of a gang that goes on in place have no stop notice."""
         gang = [self._state.runs[uid] for uid in self._state.live[run.workload_uid]]
         return run.in_place is not None and any(member.notice_at is None for member in gang)
 
-    def _divide(self, name: str, changed: Grant, at: float) -> None:
+    def _divide_gpus(self, name: str, changed: Grant, at: float) -> None:
         """Divide the GPUs of a node that several pods hold whole among them, after one has come or gone."""
         state, node = self._state, self._state.nodes.get(name)
         if node is None or changed.gpu_milli < WHOLE_MILLI or not changed.gpu_uuids:
             return
         runs = [state.runs[uid] for uid in state.on_node.get(name, ())]
         grants = [state.pods[run.workload_uid][run.pod_uid].grant for run in runs]
-        beside = [
+        sharing = [
             (run, grant)
             for run, grant in zip(runs, grants, strict=True)
             if set(grant.gpu_uuids) & set(changed.gpu_uuids)
         ]
-        held = Counter(uuid for grant in grants if grant.gpu_milli >= WHOLE_MILLI for uuid in grant.gpu_uuids)
-        for run, grant in beside:
-            num_gpus = gpus_of(grant, node, held)
+        num_holders = Counter(uuid for grant in grants if grant.gpu_milli >= WHOLE_MILLI for uuid in grant.gpu_uuids)
+        for run, grant in sharing:
+            num_gpus = gpus_of(grant, node, num_holders)
             if num_gpus != run.num_gpus:
                 run.hold(at, num_gpus)
 
-    def _respeed(self, node: str, at: float) -> None:
+    def _update_speeds(self, node: str, at: float) -> None:
         """Update the speed of all gangs with a pod on a node, after its working pods have changed."""
-        state, measured = self._state, self._state.interference
-        if measured is None:
+        state, interference = self._state, self._state.interference
+        if interference is None:
             return
         for uid in dict.fromkeys(state.runs[member].workload_uid for member in state.on_node.get(node, ())):
             gang = [run for member in state.live[uid] if (run := state.runs[member]).started_at is not None]
-            speed = min((self._speed(run, measured) for run in gang), default=1.0)
+            speed = min((self._speed(run, interference) for run in gang), default=1.0)
             for run in gang:
                 if run.speed != speed:
                     run.change_speed(at, speed)
                     if run.ends_at is not None:
                         state.push(run.ends_at, Due.END, run.pod_uid)
 
-    def _speed(self, run: SimulatedPod, measured: Interference) -> float:
+    def _speed(self, run: SimulatedPod, interference: Interference) -> float:
         state = self._state
         on_node = state.on_node[state.pods[run.workload_uid][run.pod_uid].node]
         beside = [other for uid in on_node if (other := state.runs[uid]).started_at is not None]
         pods = {other.pod_uid: state.pods[other.workload_uid][other.pod_uid] for other in (run, *beside)}
-        return pod_speed(run, beside, pods, measured)
+        return pod_speed(run, beside, pods, interference)
 
     def _kill_rank(self, run: SimulatedPod, fault: KillRank, at: float) -> None:
-        others = self._exits(run, at, None, signals.SIGTERM)
+        exits = self._exits(run, at, None, signals.SIGTERM)
         killed = [
             replace(exit_, signal=fault.signal, out_of_memory=fault.out_of_memory)
-            for exit_ in others
+            for exit_ in exits
             if exit_.rank == fault.rank
         ]
         if killed:
-            rest = (exit_ for exit_ in others if exit_.rank != fault.rank)
-            self._end(run, at, PodPhase.FAILED, (*killed, *rest))
+            other_exits = (exit_ for exit_ in exits if exit_.rank != fault.rank)
+            self._end(run, at, PodPhase.FAILED, (*killed, *other_exits))
 
-    def _suffer_node(
+    def _apply_node_fault(
         self, fault: LoseNode | ReturnNode | KillRunsOnNode | GiveBackNode | WarnNode | RemoveNode, at: float
     ) -> None:
         state, name = self._state, fault.node
@@ -404,7 +406,7 @@ class Course:
             state.accounts.node_is(name, True, at)
         elif isinstance(fault, RemoveNode):
             del state.nodes[name]
-            state.node_health = {node: known for node, known in state.node_health.items() if node != name}
+            state.node_health = {node: history for node, history in state.node_health.items() if node != name}
             state.partitioned.pop(name, None)
             state.accounts.node_is(name, None, at)
         elif isinstance(fault, WarnNode):

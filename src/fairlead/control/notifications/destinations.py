@@ -160,7 +160,7 @@ class _Reader:
         }
         if has_commands:
             transports["command"] = self._command
-        before = len(self._problems)
+        num_problems_before = len(self._problems)
         keys = ("name", "events", "labels", "teams", "children", "waits", *transports)
         fields = self._fields(item, keys, "")
         if fields is None:
@@ -168,13 +168,13 @@ class _Reader:
         name = self._text(fields, "name", "", example="me")
         if name is not None and _NAME.fullmatch(name) is None:
             self._refuse(f"name: {name!r} is not a name; give lower-case letters, digits and `-`")
-        ways = [key for key in transports if key in fields]
-        if len(ways) != 1:
+        used_keys = [key for key in transports if key in fields]
+        if len(used_keys) != 1:
             self._refuse(
-                f"give one of {', '.join(transports)}, not {' and '.join(ways) or 'none'}; such as `{EXAMPLE}`"
+                f"give one of {', '.join(transports)}, not {' and '.join(used_keys) or 'none'}; such as `{EXAMPLE}`"
             )
             return None
-        transport = transports[ways[0]](fields[ways[0]])
+        transport = transports[used_keys[0]](fields[used_keys[0]])
         topics = frozenset(
             topic
             for word in self._texts(fields, "events")
@@ -195,7 +195,7 @@ class _Reader:
             if not 60 <= waits_s <= 366 * 86400:
                 self._refuse(f"waits: {str(fields['waits'])[:40]!r} is no time from 1m to 366d; give one such as `30m`")
         teams = frozenset(self._texts(fields, "teams"))
-        if transport is None or name is None or len(self._problems) > before:
+        if transport is None or name is None or len(self._problems) > num_problems_before:
             return None
         return Destination(
             name=name, transport=transport, topics=topics or USUAL, teams=teams, children=children == "true",
@@ -238,9 +238,9 @@ class _Reader:
             self._refuse(f"email.server: {server[:80]!r} is not HOST:PORT; give one such as `smtp.example.com:587`")
         if match is None or sender is None or user is None or security is None:
             return None
-        usual = {"starttls": 587, "tls": 465, "none": 25}[security]
+        default_port = {"starttls": 587, "tls": 465, "none": 25}[security]
         return Email(
-            to=tuple(to), sender=sender, host=match[1].strip("[]"), port=int(match[2] or usual), user=user,
+            to=tuple(to), sender=sender, host=match[1].strip("[]"), port=int(match[2] or default_port), user=user,
             security=cast(Literal["starttls", "tls", "none"], security), password=password,
         )  # fmt: skip
 
@@ -251,15 +251,15 @@ class _Reader:
         return ShellCommand(run=value)
 
     def _fields(self, value: Any, keys: tuple[str, ...], where: str) -> dict[str, Any] | None:
-        place = f"{where}: " if where else ""
+        prefix = f"{where}: " if where else ""
         if not isinstance(value, dict):
-            self._refuse(f"{place}give a mapping with {', '.join(keys)}")
+            self._refuse(f"{prefix}give a mapping with {', '.join(keys)}")
             return None
         unknown = [str(key)[:40] for key in value if key not in keys]
         if unknown:
-            close = nearest(unknown[0], keys)
-            meant = f"; did you mean `{close}`? " if close else "; "
-            self._refuse(f"{place}{unknown[0]}: unknown key{meant}Allowed: {', '.join(keys)}")
+            nearest_key = nearest(unknown[0], keys)
+            suggestion = f"; did you mean `{nearest_key}`? " if nearest_key else "; "
+            self._refuse(f"{prefix}{unknown[0]}: unknown key{suggestion}Allowed: {', '.join(keys)}")
         return {str(key): entry for key, entry in value.items()}
 
     def _text(self, fields: Mapping[str, Any], key: str, where: str, *, example: str) -> str | None:

@@ -52,21 +52,21 @@ def withdrawals(snapshot: Snapshot, now: float) -> tuple[NodeWithdrawal, ...]:
         return ()
     nodes = {node.name: node for node in snapshot.nodes}
     cost_days = failure_cost_days(snapshot)
-    worth = []
+    candidates = []
     for history in suspects:
         node = nodes.get(history.node)
         if node is None or (node.closed is not None and not node.full) or not _is_own(history):
             continue
         lost_days = _expected_loss(history, cost_days, now)
         if lost_days > REPAIR_DAYS:
-            worth.append((lost_days, node, history))
-    room = _room(snapshot.nodes)
+            candidates.append((lost_days, node, history))
+    num_left = _num_withdrawable(snapshot.nodes)
     chosen = []
-    for lost_days, node, history in sorted(worth, key=lambda item: (-item[0], item[1].name)):
+    for lost_days, node, history in sorted(candidates, key=lambda item: (-item[0], item[1].name)):
         kind = hardware_of(node)
-        if room[kind] < 1 and node.ready:
+        if num_left[kind] < 1 and node.ready:
             continue
-        room[kind] -= node.ready
+        num_left[kind] -= node.ready
         chosen.append(NodeWithdrawal(node=node.name, why=_why(history, node, lost_days, now)))
     return tuple(chosen)
 
@@ -78,19 +78,19 @@ def _is_own(history: NodeHistory) -> bool:
 
 def failure_cost_days(snapshot: Snapshot) -> float:
     """Return the node days that the failure of a busy node costs its gang, in the mean of all busy nodes."""
-    lost = num_nodes = 0.0
-    held = Counter(pod.workload_uid for pod in snapshot.pods if pod.workload_uid and not pod.phase.is_final)
+    lost = total_pods = 0.0
+    pods_of_run = Counter(pod.workload_uid for pod in snapshot.pods if pod.workload_uid and not pod.phase.is_final)
     for run in snapshot.workloads:
-        num = held[run.uid]
-        lost += num * num * _lost_s(run) / DAY_S
-        num_nodes += num
-    return lost / num_nodes if num_nodes else 0.0
+        num_pods = pods_of_run[run.uid]
+        lost += num_pods * num_pods * _lost_s(run) / DAY_S
+        total_pods += num_pods
+    return lost / total_pods if total_pods else 0.0
 
 
 def _lost_s(run: Workload) -> float:
     """Return the seconds that a failure costs a run: since its last checkpoint, and until it works again."""
-    chosen = None if run.progress is None else run.progress.checkpoint_interval_s
-    return RESTART_S + (chosen or run.spec.checkpoint.every_s or CHECKPOINT_S) / 2
+    reported_interval_s = None if run.progress is None else run.progress.checkpoint_interval_s
+    return RESTART_S + (reported_interval_s or run.spec.checkpoint.every_s or CHECKPOINT_S) / 2
 
 
 def _expected_loss(history: NodeHistory, cost_days: float, now: float) -> float:
@@ -98,16 +98,16 @@ def _expected_loss(history: NodeHistory, cost_days: float, now: float) -> float:
     return lemon_chance(history, now) * excess * cost_days * HORIZON_DAYS
 
 
-def _room(nodes: Iterable[Node]) -> dict[Hashable, int]:
+def _num_withdrawable(nodes: Iterable[Node]) -> dict[Hashable, int]:
     """Return how many nodes of each hardware may still be taken out."""
     total, away = Counter[Hashable](), Counter[Hashable]()
     for node in nodes:
         kind = hardware_of(node)
         total[kind] += 1
         away[kind] += is_away(node)
-    room: defaultdict[Hashable, int] = defaultdict(int)
-    room.update({kind: int(MOST_SHARE * num) - away[kind] for kind, num in total.items()})
-    return room
+    num_left: defaultdict[Hashable, int] = defaultdict(int)
+    num_left.update({kind: int(MOST_SHARE * num) - away[kind] for kind, num in total.items()})
+    return num_left
 
 
 def is_away(node: Node) -> bool:
@@ -125,8 +125,8 @@ def _why(history: NodeHistory, node: Node, lost_days: float, now: float) -> str:
     days = (now - min((failure.at for failure in failures), default=history.since)) / DAY_S
     price = ""
     if node.price_per_hour is not None:
-        lost, repair = (24 * days_ * node.price_per_hour for days_ in (lost_days, REPAIR_DAYS))
-        price = f", {describe_dollars(lost)} against {describe_dollars(repair)}"
+        lost_dollars, repair_dollars = (24 * days_ * node.price_per_hour for days_ in (lost_days, REPAIR_DAYS))
+        price = f", {describe_dollars(lost_dollars)} against {describe_dollars(repair_dollars)}"
     return (
         f"{plural(len(failures), 'failure')} in {max(days, 0.1):.1f} days: unreliable with a probability of "
         f"{lemon_chance(history, now):.0%}; it would cost {lost_days:.0f} node days in the next "

@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 
 # client-go's defaults are 15, 10 and 2; a longer period spares an idle API server 720 requests an hour.
 DEADLINE_S = 10.0
-BEAT_S = 5.0
+RENEW_EVERY_S = 5.0
 
 
 class Election:
@@ -27,8 +27,8 @@ class Election:
 
     Args:
         identity: The name of this process; no other process may have it.
-        annotate: Returns annotations of the Lease while it is ours, for anyone who reads it; asked at each renewal.
-        changed: Called when this process becomes the leader or ceases to be.
+        annotate: Returns annotations for the Lease while it is ours; called at each renewal.
+        on_change: Called when this process becomes the leader or ceases to be.
     """
 
     def __init__(
@@ -39,10 +39,10 @@ class Election:
         name: str,
         identity: str,
         annotate: Callable[[], Mapping[str, str]] = dict,
-        changed: Callable[[], None] = lambda: None,
+        on_change: Callable[[], None] = lambda: None,
         duration_s: float = DURATION_S,
         deadline_s: float = DEADLINE_S,
-        beat_s: float = BEAT_S,
+        renew_every_s: float = RENEW_EVERY_S,
     ) -> None:
         self._client = client
         self._list = f"/apis/coordination.k8s.io/v1/namespaces/{segment(namespace)}/leases"
@@ -50,16 +50,16 @@ class Election:
         self._namespace, self._name = namespace, name
         self.identity = identity
         self._annotate = annotate
-        self._changed = changed
-        self._duration_s, self._deadline_s, self._beat_s = duration_s, deadline_s, beat_s
+        self._on_change = on_change
+        self._duration_s, self._deadline_s, self._renew_every_s = duration_s, deadline_s, renew_every_s
         self._renewed_at: float | None = None
-        self._seen: tuple[str, float] = ("", 0.0)
-        self._held: Object | None = None
+        self._last_version: tuple[str, float] = ("", 0.0)
+        self._own_lease: Object | None = None
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="election", daemon=True)
         self.num_terms = 0
         self.holder = ""
-        # Of the Lease as this process wrote it last: with those of earlier leaders that it does not tell itself.
+        # Those of the Lease as this process last wrote it, which include what earlier leaders added under other names.
         self.annotations: Mapping[str, str] = {}
 
     @property
@@ -89,29 +89,29 @@ class Election:
 
     def _run(self) -> None:
         while not self._stopping.is_set():
-            was = self.is_leader
-            asked_at = time.monotonic()
+            was_leader = self.is_leader
+            requested_at = time.monotonic()
             try:
-                if self._ask():
-                    self._renewed_at = asked_at
+                if self._acquire_or_renew():
+                    self._renewed_at = requested_at
                 else:
                     self._renewed_at = None
             except ClusterError as error:
                 log.warning("the lease could not be asked for: %s", error)
-            if self.is_leader != was:
+            if self.is_leader != was_leader:
                 self.num_terms += self.is_leader
                 log.info("%s now", "leading" if self.is_leader else "not leading any more")
-                self._changed()
-            self._stopping.wait(self._beat_s if self.is_leader or self._renewed_at is None else 0.2)
+                self._on_change()
+            self._stopping.wait(self._renew_every_s if self.is_leader or self._renewed_at is None else 0.2)
 
-    def _ask(self) -> bool:
+    def _acquire_or_renew(self) -> bool:
         """Take or renew the Lease; return whether it is ours. Its duration counts from before the request."""
-        if self._held is not None:
+        if self._own_lease is not None:
             # The write is refused if anyone else changed the Lease, so it need not be read first.
-            held, self._held = self._held, None
-            if self._write(lambda: self._client.replace(self._path, self._renewed(held))):
+            own_lease, self._own_lease = self._own_lease, None
+            if self._write(lambda: self._client.replace(self._path, self._renewed(own_lease))):
                 return True
-        patience_s = self._beat_s
+        patience_s = self._renew_every_s
         try:
             lease = self._client.get(self._path, patience_s=patience_s)
         except ApiError as error:
@@ -122,20 +122,20 @@ class Election:
         self.holder = str(spec.get("holderIdentity") or "")
         metadata = lease["metadata"]
         version = str(metadata["resourceVersion"])
-        if version != self._seen[0]:
-            self._seen = (version, time.monotonic())
-        lasts_s = float(spec.get("leaseDurationSeconds") or self._duration_s)
-        if self.holder not in ("", self.identity) and time.monotonic() - self._seen[1] < lasts_s:
+        if version != self._last_version[0]:
+            self._last_version = (version, time.monotonic())
+        lease_duration_s = float(spec.get("leaseDurationSeconds") or self._duration_s)
+        if self.holder not in ("", self.identity) and time.monotonic() - self._last_version[1] < lease_duration_s:
             return False
-        taken = self.holder != self.identity
+        is_takeover = self.holder != self.identity
         now = _now()
         metadata |= {"annotations": {**(metadata.get("annotations") or {}), **self._annotate()}}
         spec |= {
             "holderIdentity": self.identity,
             "leaseDurationSeconds": max(1, round(self._duration_s)),
             "renewTime": now,
-            "acquireTime": now if taken else spec.get("acquireTime") or now,
-            "leaseTransitions": int(spec.get("leaseTransitions") or 0) + taken,
+            "acquireTime": now if is_takeover else spec.get("acquireTime") or now,
+            "leaseTransitions": int(spec.get("leaseTransitions") or 0) + is_takeover,
         }
         return self._write(lambda: self._client.replace(self._path, {**lease, "metadata": metadata, "spec": spec}))
 
@@ -146,12 +146,12 @@ class Election:
 
     def _write(self, write: Callable[[], Object]) -> bool:
         try:
-            self._held = write()
+            self._own_lease = write()
         except ApiError as error:
             if error.status == 409:
                 return False
             raise
-        self.annotations = self._held["metadata"].get("annotations") or {}
+        self.annotations = self._own_lease["metadata"].get("annotations") or {}
         self.holder = self.identity
         return True
 

@@ -48,7 +48,7 @@ NO_RUN = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Known:
+class _LastSpending:
     """The latest known spending; ``has_accounts`` is whether that of teams was requested."""
 
     at: float
@@ -91,7 +91,7 @@ class LedgerKeeper(Controller):
     """The operator's ledger. Thread-safe.
 
     Args:
-        place: A path, or a URL ``postgresql://...``.
+        database: A path, or a URL ``postgresql://...``.
         namespace: Charge only runs of this namespace; None for all.
         progress_of: Returns the latest report of a run, if it is newer than its object.
         pools: Returns the current Pool objects.
@@ -102,14 +102,14 @@ class LedgerKeeper(Controller):
     def __init__(
         self,
         view: Informers,
-        place: str,
+        database: str,
         *,
         namespace: str | None = None,
         progress_of: Callable[[str], Progress | None] = lambda _: None,
         pools: Callable[[], Iterable[Pool]] = lambda: (),
     ) -> None:
         self._view = view
-        self._place = place
+        self._database = database
         self._namespace = namespace
         self._progress_of = progress_of
         self._pools_of = pools
@@ -125,7 +125,7 @@ class LedgerKeeper(Controller):
         self._open: dict[str, dict[str, HeldPod]] = {}
         self._closed: dict[str, set[str]] = {}
         # Uids of open pods of no run, by node.
-        self._others: defaultdict[str, set[str]] = defaultdict(set)
+        self._pods_without_run: defaultdict[str, set[str]] = defaultdict(set)
         # How long the resources of each open pod were idle, by hour.
         self._idle: dict[str, dict[int, int]] = {}
         # Nodes seen while this operator led.
@@ -141,7 +141,7 @@ class LedgerKeeper(Controller):
         self._touched_days: set[int] = set()
         self._summaries: dict[str, list[UsageInterval]] = {}
         self._spent: tuple[str, dict[tuple[str, str], int]] | None = None
-        self._known: _Known | None = None
+        self._last_spending: _LastSpending | None = None
         self.trouble: str | None = None
 
     def prepare(self, now: float) -> None:
@@ -151,7 +151,7 @@ class LedgerKeeper(Controller):
         begun = time.monotonic()
         with self._lock:
             try:
-                self._look(now)
+                self._update(now)
             except ClusterError as error:
                 self._fail(error, now, time.monotonic() - begun)
             else:
@@ -190,9 +190,9 @@ class LedgerKeeper(Controller):
         with self._lock:
             self._is_following = False
             self._backlog = _Backlog()
-            self._let_go()
+            self._close_ledger()
 
-    def _let_go(self) -> None:
+    def _close_ledger(self) -> None:
         if self._ledger is not None:
             self._ledger.close()
             self._ledger = None
@@ -211,33 +211,33 @@ class LedgerKeeper(Controller):
             return price_label(node.labels)
         return price.rate / MICROUSD
 
-    def spending(self, seen: Snapshot, now: float) -> Spending | None:
+    def spending(self, snapshot: Snapshot, now: float) -> Spending | None:
         """Return the spending of teams and projects with a limit; None if there is no limit or nothing is known."""
-        bounded = [run.uid for run in seen.workloads if run.spec.max_cost is not None]
-        has_budgets = any(team.has_budgets for team in seen.teams)
+        bounded = [run.uid for run in snapshot.workloads if run.spec.max_cost is not None]
+        has_budgets = any(team.has_budgets for team in snapshot.teams)
         if not (bounded or has_budgets):
             return None
         with self._lock:
             if all(price.rate is None for price in self._prices.values()):
                 return None
             if self._ledger is None:
-                return self._carried_on(seen, has_budgets, now)
+                return self._carried_on(snapshot, has_budgets, now)
             try:
                 spent = self._spent_this_month(now) if has_budgets else Spending()
                 spent = replace(spent, by_run={uid: self._spent_by_run(uid, now) for uid in bounded})
             except ClusterError as error:
                 self._fail(error, now)
-                return self._carried_on(seen, has_budgets, now)
-            self._known = _Known(at=now, spending=spent, has_accounts=has_budgets)
+                return self._carried_on(snapshot, has_budgets, now)
+            self._last_spending = _LastSpending(at=now, spending=spent, has_accounts=has_budgets)
             return spent
 
-    def _carried_on(self, seen: Snapshot, has_budgets: bool, now: float) -> Spending | None:
+    def _carried_on(self, snapshot: Snapshot, has_budgets: bool, now: float) -> Spending | None:
         """Return the spending as far as it is known without the ledger; None if the operator started without it."""
-        known = self._known
-        if known is None or (has_budgets and not (known.has_accounts and month_of(known.at) == month_of(now))):
+        last = self._last_spending
+        if last is None or (has_budgets and not (last.has_accounts and month_of(last.at) == month_of(now))):
             return None
-        spent = carried_on(known.spending, seen, known.at, now)
-        self._known = replace(known, at=now, spending=spent)
+        spent = carried_on(last.spending, snapshot, last.at, now)
+        self._last_spending = replace(last, at=now, spending=spent)
         return spent
 
     def spent_this_month(self, now: float) -> Spending | None:
@@ -316,7 +316,7 @@ class LedgerKeeper(Controller):
                 return False
             return True
 
-    def _look(self, now: float) -> None:
+    def _update(self, now: float) -> None:
         if not self._is_following:
             self._follow(now)
         runs, nodes = self._marks.take()
@@ -326,7 +326,7 @@ class LedgerKeeper(Controller):
         if pools != self._pools:
             self._pools = pools
             self._nodes |= {node.key for node in self._view.nodes.all()}
-        self._charge_others(now)
+        self._charge_pods_without_run(now)
         self._price(now)
         items = [item for uid in self._runs if (item := self._view.find(uid)) is not None]
         self._charge(items, now, missing=self._runs - {item.uid for item in items})
@@ -353,15 +353,15 @@ class LedgerKeeper(Controller):
         others = self._open.get(NO_RUN, {}).values()
         self._nodes = {node.key for node in self._view.nodes.all()} | set(self._prices)
         self._nodes |= {other.pod.node for other in others}
-        self._others = defaultdict(set)
+        self._pods_without_run = defaultdict(set)
         for other in others:
-            self._others[other.pod.node].add(other.pod.uid)
+            self._pods_without_run[other.pod.node].add(other.pod.uid)
         self._is_following = True
         log.info("the ledger has %d pods that hold something", len(held))
 
     def _opened(self) -> UsageLedger:
         if self._ledger is None:
-            self._ledger = UsageLedger(self._place)
+            self._ledger = UsageLedger(self._database)
         return self._ledger
 
     def _fail(self, error: ClusterError, now: float, took_s: float = 0.0) -> None:
@@ -369,7 +369,7 @@ class LedgerKeeper(Controller):
             log.error("%s Runs go on; what they hold is written down when the ledger is there again.", error)
         self.trouble = str(error)
         self._retry_at = now + took_s + max(RETRY_S, RETRY_TIMES * took_s)
-        self._let_go()
+        self._close_ledger()
 
     def _price(self, now: float) -> None:
         """Record the price of each node that has changed."""
@@ -401,7 +401,7 @@ class LedgerKeeper(Controller):
             self._touched_days.add(day_of(price.from_ms))
             self._view.look_again_at_node(price.node)
 
-    def _charge_others(self, now: float) -> None:
+    def _charge_pods_without_run(self, now: float) -> None:
         """Record what pods of no run hold of nodes where something has changed.
 
         They begin when they were bound, and end when they are seen to be gone. An operator that sees runs of one
@@ -415,12 +415,12 @@ class LedgerKeeper(Controller):
             bound = (*self._view.pods_on(name), *self._view.placeholders_on(name))
             # What the view shows on a node has a run only if that has it.
             present = {pod.uid: pod for pod in bound if not pod.run_uid}
-            for uid in self._others[name] - present.keys():
-                one = self._vanished(pods.pop(uid), None, now)
-                self._others[name].discard(uid)
+            for uid in self._pods_without_run[name] - present.keys():
+                ended_pod = self._vanished(pods.pop(uid), None, now)
+                self._pods_without_run[name].discard(uid)
                 self._inherited.discard(uid)
                 self._backlog.held.pop(uid, None)
-                self._backlog.ended[uid] = one
+                self._backlog.ended[uid] = ended_pod
             self._inherited -= present.keys()
             if node is None:
                 continue
@@ -437,7 +437,7 @@ class LedgerKeeper(Controller):
                         share=share,
                         use=_use_of(pod),
                     )  # fmt: skip
-                    self._others[name].add(uid)
+                    self._pods_without_run[name].add(uid)
 
     def _charge(self, items: Iterable[TrainingObject], now: float, missing: Iterable[str] = ()) -> None:
         """Record what the pods of some runs hold and held; ``missing`` are runs whose objects are gone."""
@@ -445,13 +445,13 @@ class LedgerKeeper(Controller):
         ended: list[Ended] = []
         for item in items:
             if self._namespace in (None, item.namespace):
-                self._look_at(item, now, held, ended)
+                self._update_run(item, now, held, ended)
         gone = [uid for uid in missing if uid in self._open or uid in self._closed]
         for uid in gone:
             ended += [self._vanished(one, None, now) for one in self._open.get(uid, {}).values()]
-        for each_held in held:
-            self._open.setdefault(each_held.pod.workload_uid, {})[each_held.pod.uid] = each_held
-            self._backlog.held[each_held.pod.uid] = each_held
+        for held_pod in held:
+            self._open.setdefault(held_pod.pod.workload_uid, {})[held_pod.pod.uid] = held_pod
+            self._backlog.held[held_pod.pod.uid] = held_pod
         for one in ended:
             pod = one.held.pod
             self._open.get(pod.workload_uid, {}).pop(pod.uid, None)
@@ -468,8 +468,7 @@ class LedgerKeeper(Controller):
         """Write what was recorded, unless the database is being left alone.
 
         Each part is removed once it is written, and counts once even if written twice: what may have been written when
-        the
-        connection broke is written again.
+        the connection broke is written again.
         """
         backlog = self._backlog
         is_news = backlog.held or backlog.ended or backlog.prices or backlog.gone
@@ -481,14 +480,14 @@ class LedgerKeeper(Controller):
             backlog.prices = []
         ledger.write(backlog.held.values(), backlog.ended.values(), milliseconds(now))
         self._marked_at = now
-        for one in backlog.ended.values():
-            pod = one.held.pod
+        for ended_pod in backlog.ended.values():
+            pod = ended_pod.held.pod
             self._idle.pop(pod.uid, None)
             self._summaries.pop(pod.workload_uid, None)
             self._spent = None
             # What a pod of no run held is of one use, so its end changes no earlier day.
-            first_ms = one.end_ms if one.held.holder is None else milliseconds(pod.created_at)
-            self._touched_days |= set(range(day_of(first_ms), day_of(one.end_ms) + 1))
+            first_ms = ended_pod.end_ms if ended_pod.held.holder is None else milliseconds(pod.created_at)
+            self._touched_days |= set(range(day_of(first_ms), day_of(ended_pod.end_ms) + 1))
         backlog.held, backlog.ended = {}, {}
         if backlog.gone:
             ledger.forget(backlog.gone)
@@ -496,11 +495,11 @@ class LedgerKeeper(Controller):
                 self._summaries.pop(uid, None)
             backlog.gone = set()
 
-    def _look_at(self, item: TrainingObject, now: float, held: list[HeldPod], ended: list[Ended]) -> None:
+    def _update_run(self, item: TrainingObject, now: float, held: list[HeldPod], ended: list[Ended]) -> None:
         run = item.workload
         if run is None:
             return
-        known, closed = self._open.get(item.uid, {}), self._closed.get(item.uid, set())
+        open_pods, closed = self._open.get(item.uid, {}), self._closed.get(item.uid, set())
         holder = holder_of(item.uid, run.spec)
         progress = self._progress_of(item.uid) or run.progress
         seen: set[str] = set()
@@ -508,51 +507,53 @@ class LedgerKeeper(Controller):
             seen.add(pod.uid)
             if pod.uid in closed:
                 continue
-            one = self._held(pod, holder, known.get(pod.uid))
-            if one is None:
+            held_pod = self._held(pod, holder, open_pods.get(pod.uid))
+            if held_pod is None:
                 continue
             if pod.phase.is_final:
                 is_unseen = pod.uid in self._inherited and not pod.exits
                 at = self._inherited_ms / 1000 if is_unseen else now
-                ended.append(Ended(held=one, progress=progress, end_ms=ended_ms(one.pod, at)))
+                ended.append(Ended(held=held_pod, progress=progress, end_ms=ended_ms(held_pod.pod, at)))
                 continue
             if pod.phase is not PodPhase.CREATED:  # its object exists and is bound
                 self._inherited.discard(pod.uid)
-            before = known.get(pod.uid)
-            if before is None or _essence(before.pod) != _essence(one.pod):
-                held.append(one)
-            elif before.pod is not one.pod:
+            held_before = open_pods.get(pod.uid)
+            if held_before is None or _interval_values(held_before.pod) != _interval_values(held_pod.pod):
+                held.append(held_pod)
+            elif held_before.pod is not held_pod.pod:
                 # Values that change all the time are kept in memory only.
-                known[pod.uid] = one
-        ended += [self._vanished(one, item, now, progress) for uid, one in known.items() if uid not in seen]
+                open_pods[pod.uid] = held_pod
+        ended += [
+            self._vanished(held_pod, item, now, progress) for uid, held_pod in open_pods.items() if uid not in seen
+        ]
 
     def _held(self, pod: Pod, holder: Holder, known: HeldPod | None) -> HeldPod | None:
         """Return the pod with its share of its node; None if that is unknown."""
         if known is not None and known.pod.node == pod.node:
-            was = known.pod
+            known_pod = known.pod
             # The grant of an earlier attempt is no longer known, and for a pod whose object is gone not even its
             # beginning.
             # A pod that had no object yet begins when its object does, which a busy API server creates later.
             is_gone = pod.phase.is_final and not pod.exits
-            has_come = was.phase is PodPhase.CREATED and pod.phase is not PodPhase.CREATED and not is_gone
+            has_come = known_pod.phase is PodPhase.CREATED and pod.phase is not PodPhase.CREATED and not is_gone
             pod = replace(
                 pod,
-                grant=was.grant,
-                created_at=pod.created_at if has_come else min(was.created_at, pod.created_at),
-                started_at=was.started_at if pod.started_at is None else pod.started_at,
+                grant=known_pod.grant,
+                created_at=pod.created_at if has_come else min(known_pod.created_at, pod.created_at),
+                started_at=known_pod.started_at if pod.started_at is None else pod.started_at,
             )
             return replace(known, pod=pod)
         node = self._view.nodes.get(pod.node)
-        seen = self._made_by_engine(pod)
-        if seen is not None:
-            pod = replace(pod, grant=_grant(seen))
+        pod_object = self._made_by_engine(pod)
+        if pod_object is not None:
+            pod = replace(pod, grant=_grant(pod_object))
         return None if node is None else HeldPod(pod=pod, holder=holder, share=share_of(pod.grant, _capacity(node)))
 
     def _made_by_engine(self, pod: Pod) -> PodObject | None:
         """Return the object of a pod that an engine created, whose devices were not granted; None for any other."""
-        for other in self._view.pods_of(pod.workload_uid).values():
-            if (other.attempt, other.index) == (pod.attempt, pod.index):
-                return other if other.engine else None
+        for pod_object in self._view.pods_of(pod.workload_uid).values():
+            if (pod_object.attempt, pod_object.index) == (pod.attempt, pod.index):
+                return pod_object if pod_object.engine else None
         return None
 
     def _earlier(self, item: TrainingObject) -> Iterable[Pod]:
@@ -564,14 +565,17 @@ class LedgerKeeper(Controller):
         for pod in self._view.pods_of(item.uid).values():
             if pod.is_over and not gang.has(pod.attempt, pod.index, pod.replacement):
                 uid = pod_uid(pod.run_uid, pod.attempt, pod.index, pod.replacement)
-                known = self._open.get(item.uid, {}).get(uid)
+                open_pod = self._open.get(item.uid, {}).get(uid)
                 member = CreatePod(
-                    attempt=pod.attempt, index=pod.index, node=pod.node, grant=known.pod.grant if known else _grant(pod)
+                    attempt=pod.attempt,
+                    index=pod.index,
+                    node=pod.node,
+                    grant=open_pod.pod.grant if open_pod else _grant(pod),
                 )
-                of_pod = range(pod.index * ranks, (pod.index + 1) * ranks)
-                told_at = known.pod.terminating_since if known else None
+                pod_ranks = range(pod.index * ranks, (pod.index + 1) * ranks)
+                told_at = open_pod.pod.terminating_since if open_pod else None
                 node = self._view.nodes.get(pod.node)
-                yield observe_pod(pod, member, ranks=of_pod, told_at=told_at, node=node, gone=False)
+                yield observe_pod(pod, member, ranks=pod_ranks, told_at=told_at, node=node, gone=False)
 
     def _vanished(
         self, held: HeldPod, item: TrainingObject | None, now: float, progress: Progress | None = None
@@ -635,7 +639,7 @@ def _use_of(pod: PodObject) -> Use:
     return Use.KEPT_FREE if pod.pool else Use.PLACEHOLDER
 
 
-def _essence(pod: Pod) -> tuple[object, ...]:
+def _interval_values(pod: Pod) -> tuple[object, ...]:
     """Return the values that determine a pod's intervals and are kept nowhere else."""
     return pod.node, pod.created_at, pod.started_at, pod.terminating_since
 
