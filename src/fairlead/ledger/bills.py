@@ -67,10 +67,10 @@ def statement(stretches: Iterable[Stretch[Key]]) -> Statement[Key]:
     """
     weights: defaultdict[str, defaultdict[tuple[Key, Use], int]] = defaultdict(lambda: defaultdict(int))
     amounts: defaultdict[str, defaultdict[tuple[Key, Use], int]] = defaultdict(lambda: defaultdict(int))
-    exact: defaultdict[str, int] = defaultdict(int)
+    unrounded: defaultdict[str, int] = defaultdict(int)
     for stretch in stretches:
         length_ms = stretch.end_ms - stretch.start_ms
-        exact[stretch.node] += stretch.rate * length_ms
+        unrounded[stretch.node] += stretch.rate * length_ms
         node_weights, node_amounts = weights[stretch.node], amounts[stretch.node]
         available = WHOLE * length_ms
         idle = max(0, available - sum(stretch.held.values()))
@@ -78,17 +78,17 @@ def statement(stretches: Iterable[Stretch[Key]]) -> Statement[Key]:
         if idle:
             held[stretch.rest, Use.IDLE] = held.get((stretch.rest, Use.IDLE), 0) + idle
         total = available if idle else sum(held.values())
-        for payer, unit_ms in held.items():
+        for (payer, use), unit_ms in held.items():
             # With more held than there was, the stretch costs what it costs, divided among them.
-            node_weights[payer] += stretch.rate * (unit_ms if total == available else unit_ms * available // total)
-            node_amounts[payer] += unit_ms
-    billed = {node: (2 * amount + HOUR_MS) // (2 * HOUR_MS) for node, amount in exact.items()}
+            node_weights[payer, use] += stretch.rate * (unit_ms if total == available else unit_ms * available // total)
+            node_amounts[payer, use] += unit_ms
+    billed = {node: (2 * amount + HOUR_MS) // (2 * HOUR_MS) for node, amount in unrounded.items()}
     lines = []
-    for node, by_payer in weights.items():
-        parts = apportion(billed[node], list(by_payer.values()))
+    for node, weights_of_node in weights.items():
+        amounts_microusd = apportion(billed[node], list(weights_of_node.values()))
         lines += [
-            BillLine(node=node, key=payer[0], use=payer[1], microusd=part, unit_ms=amounts[node][payer])
-            for payer, part in zip(by_payer, parts, strict=True)
+            BillLine(node=node, key=payer, use=use, microusd=microusd, unit_ms=amounts[node][payer, use])
+            for (payer, use), microusd in zip(weights_of_node, amounts_microusd, strict=True)
         ]
     return Statement(billed=billed, lines=tuple(lines))
 
@@ -106,10 +106,10 @@ def priced_spans(changes: Sequence[PriceChange], start_ms: int, end_ms: int) -> 
     ordered = sorted(changes, key=lambda change: change.from_ms)
     spans = []
     for index, change in enumerate(ordered):
-        until = ordered[index + 1].from_ms if index + 1 < len(ordered) else end_ms
-        low, high = max(change.from_ms, start_ms), min(until, end_ms)
-        if change.rate is not None and low < high:
-            spans.append((low, high, change.rate))
+        next_from_ms = ordered[index + 1].from_ms if index + 1 < len(ordered) else end_ms
+        start, end = max(change.from_ms, start_ms), min(next_from_ms, end_ms)
+        if change.rate is not None and start < end:
+            spans.append((start, end, change.rate))
     return spans
 
 
@@ -134,12 +134,14 @@ def stretches_of(
         by_node[interval.node].append(interval)
     stretches = []
     for node, changes in prices.items():
-        for low, high, rate in priced_spans(changes, start_ms, end_ms):
+        for start, end, rate in priced_spans(changes, start_ms, end_ms):
             held: defaultdict[tuple[Key, Use], int] = defaultdict(int)
             for interval in by_node[node]:
-                if (overlap_ms := interval.overlap_ms(low, high)) > 0:
+                if (overlap_ms := interval.overlap_ms(start, end)) > 0:
                     held[key(interval), interval.use] += overlap_ms * interval.share
-            stretches.append(Stretch(node=node, start_ms=low, end_ms=high, rate=rate, rest=rest(node), held=dict(held)))
+            stretches.append(
+                Stretch(node=node, start_ms=start, end_ms=end, rate=rate, rest=rest(node), held=dict(held))
+            )
     return stretches
 
 
@@ -147,7 +149,7 @@ def cost_of(intervals: Iterable[UsageInterval], prices: Mapping[str, Sequence[Pr
     """Return the cost of intervals in micro-dollars; None if no price is known for any of them."""
     amount, is_priced = 0, False
     for interval in intervals:
-        for low, high, rate in priced_spans(prices.get(interval.node, ()), interval.start_ms, interval.end_ms):
-            amount, is_priced = amount + rate * (high - low) * interval.share, True
+        for start, end, rate in priced_spans(prices.get(interval.node, ()), interval.start_ms, interval.end_ms):
+            amount, is_priced = amount + rate * (end - start) * interval.share, True
     denominator = HOUR_MS * WHOLE
     return (2 * amount + denominator) // (2 * denominator) if is_priced else None

@@ -92,8 +92,8 @@ class Page:
 
     async def _end_streams(self, app: web.Application) -> None:
         for visitor in self._all():
-            visitor.is_over = True
-            visitor.tell()
+            visitor.is_closed = True
+            visitor.refresh_pages()
 
     async def _stop(self, app: web.Application) -> None:
         if self._visitors is not None:
@@ -180,14 +180,14 @@ class Page:
         visitor = await self._visitor(request)
         if isinstance(visitor, web.Response):
             return visitor
-        if sum(len(watcher.changed) for watcher in self._all()) >= MOST_STREAMS:
+        if sum(len(visitor.page_events) for visitor in self._all()) >= MOST_STREAMS:
             return _plain(503, f"{MOST_STREAMS} pages are open; close some.")
         headers = {"Cache-Control": "no-store", "Content-Type": "text/event-stream", **HEADERS}
         response = web.StreamResponse(headers=headers)
         changed = asyncio.Event()
-        visitor.changed.add(changed)
+        visitor.page_events.add(changed)
         try:
-            visitor.want()
+            visitor.watch_if_open()
             await response.prepare(request)
             # A line that says nothing, for proxies and tunnels that wait for a first one.
             await response.write(b": follows\n\n")
@@ -195,8 +195,8 @@ class Page:
         except ConnectionResetError:  # the page was closed
             pass
         finally:
-            visitor.changed.discard(changed)
-            visitor.want()
+            visitor.page_events.discard(changed)
+            visitor.watch_if_open()
         return response
 
     async def _follow(
@@ -204,7 +204,7 @@ class Page:
     ) -> None:
         loop = asyncio.get_running_loop()
         address, digest = request.query.get("view", "/"), request.query.get("digest", "")
-        while not visitor.is_over:
+        while not visitor.is_closed:
             # A token that does not hold any more ends the stream.
             current = await self._visitor(request)
             if isinstance(current, web.Response) and current.status == 503:  # whether it does, nobody can tell now

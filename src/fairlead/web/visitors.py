@@ -88,29 +88,29 @@ class Visitor:
     def __init__(self, open_cluster: Callable[[], PagedClient], reader: str | None = None) -> None:
         loop = asyncio.get_running_loop()
         self.readers = Readers(open_cluster, reader)
-        self.changed: set[asyncio.Event] = set()
+        self.page_events: set[asyncio.Event] = set()
         self.used_at = self.checked_at = time.monotonic()
-        self.is_over = False
+        self.is_closed = False
 
-        def tell() -> None:
+        def on_change() -> None:
             with suppress(RuntimeError):  # the loop is over
-                loop.call_soon_threadsafe(self.tell)
+                loop.call_soon_threadsafe(self.refresh_pages)
 
-        self._watcher = Watcher(open_cluster, tell)
+        self._watcher = Watcher(open_cluster, on_change)
 
-    def tell(self) -> None:
+    def refresh_pages(self) -> None:
         """Refresh all open pages."""
-        for event in self.changed:
+        for event in self.page_events:
             event.set()
 
-    def want(self) -> None:
+    def watch_if_open(self) -> None:
         """Watch for changes while a page is open."""
-        self._watcher.want(bool(self.changed))
+        self._watcher.want(bool(self.page_events))
 
     async def close(self) -> None:
         """Close the open pages and stop the threads."""
-        self.is_over = True
-        self.tell()
+        self.is_closed = True
+        self.refresh_pages()
         loop = asyncio.get_running_loop()
         await loop.run_in_executor(None, self._watcher.close)
         await loop.run_in_executor(None, self.readers.close)
@@ -119,8 +119,8 @@ class Visitor:
 class Visitors:
     """All visitors of a page with signing in."""
 
-    def __init__(self, admission: Authenticator) -> None:
-        self._admission = admission
+    def __init__(self, authenticator: Authenticator) -> None:
+        self._authenticator = authenticator
         self._visitors: dict[str, Visitor] = {}
         self._lock = asyncio.Lock()
 
@@ -135,7 +135,7 @@ class Visitors:
         visitor = self._visitors.get(identity.key)
         if visitor is None or time.monotonic() - visitor.checked_at > CHECK_S:
             try:
-                reader = await loop.run_in_executor(None, self._admission.name, identity)
+                reader = await loop.run_in_executor(None, self._authenticator.name, identity)
             except NotAllowed:
                 await self._drop(identity.key)
                 raise
@@ -144,7 +144,7 @@ class Visitors:
                 if visitor is None:
                     if not await self._has_room():
                         return None
-                    visitor = Visitor(lambda: self._admission.open_as(identity), reader)
+                    visitor = Visitor(lambda: self._authenticator.open_as(identity), reader)
                     self._visitors[identity.key] = visitor
             visitor.checked_at = time.monotonic()
         visitor.used_at = time.monotonic()
@@ -167,7 +167,7 @@ class Visitors:
         """Make room by removing the least recently seen visitor without an open page; return whether there is room."""
         if len(self._visitors) < MOST_VISITORS:
             return True
-        idle = [(visitor.used_at, key) for key, visitor in self._visitors.items() if not visitor.changed]
+        idle = [(visitor.used_at, key) for key, visitor in self._visitors.items() if not visitor.page_events]
         if not idle:
             return False
         await self._drop(min(idle)[1])

@@ -20,7 +20,7 @@ from fairlead.cluster.selection import RunSelection
 from fairlead.control.pipelines.command import is_driver
 from fairlead.errors import NotFound
 from fairlead.frozen import dataclass
-from fairlead.specs.formats.differences import said
+from fairlead.specs.formats.differences import explicit_values
 from fairlead.specs.formats.secret_values import shown_value
 from fairlead.specs.goal import Goal
 from fairlead.state.run_times import active_until
@@ -103,7 +103,9 @@ def _selected(cluster: ClusterClient, selection: RunSelection, *, is_all: bool) 
 
 
 def _look(cluster: ClusterClient, run: Workload) -> _Compared:
-    return _Compared(run=run, spec_fields=said(run.spec), series=cluster.series(run.uid), code=cluster.code(run.uid))
+    return _Compared(
+        run=run, spec_fields=explicit_values(run.spec), series=cluster.series(run.uid), code=cluster.code(run.uid)
+    )
 
 
 def _last(record: _Compared) -> dict[str, float]:

@@ -33,10 +33,10 @@ class Difference:
 
 def differences(old: WorkloadSpec, new: WorkloadSpec) -> tuple[Difference, ...]:
     """Return every key that differs between two specs of a kind, in the order of its table."""
-    return of_said(_whole(old, new), _whole(new, old), type(new).__name__)
+    return differences_of_values(_comparable_values(old, new), _comparable_values(new, old), type(new).__name__)
 
 
-def said(spec: WorkloadSpec) -> dict[str, str]:
+def explicit_values(spec: WorkloadSpec) -> dict[str, str]:
     """Return each dotted key of a spec that is not at its default, with its value in at most 60 characters.
 
     A longer value ends in a digest, so that different values stay different.
@@ -46,8 +46,10 @@ def said(spec: WorkloadSpec) -> dict[str, str]:
     return values
 
 
-def of_said(old: Mapping[str, str], new: Mapping[str, str], kind: str = "Training") -> tuple[Difference, ...]:
-    """Return the differences between two results of ``said`` for specs of a kind."""
+def differences_of_values(
+    old: Mapping[str, str], new: Mapping[str, str], kind: str = "Training"
+) -> tuple[Difference, ...]:
+    """Return the differences between two results of ``explicit_values`` for specs of a kind."""
     table = OBJECTS[kind]
     keys = sorted({*old, *new}, key=lambda key: _rank(table, key))
     return tuple(
@@ -59,25 +61,29 @@ def of_said(old: Mapping[str, str], new: Mapping[str, str], kind: str = "Trainin
 
 def _difference(key: str, before: str, after: str) -> Difference:
     if is_variable(key):
-        was, now = (value in (NOTHING, BY_DEFAULT) for value in (before, after))
-        before, after = before if was else "a value", after if now else "a value" if was else "another value"
+        was_set, is_set = (value not in (NOTHING, BY_DEFAULT) for value in (before, after))
+        if is_set:
+            after = "another value" if was_set else "a value"
+        if was_set:
+            before = "a value"
     return Difference(key=key, old=before, new=after)
 
 
-def _whole(spec: WorkloadSpec, other: WorkloadSpec) -> dict[str, str]:
-    """Return ``said`` of a spec, with its sections that are all at defaults in it or in the other spec."""
+def _comparable_values(spec: WorkloadSpec, other: WorkloadSpec) -> dict[str, str]:
+    """Return ``explicit_values`` of a spec, with its sections that are all at defaults in it or in the other spec."""
     own, others = render_short(spec), render_short(other)
-    return {key: BY_DEFAULT for key in own if {} in (own[key], others.get(key))} | said(spec)
+    return {key: BY_DEFAULT for key in own if {} in (own[key], others.get(key))} | explicit_values(spec)
 
 
 def _value(values: Mapping[str, str], section: Section, key: str) -> str:
-    """Return the given or default value of a key; ``NOTHING`` if its section is omitted."""
+    """Return the explicit or default value of a key; ``NOTHING`` if its section is omitted."""
     if key in values:
         return values[key]
-    first = section.key(key.partition(".")[0])
-    if first is not None and isinstance(first.kind, Section) and default_of(first, section.type) == (None,):
-        is_there = any(name == first.name or name.startswith(f"{first.name}.") for name in values)
-        if not is_there:
+    section_key = section.key(key.partition(".")[0])
+    is_section = section_key is not None and isinstance(section_key.kind, Section)
+    if section_key is not None and is_section and default_of(section_key, section.type) == (None,):
+        name = section_key.name
+        if not any(other == name or other.startswith(f"{name}.") for other in values):
             return NOTHING
     return _default(section, key)
 
@@ -101,16 +107,16 @@ def _short(value: Any) -> str:
 def _default(section: Section, key: str) -> str:
     """Return the value of an omitted key."""
     for part in key.split("."):
-        known = section.key(part)
-        if known is None:
+        section_key = section.key(part)
+        if section_key is None:
             break
-        if isinstance(known.kind, Section):
-            section = known.kind
+        if isinstance(section_key.kind, Section):
+            section = section_key.kind
             continue
-        default = default_of(known, section.type)
-        if not isinstance(known.kind, Single) or default[0] in (None, MISSING):
+        default = default_of(section_key, section.type)
+        if not isinstance(section_key.kind, Single) or default[0] in (None, MISSING):
             break
-        return _short(known.kind.render(default[0] if len(default) == 1 else default))
+        return _short(section_key.kind.render(default[0] if len(default) == 1 else default))
     return NOTHING
 
 

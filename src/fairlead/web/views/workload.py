@@ -53,20 +53,20 @@ def workload(question: Question, uid: str) -> Answer:
             "parent": parent,
             "active_s": active_until(run.status, question.now),
             "progress": progress_of(run),
-            "part": _part(run),
+            "part": _completed_share(run),
             "warning": warning_of(run, question.now),
-            "spec": to_yaml(_shown(run.spec), form="short", shows_secrets=False),
+            "spec": to_yaml(_spec_to_show(run.spec), form="short", shows_secrets=False),
             "events": _events(question, run),
             "kept_at": cluster.kept_at(run),
-            **(_leaf(question, run) if is_leaf(run) else _children(question, run)),
+            **(_run_values(question, run) if is_leaf(run) else _parent_values(question, run)),
         }
     except NotFound as error:
         raise Missing(str(error)) from error
-    over = run.status.phase.is_final
-    return Answer(title=run.spec.name, template="workload.html", values=values, look_again_s=30.0 if over else 1.0)
+    is_final = run.status.phase.is_final
+    return Answer(title=run.spec.name, template="workload.html", values=values, look_again_s=30.0 if is_final else 1.0)
 
 
-def _shown(spec: WorkloadSpec) -> WorkloadSpec:
+def _spec_to_show(spec: WorkloadSpec) -> WorkloadSpec:
     if not is_pipeline(spec):
         return spec
     return shown_spec(spec)
@@ -79,7 +79,7 @@ def _parent(question: Question, uid: str) -> AnyWorkload | None:
         return None
 
 
-def _part(run: AnyWorkload) -> float | None:
+def _completed_share(run: AnyWorkload) -> float | None:
     """Return the completed part of its steps; None if their number is unknown."""
     progress = run.progress
     if progress is None or progress.step is None or not progress.total_steps:
@@ -87,7 +87,7 @@ def _part(run: AnyWorkload) -> float | None:
     return min(1.0, progress.step / progress.total_steps)
 
 
-def _leaf(question: Question, run: Workload) -> dict[str, Any]:
+def _run_values(question: Question, run: Workload) -> dict[str, Any]:
     cluster = question.cluster
     cost = cluster.cost_of(run)
     waits = run.status.phase in (Phase.PENDING, Phase.RESTARTING)
@@ -194,7 +194,7 @@ def _log(question: Question, run: Workload) -> dict[str, Any]:
         pattern=re.compile(re.escape(find), re.IGNORECASE) if find else None,
         ranks=frozenset({int(rank)}) if rank else None,
     )
-    # A search for what is not there reads all that was ever said.
+    # A search for a text that is not there reads the whole output.
     lines = question.paced.value(
         ("log", run.uid, run.status.phase, find, rank),
         lambda: list(islice(question.cluster.logs(run.uid, query), 4 * MOST_LINES)),
@@ -228,7 +228,7 @@ def _events(question: Question, run: AnyWorkload) -> list[dict[str, Any]]:
     ]
 
 
-def _children(question: Question, run: AnyWorkload) -> dict[str, Any]:
+def _parent_values(question: Question, run: AnyWorkload) -> dict[str, Any]:
     kind, children = parent_of(run.spec), _all_children(question, run)
     counts: dict[str, int] = {}
     for child in children:
@@ -265,7 +265,7 @@ def _sweep(question: Question, run: Workload[Any]) -> dict[str, Any]:
             return ", ".join(f"{objective.goal.sign * score:.6g}" for objective, score in pairs)
         return "-" if trial.value is None else f"{trial.value:.6g}"
 
-    def told(trial: Any) -> dict[str, Any]:
+    def trial_row(trial: Any) -> dict[str, Any]:
         name = child_name(run, str(trial.number))
         texts = texts_of(space, trial.values)
         return {
@@ -278,8 +278,8 @@ def _sweep(question: Question, run: Workload[Any]) -> dict[str, Any]:
         }
 
     return {
-        "trials": [told(trial) for trial in shown],
-        "best": None if best is None else told(best),
+        "trials": [trial_row(trial) for trial in shown],
+        "best": None if best is None else trial_row(best),
         "parameters": names,
         "metric": ", ".join(objective.metric for objective in run.spec.judged_by) or None,
     }

@@ -62,12 +62,12 @@ def read_code(client: Client, kind: str, namespace: str, name: str, uid: str) ->
         contents = _contents(client, namespace, str(annotations.get(WORKDIR) or ""))
     except _Unreadable as error:
         return KeptCode(why=str(error), git=revision, diff=diff, environment=environment, lock=lock)
-    found_files = tuple(
+    kept_files = tuple(
         KeptFile(path=path, size=len(content), digest=_digest(content), executable=executable)
         for path, (content, executable) in sorted(contents.items())
     )
     return KeptCode(
-        files=found_files,
+        files=kept_files,
         git=revision,
         diff=diff,
         environment=environment,
@@ -83,23 +83,23 @@ def edited_files(code: KeptCode, directory: Path) -> tuple[str, ...] | None:
     """
     if code.files is None:
         return None
-    before = {(file.path, file.digest, file.executable) for file in code.files}
-    now = {
+    submitted = {(file.path, file.digest, file.executable) for file in code.files}
+    current = {
         (path.relative_to(directory).as_posix(), _digest(path.read_bytes()), os.access(path, os.X_OK))
         for path in files(directory)
     }
-    return tuple(sorted({path for path, *_ in before ^ now if not path.endswith(SPECS)}))
+    return tuple(sorted({path for path, *_ in submitted ^ current if not path.endswith(SPECS)}))
 
 
 class _Unreadable(Exception):
-    """The reason why the files cannot be shown."""
+    """The files of a run cannot be shown; its text says why."""
 
 
 def _contents(client: Client, namespace: str, annotation: str) -> dict[str, tuple[bytes, bool]]:
     """Return the files of an archive in ConfigMaps: content, and whether it is executable."""
-    place = archive_place(annotation)
-    if place is not None:
-        raise _Unreadable(f"its files lie at {place}, where its checkpoints are; fetch and unpack that archive")
+    archive_url = archive_place(annotation)
+    if archive_url is not None:
+        raise _Unreadable(f"its files lie at {archive_url}, where its checkpoints are; fetch and unpack that archive")
     if not part_names(annotation):
         raise _Unreadable("no files went along with it: its image or its volumes have the program")
     packed = b""
@@ -143,6 +143,4 @@ def _unzipped(packed: bytes) -> bytes:
 
 
 def _digest(content: bytes) -> str:
-    import hashlib
-
     return hashlib.blake2b(content, digest_size=20).hexdigest()

@@ -32,7 +32,7 @@ from fairlead.policy.kinds.spec_updates import changed as spec_changed
 from fairlead.policy.kinds.spec_updates import updated_status
 from fairlead.policy.kinds.table import runs_of
 from fairlead.specs.constraints import quote
-from fairlead.specs.formats.differences import Difference, of_said, said
+from fairlead.specs.formats.differences import Difference, differences_of_values, explicit_values
 from fairlead.specs.keys import API_VERSION
 from fairlead.specs.overlay_allowance import OverlayAllowance, refusals
 from fairlead.specs.pipeline import Pipeline
@@ -291,7 +291,7 @@ def read_workload(content: Object, allowed: OverlayAllowance | None = None) -> A
         elif isinstance(spec, Pipeline):
             spec = with_driver(spec)
         if state.generation not in (0, generation):
-            edited = of_said(state.spec, said(spec), kind)
+            edited = differences_of_values(state.spec, explicit_values(spec), kind)
         if edited:
             state = replace(state, status=updated_status(state.status))
         if isinstance(spec, Training):
@@ -439,7 +439,7 @@ def adopted(workload_object: AnyObject, state: RunRecord, now: float, *, next_ev
         state = replace(
             state, events=_with_event(state.events, spec_changed(workload_object.edited), now, next_event())
         )
-    return replace(state, spec=said(workload_object.workload.spec), generation=workload_object.generation)
+    return replace(state, spec=explicit_values(workload_object.workload.spec), generation=workload_object.generation)
 
 
 def stamped(workload_object: AnyObject, state: RunRecord, writer: str, *, is_quiet: bool) -> RunRecord:
