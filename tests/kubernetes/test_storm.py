@@ -36,6 +36,8 @@ NUM_ROUNDS, NUM_STARTS, MOST_HARMLESS = 4, 3, 250
 MOST_GROWTH_BYTES = 300 * 1024**2
 """30 KB for each object: what it is known by, and what was told of it."""
 MOST_DELAY_S = 1.0
+A_REQUEST = 500
+"""Objects of a request to list or delete them."""
 
 
 def hostile(random: Random, number: int) -> dict[str, Any]:
@@ -77,8 +79,12 @@ def planted(plane: ControlPlane, namespace: str, content: dict[str, Any]) -> str
 
 
 @pytest.fixture
-def reader(plane: ControlPlane, namespace: str) -> None:
-    """The tenant may also write keys and pods, as a fairlead-admin of the namespace."""
+def reader(cluster: WorkloadApi, plane: ControlPlane, namespace: str) -> Iterator[None]:
+    """The tenant may also write keys and pods, as a fairlead-admin of the namespace; what it leaves is deleted.
+
+    That comes before the cleaning up of ``cluster``, which takes objects one by one, longer than a storm of 10,000.
+    """
+    del cluster
     for role in ("edit", "fairlead-admin"):
         binding = {
             "apiVersion": "rbac.authorization.k8s.io/v1",
@@ -88,6 +94,15 @@ def reader(plane: ControlPlane, namespace: str) -> None:
             "subjects": [{"kind": "User", "apiGroup": "rbac.authorization.k8s.io", "name": TENANT}],
         }
         plane.request("POST", f"/apis/rbac.authorization.k8s.io/v1/namespaces/{namespace}/rolebindings", binding)
+    yield
+    core = f"/api/v1/namespaces/{namespace}"
+    for path in (*(objects_path(kind, namespace) for kind in ("Sweep", "Training")), f"{core}/pods", f"{core}/events"):
+        while len(plane.request("DELETE", f"{path}?limit={A_REQUEST}")["items"]) == A_REQUEST:
+            pass
+        held = [item["metadata"] for page in pages(plane, path) for item in page if item["metadata"].get("finalizers")]
+        for metadata in held:  # by an operator that has ended
+            free = {"metadata": {"finalizers": None}}
+            plane.request("PATCH", f"{path}/{metadata['name']}", free, kind="merge-patch+json")
 
 
 def harmless(number: int) -> dict[str, Any]:
@@ -187,7 +202,7 @@ def unanswered(plane: ControlPlane, namespace: str) -> list[str]:
 def pages(plane: ControlPlane, path: str) -> Iterator[list[dict[str, Any]]]:
     token = ""
     while True:
-        page = plane.request("GET", f"{path}?limit=500&continue={token}")
+        page = plane.request("GET", f"{path}?limit={A_REQUEST}&continue={token}")
         yield page["items"]
         token = page["metadata"].get("continue") or ""
         if not token:
