@@ -58,8 +58,8 @@ class OneProcessGrid:
         return replies
 
 
-def main(app: str) -> None:
-    """Print the digests of parameters after rounds under several conditions."""
+def main(app: str, rounds: str) -> None:
+    """Print the digests of parameters after rounds under several conditions, `many` after that many."""
     sys.path[:0] = [app]
     import hashlib
 
@@ -119,6 +119,7 @@ def main(app: str) -> None:
             shutil.rmtree(directory)
 
     train("alone", 5, None)
+    train("many", int(rounds), None)
     train("wrapped", 5, 3)
     train("one away", 5, 2, {3: "south"})
     train("too few at first", 5, 3, {3: "south"})
@@ -215,4 +216,4 @@ def an_app(name: str, **arguments: Any) -> Any:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(*sys.argv[1:])

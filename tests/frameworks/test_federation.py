@@ -3,12 +3,15 @@
 `pytest -m frameworks` runs these; the first time makes an environment with Flower and scikit-learn.
 """
 
+import hashlib
 import json
 import os
+import random
 import shutil
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -30,6 +33,9 @@ pytestmark = [pytest.mark.slow, pytest.mark.frameworks, pytest.mark.timeout(1800
 APP = Path(__file__).parent / "digits_app"
 RUN_TIMEOUT_S = 900.0
 SITES = ("north", "south", "west")
+MANY_ROUNDS, MOST_KILLS, BETWEEN_KILLS_S = 100, 20, (5.0, 40.0)
+MARK = b"a patient of this site 7f3a9c"
+"""Bytes in the data of each site, which its client reads."""
 
 
 @pytest.fixture(scope="module")
@@ -45,10 +51,15 @@ def cluster(tmp_path: Path) -> Iterator[LocalCluster]:
     end_everything(tmp_path / "home")
 
 
-def submit(cluster: LocalCluster, programs: Path, directory: Path, result: Path, rounds: int) -> str:
+def submit(
+    cluster: LocalCluster, programs: Path, directory: Path, result: Path, rounds: int, data: Path | None = None,
+    others: str = "",
+) -> str:  # fmt: skip
     """Submit a federation by the command line, and return its uid."""
-    sites = "".join(f"  {name}: {{resources: {{cpu: 0.1}}}}\n" for name in SITES)
+    own = "" if data is None else f", data: {data}/{{}}"
+    sites = "".join(f"  {name}: {{resources: {{cpu: 0.1}}{own.format(name)}}}\n" for name in SITES)
     text = f"kind: Federation\nname: digits\napp: {APP}\nresources: {{cpu: 0.1}}\nrounds: {rounds}\nsites:\n{sites}"
+    text += others
     (directory / "federation.yaml").write_text(text)
     env = {
         **os.environ, "FAIRLEAD_HOME": str(cluster.home.path), "DIGITS_RESULT": str(result),
@@ -109,7 +120,7 @@ def rounds_in_one_process(tmp_path_factory: pytest.TempPathFactory, programs: Pa
     shutil.copytree(APP, app)
     shutil.copyfile(Path(flower_app.__file__), app / "fairlead_flower_app.py")
     program = Path(__file__).with_name("flower_rounds.py")
-    argv = [str(programs / "python"), str(program), str(app)]
+    argv = [str(programs / "python"), str(program), str(app), str(MANY_ROUNDS)]
     ran = subprocess.run(argv, capture_output=True, text=True, timeout=RUN_TIMEOUT_S, check=False)
     assert ran.returncode == 0, ran.stderr[-3000:]
     results: dict[str, Any] = json.loads(ran.stdout.splitlines()[-1])
@@ -223,6 +234,58 @@ def test_a_killed_client_and_a_killed_server_return_and_the_rounds_end_as_they_w
     federation = wait_for_end(cluster, uid)
     assert federation.status.phase is Phase.SUCCEEDED, federation.status.reason.message
     assert (tmp_path / "ours.npz").exists()
+
+
+@pytest.mark.long
+@pytest.mark.timeout(2 * 3600)
+def test_many_rounds_through_kills_of_anything_lose_and_repeat_no_update_and_leave_no_data_outside_of_a_site(
+    cluster: LocalCluster,
+    tmp_path: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+    programs: Path,
+    rounds_in_one_process: dict[str, Any],
+) -> None:
+    data, draws = tmp_path_factory.mktemp("data"), random.Random(7)
+    for name in SITES:
+        (data / name).mkdir(parents=True)
+        (data / name / "mark").write_bytes(MARK)
+    uid = submit(cluster, programs, tmp_path, tmp_path / "ours.npz", MANY_ROUNDS, data, "deadline: 1m\nretry: 1000\n")
+    kills = 0
+    while not cluster.get(uid).status.phase.is_final:
+        time.sleep(draws.uniform(*BETWEEN_KILLS_S))
+        processes = processes_below(cluster.home.path)
+        if processes and kills < MOST_KILLS:
+            kills += kill(draws.choice(processes))
+    federation = cluster.get(uid)
+    assert federation.status.phase is Phase.SUCCEEDED, federation.status.reason.message
+    assert f"{MANY_ROUNDS} of {MANY_ROUNDS} rounds done" in federation.status.reason.message
+    assert kills >= MOST_KILLS // 2
+    digest = hashlib.sha256(b"".join(part.tobytes() for part in parameters(tmp_path / "ours.npz"))).hexdigest()
+    assert digest == rounds_in_one_process["many"]["digest"], "an update was lost, or counted twice"
+    files = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert [str(path) for path in files if MARK in path.read_bytes()] == []
+
+
+def processes_below(home: Path) -> list[int]:
+    """Return the processes of all runs of a home: ranks and shims, and what Flower starts of them."""
+    own = []
+    for entry in Path("/proc").iterdir():
+        try:
+            environ = (entry / "environ").read_bytes() if entry.name.isdigit() else b""
+        except OSError:
+            continue  # it has ended, or is another user's
+        if f"FAIRLEAD_RUN_DIR={home}/".encode() in environ and b"FEDERATION=" in environ:
+            own.append(int(entry.name))
+    return own
+
+
+def kill(process: int) -> bool:
+    """Kill a process; return whether it was still alive."""
+    try:
+        os.kill(process, signal.SIGKILL)
+    except ProcessLookupError:
+        return False
+    return True
 
 
 def rank_of(cluster: LocalCluster, run: str, pod: str) -> int:

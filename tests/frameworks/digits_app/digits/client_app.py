@@ -1,5 +1,7 @@
 """The ClientApp: five steps of gradient descent on the site's digits in each round."""
 
+from pathlib import Path
+
 from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
@@ -17,5 +19,9 @@ def train(message: Message, context: Context) -> Message:
         loss, gradient = loss_and_gradient(weights, images, digits)
         rate = float(context.run_config["learning-rate"])
         weights = [weight - rate * slope for weight, slope in zip(weights, gradient, strict=True)]
-    metrics = MetricRecord({"train_loss": loss, "num-examples": len(images), "partition": partition})
+    files = Path(str(context.node_config["data"])).iterdir() if "data" in context.node_config else ()
+    num_bytes = sum(len(path.read_bytes()) for path in files)
+    metrics = MetricRecord(
+        {"bytes": num_bytes, "train_loss": loss, "num-examples": len(images), "partition": partition}
+    )
     return Message(content=RecordDict({"arrays": ArrayRecord(weights), "metrics": metrics}), reply_to=message)
