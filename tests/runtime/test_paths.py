@@ -91,6 +91,13 @@ OWN = {
         "workdir / name",
     },
     "control/data.py": {"base / path"},  # the user's own spec
+    "control/data_forecast.py": {
+        "compute_s / epoch_s",
+        "from_store / self.store_rate",
+        "self.missing_bytes / self.store_rate",
+        "self.num_bytes / self.run_rate",
+        "size / (end - begin)",
+    },  # numbers
     "control/image/base_images.py": {"directory / digest.replace(':', '-')"},  # checked by is_digest
     "control/image/environments.py": {  # the user's own spec
         "(directory or Path.cwd()).absolute() / Path(spec.workdir or '.').expanduser()"

@@ -40,6 +40,7 @@ from fairlead.cluster.simulated.cluster import SimulatedCluster
 from fairlead.cluster.simulated.faults import LosePod
 from fairlead.cluster.simulated.programs import SimulatedProgram
 from fairlead.control.data import locate
+from fairlead.control.data_forecast import DataForecast, forecast_data
 from fairlead.control.datasets import preload
 from fairlead.control.fleets.controller import open_member
 from fairlead.control.fleets.journal import FleetJournal
@@ -65,6 +66,7 @@ from fairlead.policy.serving.replica_count import wanted_replicas
 from fairlead.policy.serving.routes import places_here, routes
 from fairlead.policy.strategy.probing import describe_probing
 from fairlead.policy.strategy.resolution import ranked, resolve
+from fairlead.runtime.data.manifest import DataManifest, Entry, save
 from fairlead.specs.data import DataSource
 from fairlead.specs.dataset import Dataset
 from fairlead.specs.federation import Federation
@@ -374,6 +376,16 @@ TRAINING = {"name": "t", "run": "python train.py"}
 HANGING = Played(program=SimulatedProgram(duration_s=300.0, step_s=1.0, hangs_after_s=5.0))
 EFFECTS: dict[str, list[Effect]] = {}
 
+
+def busy_with_data(spec: Training) -> object:
+    """How busy its GPUs are once its data is cached."""
+    (source,) = spec.data.values()
+    return DataForecast(
+        name="a", version="0" * 16, num_objects=1, num_bytes=10**9, missing_bytes=0, later_bytes=0,
+        is_copied_first=False, run_rate=source.rate,
+    ).busy  # fmt: skip
+
+
 EFFECTS["Training"] = [
     Effect("name", "t", "u", kubernetes_pod),
     Effect("team", None, "vision", kubernetes_pod),
@@ -415,6 +427,7 @@ EFFECTS["Training"] = [
             ("dataset", None, "imagenet@1", "s3://bucket/a", local_pod),
         )
     ),
+    Effect("data.*.rate", None, "100MB", busy_with_data, {"data.*.from": "s3://bucket/a"}),
     Effect("data.*.from", "s3://bucket/a", "s3://bucket/b", local_pod),
     Effect("data.*.from", "pvc://claim/a", "pvc://claim/b", kubernetes_pod),
     Effect("checkpoint.to", None, "s3://bucket/runs", local_pod),
@@ -1117,8 +1130,8 @@ def probed(spec: Training) -> object:
 
 
 OF_REPLICAS = (
-    "team", "labels", "run", "image", "workdir", "setup", "environment", "env", "secrets", "resources", "capacity",
-    "logs", "priority", "grace", "snapshot", "kubernetes",
+    "team", "labels", "run", "image", "workdir", "setup", "environment", "env", "secrets", "data", "resources",
+    "capacity", "logs", "priority", "grace", "snapshot", "kubernetes",
 )  # fmt: skip
 SCORED: Mapping[str, Any] = {"canary.metric.header": "X-Score"}
 BY_LATENCY: Mapping[str, Any] = {"replicas": "1..8", "scale.concurrency": 1}
@@ -1140,6 +1153,7 @@ EFFECTS["Serving"] = [
         replace(each, seen=as_replica(each.seen))
         for each in EFFECTS["Training"]
         if {name.split(".")[0] for name in (each.key, *each.beside, *each.along)} <= set(OF_REPLICAS)
+        and (not each.key.startswith("data.") or each.seen is local_pod)
         and each.after != "auto"
         and each.key != COLOCATE
     ),
@@ -1374,6 +1388,16 @@ def preloaded(dataset: Dataset) -> object:
         return preload(stored, Path(directory, "data"), Path(directory)) if stored.preload else 0
 
 
+def dollars(dataset: Dataset) -> object:
+    """What leaves its store costs, of a run that reads it and has it nowhere yet."""
+    with tempfile.TemporaryDirectory() as directory:
+        manifest = DataManifest([Entry("a.bin", 10**9, "1")])
+        save(manifest, Path(directory, "manifests", f"{manifest.version}.json"))
+        source = replace(dataset.source(), version=manifest.version)
+        (forecast,) = forecast_data({"train": source}, Path(directory), Path(directory), [dataset], measures=False)
+        return str(forecast)
+
+
 EFFECTS["Dataset"] = [
     Effect("name", "d", "e", what_teams_read),
     Effect("from", "s3://bucket/a", "s3://bucket/b", what_teams_read),
@@ -1383,6 +1407,7 @@ EFFECTS["Dataset"] = [
     Effect("include", None, "*.tar", what_teams_read),
     Effect("credentials", None, "bucket-reader", what_teams_read),
     Effect("profile", None, "research", what_teams_read),
+    Effect("egress_price", None, 0.09, dollars),
     Effect("share", None, ["vision"], what_teams_read),
     Effect("preload", None, True, preloaded),
 ]

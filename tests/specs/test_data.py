@@ -37,7 +37,7 @@ def test_a_text_alone_is_the_place_and_its_scheme_decides_the_mode() -> None:
         ({"a": {"from": "s3://b", "at": "/data"}}, "only a claim, pvc://, is mounted at a path"),
         ({"a": {"from": "s3://b", "write": True}}, "write to `checkpoint.to`"),
         ({"a": {"from": "pvc://c", "at": "/etc/x"}}, "is the system's own"),
-        ({"a": {"from": "files", "credentials": "me"}}, "takes none; leave it out"),
+        ({"a": {"from": "./files", "credentials": "me"}}, "takes none; leave it out"),
         ({"a": {"from": "files", "version": "latest"}}, "is not a version; it has sixteen digits"),
         ({"a": {"from": "pvc://c", "at": "/d"}, "b": {"from": "pvc://e", "at": "/d"}}, "are both at /d"),
         ({"Train": "files"}, "is not a name of data"),

@@ -201,6 +201,11 @@ def _refuse_endpoint(cluster: ClusterClient, spec: "Serving") -> None:
                 "none. Remove `by`, or name a cluster that has it with `--context`."
             )
         return
+    if spec.data:
+        raise Conflict(
+            f"{spec.name}: data: replicas in pods share no cache so far, so each would read it from the store when it "
+            "starts. Put weights on a claim by `kubernetes.spec.volumes`, or into the image; or `--cluster local`."
+        )
     from fairlead.cluster.preflight import gateway_problem  # here and not above: few runs are endpoints
 
     problem = gateway_problem(spec)

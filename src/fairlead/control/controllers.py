@@ -51,6 +51,7 @@ from fairlead.cluster.kubernetes.operator.runs.refusals import InvalidSpecs, Ref
 from fairlead.cluster.kubernetes.operator.runs.retention_controller import EVERY_S, RetentionController
 from fairlead.cluster.kubernetes.operator.runs.snapshot_extensions import QueryMeasurements, VerticalRecommendations
 from fairlead.cluster.kubernetes.operator.runs.unreadable_objects import UnreadableObjects
+from fairlead.cluster.kubernetes.operator.teams.dataset_publisher import DatasetPublisher
 from fairlead.cluster.kubernetes.operator.teams.pool_controller import PoolKeeper
 from fairlead.cluster.kubernetes.operator.teams.team_controller import TeamKeeper
 from fairlead.cluster.kubernetes.operator.teams.team_holdings import TeamHoldings
@@ -198,6 +199,7 @@ def build(
         ForeignObjects(view, recorder),
         RefusedWrites(cluster, recorder),
         ViewPublisher(client, view.isolation, may_act=leads, every_s=settings.views_s),
+        DatasetPublisher(client, view.isolation, may_act=leads, every_s=settings.views_s) if is_whole else None,
         # Teams and pools are cluster-wide, so only a cluster-wide operator reconciles them.
         teams if is_whole else None,
         TeamHoldings(view, may_act=leads) if is_whole else None,

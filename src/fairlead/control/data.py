@@ -117,6 +117,7 @@ def locate(
             mode=source.mode,
             at=source.at,
             write=source.write,
+            rate=source.rate,
             version=known_source.version or source.version,
             credentials=source.credentials or known_source.credentials,
         )

@@ -6,9 +6,11 @@ from enum import StrEnum
 from typing import Annotated
 
 from fairlead.frozen import dataclass
-from fairlead.specs.constraints import PATH, Text, enforce, quote
+from fairlead.specs.constraints import PATH, Limit, Text, enforce, quote
+from fairlead.specs.field_types import SIZE, SectionMap
 from fairlead.specs.key import Key, broken
 from fairlead.specs.secret_reference import SECRET_NAME
+from fairlead.specs.sections import part_of, without
 
 DATA_MOST = 16
 DATA_NAME = Text(
@@ -130,6 +132,11 @@ class DataSource:
         ),
         "Profile of the AWS tools where ranks run, in place of `credentials`; their environment decides without both.",
     ] = None
+    rate: Annotated[
+        int | None,
+        Key("rate", SIZE, Limit(low=1, high=10**15, whole=True), example="100MB", also="throughput bandwidth speed"),
+        "Bytes that the run takes in a second at full speed, by which `plan` says how busy its GPUs will be.",
+    ] = None
     dataset: Annotated[
         str | None,
         Key(
@@ -201,6 +208,11 @@ class DataSource:
             yield "profile", f"{scheme}:// has no profiles, only s3:// has; leave it out"
         if self.profile is not None and self.credentials is not None:
             yield "profile", "keys are either in a secret, by `credentials`, or in a profile; leave one of them out"
+
+
+def without_claims() -> SectionMap:
+    """Return the data of kinds that run on one machine only, without the keys that are for claims in pods and plans."""
+    return SectionMap(item=without(part_of(DataSource), "at", "write", "rate"), names=DATA_NAME, most=DATA_MOST)
 
 
 def places_problems(data: Mapping[str, DataSource]) -> Iterable[tuple[str, str]]:

@@ -6,10 +6,10 @@ from dataclasses import field, replace
 from typing import Annotated, ClassVar
 
 from fairlead.frozen import dataclass
-from fairlead.specs.constraints import NAME, enforce, quote
+from fairlead.specs.constraints import NAME, Limit, enforce, quote
 from fairlead.specs.constraints import PATH as PLACE
 from fairlead.specs.data import DATASET, DATASET_VERSION, VOLUME, DataSource
-from fairlead.specs.field_types import TEXT, ListField, Named
+from fairlead.specs.field_types import DOLLARS, TEXT, ListField, Named
 from fairlead.specs.key import Key, SameKey, broken
 from fairlead.specs.training import DEFAULT_TEAM, Training
 from fairlead.specs.workload import Kind
@@ -78,6 +78,11 @@ class Dataset:
     include: Annotated[str | None, SameKey(DataSource, "include")] = None
     credentials: Annotated[str | None, SameKey(DataSource, "credentials")] = None
     profile: Annotated[str | None, SameKey(DataSource, "profile")] = None
+    egress_price: Annotated[
+        float | None,
+        Key("egress_price", DOLLARS, Limit(low=0, high=1000), example="0.09", also="egress price cost_per_gb"),
+        "Dollars for each GB that leaves its store, which `plan` adds up.",
+    ] = None
     share: Annotated[
         tuple[str, ...],
         Key("share", ListField(item=TEXT, rule=NAME, most=SHARED_MOST), example="[vision]", also="teams shared_with"),

@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 from fairlead.frozen import dataclass
 from fairlead.specs.constraints import NAME, PATH, Limit, Text, enforce, quote
 from fairlead.specs.cron import parse_cron
+from fairlead.specs.data import DataSource, without_claims
 from fairlead.specs.endpoint_engines import EndpointEngine, endpoint_engine_problems
 from fairlead.specs.environment import PythonEnvironment
 from fairlead.specs.field_types import (
@@ -812,9 +813,9 @@ class Replica(Training):
     kind: ClassVar[str] = Kind.REPLICA
 
     OBJECT_KEYS: ClassVar = (
-        "name", "team", "labels", "image", "workdir", "setup", "run", "env", "secrets", "ranks_per_node", "resources",
-        "capacity", "retry", "logs", "priority", "grace", "snapshot", "kubernetes", "service", "revision", "model",
-        "predictor", "probe", "batching", "max_queue", "guarded",
+        "name", "team", "labels", "image", "workdir", "setup", "run", "env", "secrets", "data", "ranks_per_node",
+        "resources", "capacity", "retry", "logs", "priority", "grace", "snapshot", "kubernetes", "service", "revision",
+        "model", "predictor", "probe", "batching", "max_queue", "guarded",
     )  # fmt: skip
 
     name: Annotated[
@@ -1049,6 +1050,11 @@ class Serving:
     ] = None
     env: Annotated[Mapping[str, str], SameKey(Training, "env")] = field(default_factory=dict)
     secrets: Annotated[tuple[SecretReference, ...], SameKey(Training, "secrets")] = ()
+    data: Annotated[
+        Mapping[str, DataSource],
+        SameKey(Training, "data", {"kind": without_claims, "example": "{weights: hf://owner/model}"}),
+        "Data that its replicas read, such as weights with `mode: copy`, which all replicas here share.",
+    ] = field(default_factory=dict)
     resources: Annotated[
         Resources,
         SameKey(Training, "resources", {"kind": _resources}),
@@ -1126,7 +1132,7 @@ class Serving:
         return Replica(
             service=self.name, revision=revision, team=self.team, labels=self.labels,
             run=PREDICTOR_SERVER if self.run is None else self.run, setup=self.setup, workdir=self.workdir,
-            image=self.image, environment=self.environment, env=self.env, secrets=self.secrets,
+            image=self.image, environment=self.environment, env=self.env, secrets=self.secrets, data=self.data,
             resources=self.resources, capacity=self.capacity.of_replica(tier), logs=self.logs,
             priority=self.priority, grace_s=self.grace_s,
             snapshot=self.snapshot, ranks_per_node=1, kubernetes=self.kubernetes, retry=Retry(max_backoff_s=60.0),
@@ -1228,6 +1234,7 @@ def map_runs(spec: Serving, of: Callable[[Training], Training]) -> Serving:
         run = mapped.run
     return replace(
         spec, model=model, run=run, setup=mapped.setup, workdir=mapped.workdir, image=mapped.image,
-        environment=mapped.environment, env=mapped.env, resources=mapped.resources, logs=mapped.logs,
+        environment=mapped.environment, env=mapped.env, data=mapped.data, resources=mapped.resources,
+        logs=mapped.logs,
         capacity=replace(spec.capacity, spot=mapped.capacity.spot, max_price=mapped.capacity.max_price),
     )  # fmt: skip

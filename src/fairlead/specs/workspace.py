@@ -8,8 +8,8 @@ from typing import Annotated, ClassVar
 from fairlead.frozen import dataclass
 from fairlead.specs.constraints import PATH, Limit, Text, enforce, quote
 from fairlead.specs.cron import TIMEZONE, parse_cron, timezone_problem
-from fairlead.specs.data import DATA_MOST, DATA_NAME, DataSource
-from fairlead.specs.field_types import CPU, DURATION, SIZE, Section, SectionMap
+from fairlead.specs.data import DataSource, without_claims
+from fairlead.specs.field_types import CPU, DURATION, SIZE, Section
 from fairlead.specs.key import Key, SameKey, broken
 from fairlead.specs.resources import Resources
 from fairlead.specs.sections import part_of, with_keys, without
@@ -93,11 +93,6 @@ def _resources() -> Section:
     return with_keys(whole, *keys)
 
 
-def _data() -> SectionMap:
-    """Return the data of a workspace, without the keys that are for claims in pods."""
-    return SectionMap(item=without(part_of(DataSource), "at", "write"), names=DATA_NAME, most=DATA_MOST)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workspace(Training):
     """A place to work interactively: a notebook, an editor or a shell with resources, data and a home directory.
@@ -125,7 +120,7 @@ class Workspace(Training):
         default_factory=Resources
     )
     data: Annotated[
-        Mapping[str, DataSource], SameKey(Training, "data", {"kind": _data}), "Data sets that it reads."
+        Mapping[str, DataSource], SameKey(Training, "data", {"kind": without_claims}), "Data sets that it reads."
     ] = field(default_factory=dict)
     idle: Annotated[
         WorkspaceIdle,

@@ -28,6 +28,7 @@ from fairlead.cli.target import Target, cluster_options
 from fairlead.cluster.client import CheckPrograms, ClusterClient
 from fairlead.cluster.local.home import Home
 from fairlead.control.admission import IGNORABLE, Admission, admit, free_name
+from fairlead.control.data_forecast import DataForecast, forecast_data
 from fairlead.control.pipelines.command import UNSEEN, is_pipeline
 from fairlead.control.revisions import PlannedRevision, plan_revision
 from fairlead.errors import CannotFit, NameTaken, NotAllowed
@@ -176,6 +177,7 @@ def plan(
         takes = None if new_run is None else new_run_forecast(cluster, new_run)
         network = None if new_run is None else _network(cluster, new_run)
         support = None if run is not None else _gpu_support(cluster, spec, probing)
+        data = [] if new_run is None else _data_forecasts(cluster, new_run, probing)
         fails = support is not None and support.support is Support.REFUSED
         is_refused = is_refused or fails
         if json_:
@@ -199,6 +201,7 @@ def plan(
                         **({} if expected is None else {"expected": asdict(expected)}),
                         "costs": [asdict(cost) for cost in costs],
                         "forecast": None if takes is None else asdict(takes),
+                        **({"data": [forecast.plain() for forecast in data]} if data else {}),
                         **({} if network is None else {"network": network}),
                         **(
                             {}
@@ -221,6 +224,8 @@ def plan(
             print(f"chosen: {note}")
         if status.measured.requests is not None:
             print(f"chosen: {status.measured.requests.why}")
+        for forecast in data:
+            print(f"{spec.name}: {forecast}")
         if network is not None:
             print(f"{spec.name}: {network}")
         if new_run is not None and new_run.preflight is not None:
@@ -265,6 +270,17 @@ def _network(cluster: ClusterClient, spec: Training) -> str | None:
         return describe_network(spec, cluster.nodes())
     except NotAllowed:
         return None
+
+
+def _data_forecasts(cluster: ClusterClient, spec: Training, probing: CheckPrograms) -> list[DataForecast]:
+    """Return how much of its data the run reads from the store, and for how long."""
+    if not spec.data:
+        return []
+    home = Home.at()
+    named = cluster.datasets(spec.team) if any(source.dataset for source in spec.data.values()) else ()
+    measures = probing is not CheckPrograms.NONE
+    is_here = not cluster.has_containers
+    return list(forecast_data(dict(spec.data), home.data, home.secrets, named, is_here=is_here, measures=measures))
 
 
 def _gpu_support(cluster: ClusterClient, spec: WorkloadSpec, probing: CheckPrograms) -> GpuSupport | None:

@@ -94,6 +94,7 @@ OPERATOR_RULES: Rules = [
     rule(
         GROUP, tuple(workload for workload in WORKLOADS if workload not in NOBODYS), ("create",)
     ),  # children of parents
+    rule(GROUP, NAMES, ("list",)),  # those that teams share
     rule(GROUP, ("teams",), ("list", "watch")),  # for the queue, and for the team controller
     rule("", ("nodes",), ("list", "watch")),
     # GPUs of nodes without a device plugin, and their allocations

@@ -5,6 +5,7 @@ those who read it there: what it names is read with their own rights to the stor
 """
 
 import json
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -15,16 +16,26 @@ from fairlead.specs.dataset import Dataset
 from fairlead.untrusted_json import parse_object
 
 SHARED_DATASETS = "fairlead-shared-datasets"
-MOST_DATASETS = 500
+MOST_DATASETS, MOST_OF_TEAM = 500, 100
 MOST_BYTES = 900_000
 """Most bytes of all data sets of one namespace; an API server accepts objects of about 1 MiB."""
 
 
 def render_shared(namespace: str, datasets: Sequence[Dataset]) -> dict[str, Any]:
-    """Render the ConfigMap of a namespace; data sets beyond its size are left out, the last by team and name first."""
+    """Render the ConfigMap of a namespace.
+
+    Data sets beyond its size are left out, the last by team and name first, and of one team all but a hundred, so that
+    none can push the others out.
+    """
     data: dict[str, str] = {}
+    counts: Counter[str] = Counter()
     size = 0
-    for dataset in sorted(datasets, key=lambda dataset: (dataset.team, dataset.name))[:MOST_DATASETS]:
+    for dataset in sorted(datasets, key=lambda dataset: (dataset.team, dataset.name)):
+        if len(data) == MOST_DATASETS:
+            break
+        counts[dataset.team] += 1
+        if counts[dataset.team] > MOST_OF_TEAM:
+            continue
         content = json.dumps(write_object(dataset), separators=(",", ":"))
         size += len(content)
         if size > MOST_BYTES:
