@@ -125,7 +125,7 @@ PARTS: dict[str, dict[str, Callable[[], str]]] = {
     "pipelines.md": {"Pipeline": lambda: table(KINDS["Pipeline"], told_elsewhere=PIPELINE_PARTS)},
     "retraining.md": {"on": lambda: table(KINDS["Pipeline"], within=("schedule", "on"))},
     "tuning.md": {"Sweep": lambda: table(KINDS["Sweep"], told_elsewhere=("trial",))},
-    "serving.md": {"Serving": lambda: table(KINDS["Serving"])},
+    "serving.md": {"Serving": lambda: table(KINDS["Serving"], told_elsewhere=("data",))},
     "workspaces.md": {"Workspace": lambda: table(KINDS["Workspace"])},
     "fleets.md": {"Fleet": lambda: table(KINDS["Fleet"])},
     "datasets.md": {"Dataset": lambda: table(KINDS["Dataset"])},
