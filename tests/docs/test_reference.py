@@ -50,6 +50,11 @@ BESIDE = {
     **{f"scale{key}": {"replicas": "1..8"} for key in (".by", ".cpu", ".replicas", ".external_metric")},
     **{f"scale.external_metric.{key}": {"replicas": "1..8"} for key in ("name", "target", "labels", "aggregation")},
     "canary.shadow": {"idempotent": "true"},
+    "Serving.signed_by": {"model": "https://example.com/net-1.json"},
+    **{
+        f"Serving.waves{key}": {"sites": "{north: {context: a}, south: {context: b}}"}
+        for key in ("", ".steps", ".hold", ".deadline", ".min", ".pause")
+    },
     **{f"scale.schedule.NAME.{key}": {"replicas": "0..8"} for key in ("cron", "duration", "replicas")},
     "capacity.base": {"replicas": "4"},
     "scale.prometheus": {"replicas": "0..8"},
@@ -146,6 +151,8 @@ def _others_required(whole: Section, path: list[str], without: str) -> list[str]
         if path == ["partitions", "layouts"]:
             return ["all-disabled: {}"]
         return ["home: {}"] if path == ["clusters"] else [OTHER_STEP]
+    if path == ["sites", "train"] and "context" in {key.name for key in section.keys}:
+        return [] if without in ("context", "home") else ["context: a"]
     if path[:1] == ["clusters"] and len(path) == 2:
         others = ("context: a", *(() if without.endswith("_price") else ("gpu_price: 1",)))
         return [each for each in others if not each.startswith(f"{without}:")]

@@ -98,7 +98,7 @@ def environment(
         env |= data_variables(spec.data, data_dir, secrets_dir)
     env |= secret_paths(spec.secrets, secrets_dir)
     if is_replica(workload.spec):
-        env |= _replica(workload.spec, pod_uid, listen, master[1])
+        env |= _replica(workload.spec, pod_uid, listen, master[1], data_dir)
     if is_workspace(workload):
         env["FAIRLEAD_WORKSPACE"] = _workspace(workload.spec, listen, master[1])
     if workload.spec.has_rendezvous:
@@ -151,7 +151,7 @@ def secret_paths(secrets: Iterable[SecretReference], secrets_dir: str) -> dict[s
     return paths
 
 
-def _replica(spec: "Replica", pod_uid: str, listen: str, port: int) -> dict[str, str]:
+def _replica(spec: "Replica", pod_uid: str, listen: str, port: int, data_dir: str) -> dict[str, str]:
     """Return the variables of an endpoint's server: its listening address and what it serves."""
     return {
         "HOST": listen,
@@ -164,7 +164,15 @@ def _replica(spec: "Replica", pod_uid: str, listen: str, port: int) -> dict[str,
         "FAIRLEAD_BATCHING": spec.batching,
         "FAIRLEAD_GRACE": f"{spec.grace_s:g}",
         "FAIRLEAD_MAX_QUEUE": str(spec.max_queue),
+        **_signer(spec, data_dir),
     }
+
+
+def _signer(spec: "Replica", data_dir: str) -> dict[str, str]:
+    """Return the variables of a published model."""
+    if spec.signed_by is None:
+        return {}
+    return {"FAIRLEAD_MODEL_SIGNER": spec.signed_by, "FAIRLEAD_MODEL_CACHE": f"{data_dir}/models"}
 
 
 def _workspace(spec: "Workspace", listen: str, port: int) -> str:

@@ -125,6 +125,7 @@ def admit_as(
         if problem is not None:
             raise Conflict(f"{spec.name}: {problem}; or `--cluster local`.")
     runs: list[Admission] = []
+    has_sites = spec.kind == Kind.SERVING and bool(cast("Serving", spec).sites)
     # The resources of a pipeline's driver are not available to the runs that it waits for.
     driver: Training | None = getattr(spec, "driver", None)
     team = next((member for member in cluster.teams() if member.name == spec.team), None)
@@ -133,7 +134,11 @@ def admit_as(
     def of(run: Training) -> Training:
         if (problem := refusal(run, team)) is not None:
             raise Conflict(f"{run.name}: {problem}.")
-        admitted = _admit_run(cluster, run, directory, ignore, 0 if run is driver else held, probing)
+        if has_sites:  # each site's cluster admits it
+            prepared = cluster.prepare(run, directory, probing=probing)
+            admitted = Admission(spec=prepared.spec, notes=prepared.notes)
+        else:
+            admitted = _admit_run(cluster, run, directory, ignore, 0 if run is driver else held, probing)
         # An endpoint and the driver of a pipeline have no end.
         is_endless = run is driver or spec.kind == Kind.SERVING
         limit_s = None if is_endless else limit_of(admitted.spec, team)
@@ -194,12 +199,19 @@ def _locked(
 def _refuse_endpoint(cluster: ClusterClient, spec: "Serving") -> None:
     """Refuse an endpoint that needs a gateway or an engine on a cluster without one."""
     _refuse_engine(cluster, spec)
-    if not cluster.has_containers:
+    if spec.sites and cluster.has_containers:
+        raise Conflict(
+            f"{spec.name}: sites: a supervisor of this machine reaches them, with the contexts of your kubeconfig, and "
+            "not an operator. Give `--cluster local`."
+        )
+    if not cluster.has_containers and not spec.sites:
         if spec.scale.by is not None:
             raise Conflict(
                 f"{spec.name}: scale.by: {spec.scale.by} is an autoscaler of Kubernetes, and the local cluster has "
                 "none. Remove `by`, or name a cluster that has it with `--context`."
             )
+        return
+    if spec.sites:
         return
     if spec.data:
         raise Conflict(

@@ -43,6 +43,7 @@ from fairlead.state.snapshot import Snapshot
 if TYPE_CHECKING:
     from fairlead.control.notifications.local import LocalNotifier
     from fairlead.control.pipelines.triggers import Triggers
+    from fairlead.control.sites import SiteOrder, SiteVisits
     from fairlead.control.span_exporter import SpanExporter
 
 log = logging.getLogger("fairlead.supervisor")
@@ -145,7 +146,7 @@ def _serve(home: Home, cluster: LocalCluster, *, lock: int | None = None, ahead_
     log.info("started, process %d", os.getpid())
     idle_since, idle_exit_s = time.monotonic(), IDLE_EXIT_S if ahead_of is None else AHEAD_EXIT_S
     triggers: Triggers | None = None
-    endpoints = Endpoints(home)
+    endpoints, sites = Endpoints(home), _Sites(cluster)
     exporter = _span_exporter(home)
     notifier: LocalNotifier | None = None
     reserve_at, message, told_at = 0.0, "", 0.0
@@ -162,7 +163,7 @@ def _serve(home: Home, cluster: LocalCluster, *, lock: int | None = None, ahead_
             )  # checked before looking for work of that command
             begun_s = time.process_time()
             try:
-                live, changed = _step(cluster, agent, endpoints, counts, debts)
+                live, changed = _step(cluster, agent, endpoints, counts, debts, sites)
                 debt_file.write(debts.record)
                 if time.monotonic() >= keep_at:
                     is_more = _forget(cluster)
@@ -252,7 +253,7 @@ def quiet_wait_s(spent_s: float, seen: Snapshot, now: float) -> float:
     if wait_s <= QUIET_WAIT_S:
         return QUIET_WAIT_S
     left = [workload for workload in (*seen.workloads, *seen.parents) if not workload.status.phase.is_final]
-    if not all(isinstance(workload.spec, Serving) for workload in left):
+    if not all(isinstance(workload.spec, Serving) and not workload.spec.sites for workload in left):
         return QUIET_WAIT_S
     return max(QUIET_WAIT_S, min(wait_s, next_decision_at(seen, now) - now))
 
@@ -296,7 +297,12 @@ def _forget(cluster: LocalCluster) -> bool:
 
 
 def _step(
-    cluster: LocalCluster, agent: Agent, endpoints: Endpoints, counts: PassCounts, debts: TeamDebts
+    cluster: LocalCluster,
+    agent: Agent,
+    endpoints: Endpoints,
+    counts: PassCounts,
+    debts: TeamDebts,
+    sites: "_Sites | None" = None,
 ) -> tuple[int, bool]:
     """Observe, decide, act; return the number of live pods and whether anything changed."""
     try:
@@ -312,7 +318,10 @@ def _step(
     if endpoints.is_open or cluster.store.has_kind("Serving"):
         try:
             # Before replicas get stop notices, so that no request is routed to one that terminates.
-            endpoints.update(cluster.snapshot())
+            seen = cluster.snapshot()
+            endpoints.update(seen)
+            if sites is not None:
+                sites.look(seen)
         except (ClusterError, OSError):
             # For example on a full disk, where stopping runs makes room.
             agent.act(time.time())
@@ -320,6 +329,34 @@ def _step(
     agent.act(time.time())
     cluster.tell_budgets()
     return live, changed
+
+
+class _Sites:
+    """The sites of endpoints, which are visited once there are any."""
+
+    def __init__(self, cluster: LocalCluster) -> None:
+        self._cluster = cluster
+        self._visits: SiteVisits | None = None
+
+    def look(self, seen: Snapshot) -> None:
+        """Give the next snapshot the reports of sites, and begin visits that are due."""
+        if self._visits is None and not seen.sites:
+            return
+        if self._visits is None:
+            from fairlead.control.sites import SiteVisits  # here, since few machines have sites
+
+            self._visits = SiteVisits(edited=self._edited)
+        self._cluster.visited(self._visits.look(seen, time.time()))
+
+    def _edited(self, order: "SiteOrder") -> tuple[str, ...]:
+        """Return the sources that have changed since a release was submitted; called by threads of visits."""
+        if order.spec is None or not order.spec.code:
+            return ()
+        cluster = LocalCluster(self._cluster.home)
+        try:
+            return cluster.edited_code(order.owner, order.spec, None) or ()
+        finally:
+            cluster.close()
 
 
 def _listen(home: Home) -> socket.socket:

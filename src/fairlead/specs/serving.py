@@ -11,7 +11,7 @@ from fairlead.frozen import dataclass
 from fairlead.specs.constraints import NAME, PATH, Limit, Text, enforce, quote
 from fairlead.specs.cron import parse_cron
 from fairlead.specs.data import DataSource, without_claims
-from fairlead.specs.endpoint_engines import EndpointEngine, endpoint_engine_problems
+from fairlead.specs.endpoint_engines import TITLES, EndpointEngine, endpoint_engine_problems
 from fairlead.specs.environment import PythonEnvironment
 from fairlead.specs.field_types import (
     CPU,
@@ -35,6 +35,7 @@ from fairlead.specs.quantities import format_duration
 from fairlead.specs.resources import Resources
 from fairlead.specs.secret_reference import SecretReference, secrets_problems
 from fairlead.specs.sections import part_of, with_keys, without
+from fairlead.specs.serving_sites import PUBLIC_KEY, SERVING_SITES_MOST, ServingSite, Waves, sites_problems
 from fairlead.specs.training import (
     DAY_S,
     DEFAULT_TEAM,
@@ -54,10 +55,15 @@ MAX_REPLICAS = 1_000
 # Command of a replica with a predictor, and its readiness path.
 PREDICTOR_SERVER = "python -m fairlead.runtime.serving"
 PREDICTOR_PROBE = "/v2/health/ready"
+# Precedes a command that reads a published model.
+PUBLISHED_MODEL = (
+    'FAIRLEAD_MODEL="$(python -m fairlead.runtime.serving.published_model)" || exit; export FAIRLEAD_MODEL; '
+)
 # Variables set in a replica in addition to those of every run.
 SET = (
     "HOST", "PORT", "FAIRLEAD_MODEL", "FAIRLEAD_PREDICTOR", "FAIRLEAD_SERVICE", "FAIRLEAD_REVISION", "FAIRLEAD_REPLICA",
-    "FAIRLEAD_BATCHING", "FAIRLEAD_GRACE", "FAIRLEAD_MAX_QUEUE",
+    "FAIRLEAD_BATCHING", "FAIRLEAD_GRACE", "FAIRLEAD_MAX_QUEUE", "FAIRLEAD_MODEL_SIGNER",
+    "FAIRLEAD_MODEL_CACHE",
 )  # fmt: skip
 
 PREDICTOR = Text(
@@ -815,7 +821,7 @@ class Replica(Training):
     OBJECT_KEYS: ClassVar = (
         "name", "team", "labels", "image", "workdir", "setup", "run", "env", "secrets", "data", "ranks_per_node",
         "resources", "capacity", "retry", "logs", "priority", "grace", "snapshot", "kubernetes", "service", "revision",
-        "model", "predictor", "probe", "batching", "max_queue", "guarded",
+        "model", "predictor", "probe", "batching", "max_queue", "guarded", "signed_by",
     )  # fmt: skip
 
     name: Annotated[
@@ -859,6 +865,15 @@ class Replica(Training):
         "Requests that Fairlead's own server lets wait.",
     ] = 0
     guarded: Annotated[bool, Key("guarded", example="true"), "Whether only gateways may ask it."] = False
+    signed_by: Annotated[
+        str | None,
+        Key(
+            "signed_by",
+            rule=PUBLIC_KEY,
+            example="ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIGq1fJ8m0bT1n2xqkWq0v1m8o3yTnC0k2vYxq5x3Zr9d",
+        ),
+        "Public key whose signature its model needs.",
+    ] = None
     code: str = ""
 
 
@@ -909,6 +924,31 @@ class Serving:
         ),
         "A path, a model such as `churn@production`, or a run's checkpoint, `run://NAME@best`.",
     ] = None
+    signed_by: Annotated[
+        str | None,
+        Key(
+            "signed_by",
+            rule=PUBLIC_KEY,
+            example="ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIGq1fJ8m0bT1n2xqkWq0v1m8o3yTnC0k2vYxq5x3Zr9d",
+            also="public_key verify_key signature model_key trusted_key",
+        ),
+        "Public key of a published model, given as its URL or path; nothing else is loaded.",
+    ] = None
+    sites: Annotated[
+        Mapping[str, ServingSite],
+        Key(
+            "sites",
+            Named(NAME, SERVING_SITES_MOST),
+            example="{north: {context: k3s-north}, south: {context: k3s-south}}",
+            also="clusters edges locations targets regions devices",
+        ),
+        "Clusters that each get this endpoint, by name, from a supervisor of this machine; see edge.md.",
+    ] = field(default_factory=dict)
+    waves: Annotated[
+        Waves,
+        Key("waves", example="{steps: [north, 25%], hold: 1h}", also="wave stages phases rings batches"),
+        "In which order and how fast a new revision reaches `sites`.",
+    ] = field(default_factory=Waves)
     run: Annotated[
         str | None,
         SameKey(Training, "run", {"example": "'vllm serve $FAIRLEAD_MODEL --port $PORT'"}),
@@ -1131,15 +1171,22 @@ class Serving:
         }
         return Replica(
             service=self.name, revision=revision, team=self.team, labels=self.labels,
-            run=PREDICTOR_SERVER if self.run is None else self.run, setup=self.setup, workdir=self.workdir,
+            run=self._command, setup=self.setup, workdir=self.workdir,
             image=self.image, environment=self.environment, env=self.env, secrets=self.secrets, data=self.data,
             resources=self.resources, capacity=self.capacity.of_replica(tier), logs=self.logs,
             priority=self.priority, grace_s=self.grace_s,
             snapshot=self.snapshot, ranks_per_node=1, kubernetes=self.kubernetes, retry=Retry(max_backoff_s=60.0),
             model_path=self.model or "", predictor=self.predictor or "", probe=self.probe_path,
             batching=json.dumps(batching), max_queue=self.max_queue,
-            guarded=self.access is not None, code=self.code,
+            guarded=self.access is not None, signed_by=self.signed_by, code=self.code,
         )  # fmt: skip
+
+    @property
+    def _command(self) -> str:
+        """Return the command of a replica; with ``signed_by`` that of ``run`` gets the path of the checked files."""
+        if self.run is None:
+            return PREDICTOR_SERVER
+        return self.run if self.signed_by is None else f"{PUBLISHED_MODEL}{self.run}"
 
     def _problems(self) -> Iterable[tuple[str, str]]:
         yield from broken(self)
@@ -1193,8 +1240,24 @@ class Serving:
                     f"{format_duration(self.timeout_s)}; give less, such as `{name}: 250ms`, or a longer `timeout`",
                 )
         yield from endpoint_engine_problems(self)
+        yield from self._site_problems()
         if self.capacity.base is not None and self.capacity.base > self.most:
             yield "capacity", f"`base` is {self.capacity.base}, and there are at most {self.most} replicas; give less"
+
+    def _site_problems(self) -> Iterable[tuple[str, str]]:
+        yield from sites_problems(self.sites, self.waves)
+        if self.sites and self.engine is not None:
+            yield "engine", "each of `sites` serves it by replicas; leave it out"
+        if self.signed_by is not None and self.model is None:
+            yield "signed_by", "there is no `model` that could be signed; give the URL of a published one"
+        if self.signed_by is not None and self.engine is not None:
+            yield "signed_by", f"{TITLES[self.engine]} loads the model itself and checks nothing; leave `engine` out"
+        if self.sites and self.model is not None and self.signed_by is None:
+            yield (
+                "model",
+                "sites load signed models only; publish it by `fairlead model publish`, give the URL, and the public "
+                "key as `signed_by`",
+            )
 
     def _shadow_problems(self) -> Iterable[tuple[str, str]]:
         if not self.idempotent:

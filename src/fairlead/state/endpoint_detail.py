@@ -2,6 +2,7 @@
 
 from fairlead.frozen import dataclass
 from fairlead.specs.serving import Serving
+from fairlead.state.site_rollouts import SiteRollout
 from fairlead.state.snapshot import Workload
 
 
@@ -149,6 +150,7 @@ class ServingDetail:
         unmeasured: Whether it was reported that the query by which it scales has no answer.
         late: Whether it was reported that no number of replicas meets its targets for token times.
         url: Its address at an engine; None while unknown, and for Fairlead's own replicas.
+        rollout: What its sites should have and have; None without sites. Then ``ready`` and ``wanted`` count sites.
     """
 
     revisions: tuple[Revision, ...] = ()
@@ -169,6 +171,7 @@ class ServingDetail:
     unmeasured: bool = False
     late: bool = False
     url: str | None = None
+    rollout: SiteRollout | None = None
 
     def revision(self, number: int | None) -> Revision | None:
         """Return the revision with a number."""

@@ -12,8 +12,14 @@ import click
 
 from fairlead.cli.show import as_json, describe_time, json_option, message, table
 from fairlead.cli.target import Target, cluster_options
+from fairlead.cluster.local.models import resolve
 from fairlead.cluster.model_versions import find_version
+from fairlead.control.model_publishing import publish as write_signed
 from fairlead.control.model_registry import alias, is_configured, register
+from fairlead.control.models import delete as delete_model
+from fairlead.control.models import promote as promote_model
+from fairlead.control.models import version_of
+from fairlead.control.opening import open_local
 from fairlead.errors import Conflict
 from fairlead.specs.model_reference import LATEST, ModelReference
 from fairlead.state.models import ModelVersion, best_version
@@ -109,6 +115,52 @@ def list_(name: str | None, json_: bool, target: Target) -> None:
 
 @model.command()
 @click.argument("version")
+@click.argument("directory", type=click.Path(path_type=Path, file_okay=False))
+@click.option(
+    "--key",
+    required=True,
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Private Ed25519 key of OpenSSH, with which it is signed.",
+)
+@click.option(
+    "--arch",
+    "architectures",
+    multiple=True,
+    type=click.Choice(("amd64", "arm64")),
+    help="CPU kind that it was made for; may be repeated, any if left out.",
+)
+@json_option
+def publish(version: str, directory: Path, key: Path, architectures: tuple[str, ...], json_: bool) -> None:
+    """Write VERSION of a model of this machine into DIRECTORY, signed and in chunks, for `signed_by` of endpoints.
+
+    Serve DIRECTORY by any web server or object store, or copy it to the sites. Chunks that another version in it has
+    already are not written again, nor sent again to a site that has them.
+    """
+    cluster = open_local()
+    resolved = resolve(cluster, version)
+    if resolved.version is None:
+        raise Conflict(
+            f"{version} is not a version of a model. Push it first, by `fairlead model push NAME {version}`."
+        )
+    label = f"{resolved.version.name}-{resolved.version.version}"
+    directory.mkdir(parents=True, exist_ok=True)
+    published = write_signed(resolved.path, label, directory, key, architectures=architectures)
+    if json_:
+        print(
+            as_json(
+                {
+                    "index": str(published.index), "signed_by": published.signer, "size": published.size,
+                    "written": published.written,
+                }
+            )
+        )  # fmt: skip
+        return
+    print(f"{published.index}\nsigned_by: {published.signer}")
+    message(f"{describe_memory(published.written)} of {describe_memory(published.size)} were new in {directory}.")
+
+
+@model.command()
+@click.argument("version")
 @click.option("--to", "stage", required=True, metavar="STAGE", help="Such as `production`.")
 @json_option
 @cluster_options
@@ -118,8 +170,6 @@ def promote(version: str, stage: str, json_: bool, target: Target) -> None:
     VERSION is NAME@best, NAME@latest, NAME@3 or NAME@STAGE. If MLFLOW_REGISTRY_URI or MLFLOW_TRACKING_URI is set, the
     stage is an alias at that server.
     """
-    from fairlead.control.models import promote as promote_model
-
     cluster = target.quietly()
     now, before = promote_model(cast("ModelVersions", cluster), version, stage)
     registered = None
@@ -148,8 +198,6 @@ def delete(version: str, json_: bool, target: Target) -> None:
     Its number is not reused. On this machine `fairlead prune --artefacts` removes its content unless something else
     needs it. On a cluster the content stays, as runs and endpoints may need it when they restart.
     """
-    from fairlead.control.models import delete as delete_model
-
     gone = delete_model(cast("ModelVersions", target.quietly()), version)
     if json_:
         print(as_json(told(gone)))
@@ -166,8 +214,6 @@ def delete(version: str, json_: bool, target: Target) -> None:
 @cluster_options
 def get(version: str, place: Path, json_: bool, target: Target) -> None:
     """Copy the content of VERSION, such as NAME@best, to PLACE, a new file or directory."""
-    from fairlead.control.models import version_of
-
     cluster = target.quietly()
     model_version = version_of(cast("ModelVersions", cluster), version)
     if place.exists() or place.is_symlink():

@@ -49,6 +49,7 @@ from fairlead.state.snapshot import AnyWorkload, Intent, Phase, Snapshot, Status
 
 if TYPE_CHECKING:
     from fairlead.control.pipelines.preview import Preview
+    from fairlead.control.site_fit import SiteFit
     from fairlead.specs.federation import Federation
     from fairlead.specs.sweep import Sweep
 
@@ -210,6 +211,7 @@ def plan(
                         ),
                         **({} if support is None else {"gpu_support": asdict(support)}),
                         "spec": conceal(render(_shown(spec))),
+                        **_sites_json(spec),
                         **_splits_json(cluster, spec, request),
                         **_text(spec, request, tokens, served, json_),
                         **_rounds(cluster, spec, json_),
@@ -232,6 +234,8 @@ def plan(
             print(f"{spec.name}: {describe_plan(new_run)}")
         if support is not None and support.message:
             print(f"{spec.name}: {describe_support(support)}")
+        if isinstance(spec, Serving) and spec.sites:
+            print(table([("SITE", "FITS", "DEVICE", "WHY"), *map(_site_row, _site_fits(spec))]))
         _print_splits(cluster, replace(request, spec=spec))
         _text(spec, request, tokens, served)
         _rounds(cluster, spec, json_)
@@ -260,6 +264,24 @@ def plan(
             for cost in costs:
                 print(f"{spec.name}: {describe_forecast(cost)}")
     return REFUSED if is_refused or any(status.phase is Phase.FAILED for status, _ in outcomes) else 0
+
+
+def _site_fits(spec: Serving) -> "tuple[SiteFit, ...]":
+    """Return whether an endpoint fits the devices of its sites."""
+    from fairlead.control.site_fit import fit_sites  # here, since few endpoints have sites
+
+    return fit_sites(spec)
+
+
+def _site_row(fit: "SiteFit") -> tuple[str, str, str, str]:
+    return fit.site, {True: "yes", False: "no", None: "unknown"}[fit.fits], fit.device or "-", fit.why or "-"
+
+
+def _sites_json(spec: WorkloadSpec) -> dict[str, object]:
+    """Return the same for --json; nothing for what has no sites."""
+    if not isinstance(spec, Serving) or not spec.sites:
+        return {}
+    return {"sites": [asdict(fit) for fit in _site_fits(spec)]}
 
 
 def _network(cluster: ClusterClient, spec: Training) -> str | None:

@@ -81,6 +81,7 @@ if TYPE_CHECKING:
     from fairlead.state.models import ModelVersion
     from fairlead.state.plan import Change, Plan
     from fairlead.state.series import Point
+    from fairlead.state.site_rollouts import SiteReport
 
 # Interval at which a waiting process polls the database for changes; one poll costs microseconds.
 LOOK_S = 0.02
@@ -117,6 +118,7 @@ class LocalCluster:
         self._prometheus: PrometheusReader | None = None
         self._node: Node | None = None
         self._unreadable: Mapping[str, str] = {}
+        self._sites: Mapping[str, Mapping[str, SiteReport]] = {}
         self._teams_read: tuple[tuple[int, int], InForce[tuple[Team, ...]]] | None = None
         self._seen = self.store.change_counter()
         self._meter: UtilizationMeter | None = None
@@ -137,6 +139,10 @@ class LocalCluster:
     def observed(self, unreadable: Mapping[str, str]) -> None:
         """Take the runs that could not be observed, by uid: the next snapshot has them."""
         self._unreadable = unreadable
+
+    def visited(self, sites: "Mapping[str, Mapping[str, SiteReport]]") -> None:
+        """Take the reports of sites of endpoints, by uid and name: the next snapshot has them."""
+        self._sites = sites
 
     def measure(self, num_live: int, now: float) -> None:
         """Measure how busy runs keep what they hold, if that is due; called by the loop only.
@@ -241,6 +247,7 @@ class LocalCluster:
         if seen.spending is not None:
             seen = replace(seen, teams=teams)
         seen = replace(seen, demand=self._demand(seen), measurements=self._measurements(seen))
+        seen = replace(seen, sites=self._reports(parents))
         # Completed runs, teams and rules matter only to pending runs, and to those that may share GPUs.
         if self._is_loops and not waits and not any(run.spec.resources.colocate for run in runs):
             return seen
@@ -252,6 +259,13 @@ class LocalCluster:
             node_health=self.store.node_histories(),
             debts={} if self._is_loops else self._debts(),
         )
+
+    def _reports(self, parents: "tuple[AnyWorkload, ...]") -> "Mapping[str, Mapping[str, SiteReport | None]]":
+        """Return the reports of the sites of endpoints; None for those that were not visited yet."""
+        sites = {
+            parent.uid: getattr(parent.spec, "sites", {}) for parent in parents if parent.spec.kind == Kind.SERVING
+        }
+        return {uid: {**dict.fromkeys(names), **self._sites.get(uid, {})} for uid, names in sites.items() if names}
 
     def _debts(self) -> Mapping[str, float]:
         """Return the debts of teams as the supervisor wrote them last."""
@@ -543,6 +557,8 @@ class LocalCluster:
         from fairlead.specs.serving import Replica
 
         assert isinstance(spec, Replica)
+        if spec.signed_by is not None and "://" in spec.model_path:
+            return spec  # its replica reads it
         try:
             return replace(spec, model_path=str(path_of(self, spec.model_path, spec.team, base)))
         except (NotFound, Conflict) as error:

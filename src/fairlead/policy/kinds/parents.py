@@ -200,6 +200,7 @@ def families_of(snapshot: Snapshot) -> dict[str, Family]:
             unaddressed=snapshot.unaddressed.get(uid),
             engine=snapshot.engine_endpoints.get(uid),
             search=snapshot.engine_searches.get(uid),
+            sites=snapshot.sites.get(uid),
         )
         for uid, (children, settled, moving) in members.items()
     }
@@ -396,7 +397,7 @@ def _obey(parent: AnyWorkload, family: Family, now: float) -> Change | None:
 def _halt(parent: AnyWorkload, family: Family, intent: Intent, after: Phase, reason: Reason, now: float) -> Change:
     """Return the change that brings a parent to a phase, or to Stopping while it has unsettled children."""
     left = _unsettled(family, intent)
-    if not left and not _is_at_engine(family):
+    if not left and not _is_at_engine(family) and not _at_sites(family):
         return change_to(parent, move_parent(parent.status, after, reason, now))
     waits = Reason(code=reason.code, message=f"{reason.message}; {_awaited(left, family)}", remedy=reason.remedy)
     halted = () if intent is Intent.SUSPEND else (*parent.status.halted, *(child.uid for child in left))
@@ -418,7 +419,7 @@ def _keep_stopping(parent: AnyWorkload, family: Family, now: float) -> Change | 
     left = _unsettled(family, wanted)
     if left:
         return _order(parent, left, wanted)
-    if _is_at_engine(family):
+    if _is_at_engine(family) or _at_sites(family):
         return None
     return change_to(parent, move_parent(status, after, reason, now))
 
@@ -426,6 +427,12 @@ def _keep_stopping(parent: AnyWorkload, family: Family, now: float) -> Change | 
 def _is_at_engine(family: Family) -> bool:
     """Return whether its object at an engine still exists."""
     return family.engine is not None and family.engine.is_there
+
+
+def _at_sites(family: Family) -> list[str]:
+    """Return the sites whose endpoints do not yet have the state of its intent, or do not answer."""
+    sites = family.sites or {}
+    return [name for name, report in sites.items() if report is None or report.trouble or not report.settled]
 
 
 def _unsettled(family: Family, intent: Intent) -> list[AnyWorkload]:
@@ -456,6 +463,9 @@ def _orders(children: Iterable[AnyWorkload], intent: Intent) -> tuple[ChildInten
 def _awaited(children: list[AnyWorkload], family: Family) -> str:
     if not children and family.engine is not None:
         return f"waiting for its {family.engine.kind} to be deleted"
+    if not children and (sites := _at_sites(family)):
+        few = ", ".join(sites[:MOST_NAMED]) + (", ..." if len(sites) > MOST_NAMED else "")
+        return f"waiting for its endpoints at {plural(len(sites), 'site')}: {few}"
     if len(children) == 1:
         return f"waiting for {children[0].spec.name}"
     return f"waiting for {plural(len(children), 'run')}"

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from fairlead.state.engine_endpoints import EngineEndpoint
     from fairlead.state.engine_searches import EngineSearch
     from fairlead.state.measurements import Measurement
+    from fairlead.state.site_rollouts import SiteReport
 
 Spec = TypeVar("Spec", bound=WorkloadSpec)
 
@@ -55,6 +56,8 @@ class Family:
         share: The number of children it may have beside all other parents of its kind; None if not limited.
         out_of_reach: Why no number of replicas meets its targets for token times; empty if some number does, None if
             not known.
+        sites: Reports of its sites by name, None for one that was not visited yet; None where nobody visits sites, or
+            without any.
         spot_room: Room on spot nodes for a replica that is on another node for lack of it; None if there is none, or
             none is needed.
     """
@@ -71,6 +74,7 @@ class Family:
     search: "EngineSearch | None" = None
     share: int | None = None
     out_of_reach: str | None = None
+    sites: "Mapping[str, SiteReport | None] | None" = None
     spot_room: "SpotRoom | None" = None
 
     @property

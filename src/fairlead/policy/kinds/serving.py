@@ -23,11 +23,13 @@ from fairlead.policy.serving.metric_scaling import ASK_S, unmeasured
 from fairlead.policy.serving.replica_count import asleep_at, wanted_replicas
 from fairlead.policy.serving.rollout import DRAIN_S, ReplicaState, RolloutStep, canary_step, next_step
 from fairlead.policy.serving.scheduled_replicas import next_change
+from fairlead.policy.serving.site_waves import SitesSnapshot, decide_sites, describe_sites, next_wave_at
 from fairlead.policy.serving.spot_return import spot_room
 from fairlead.specs.endpoint_engines import TITLES, EndpointEngine
 from fairlead.specs.formats.serialization import from_json, to_json
 from fairlead.specs.quantities import format_duration
 from fairlead.specs.serving import AUTOSCALERS, Replica, Serving, map_runs
+from fairlead.specs.serving_sites import divide
 from fairlead.specs.training import Tier
 from fairlead.state.endpoint_detail import (
     Answers,
@@ -43,6 +45,7 @@ from fairlead.state.endpoint_detail import (
 from fairlead.state.engine_endpoints import EngineEndpoint
 from fairlead.state.plan import Change, ChildIntent, Event
 from fairlead.state.reasons import Code, Reason
+from fairlead.state.site_rollouts import SiteRollout
 from fairlead.state.snapshot import AnyWorkload, Grant, Intent, Phase, Snapshot, Workload
 from fairlead.text.quantities import plural
 
@@ -70,6 +73,8 @@ def judge(serving: Workload[Serving], family: Family, now: float) -> Change | No
     """Add replicas of the target revision and remove others; or have an engine serve it."""
     if serving.spec.engine is not None:
         return _judge_at_engine(serving, serving.spec.engine, family, now)
+    if serving.spec.sites:
+        return _judge_at_sites(serving, family, now)
     spec, before = serving.spec, detail_of(serving)
     detail = _with_requested_revision(spec, before, now)
     if serving.status.phase is Phase.PENDING:
@@ -152,6 +157,65 @@ def _judge_at_engine(serving: Workload[Serving], engine: EndpointEngine, family:
     )
     event = gave_up or tried or _news(spec, before, replace(detail, wanted=before.wanted))
     return advance(serving, _say_at_engine(spec, engine, detail, endpoint), now, detail=detail, event=event)
+
+
+def _judge_at_sites(serving: Workload[Serving], family: Family, now: float) -> Change | None:
+    """Set the revision that each site should have, and report how the sites do."""
+    spec, before = serving.spec, detail_of(serving)
+    if family.sites is None:
+        message = "nothing here reaches its sites: a supervisor of a machine with their contexts does"
+        remedy = "Delete it, and submit it by `fairlead run --cluster local`."
+        return advance(serving, Reason(code=Code.NOT_READY, message=message, remedy=remedy), now)
+    detail = _with_requested_revision(spec, before, now)
+    seen = _sites_of(spec, detail, family)
+    plan = decide_sites(seen, now)
+    rollout, news = plan.rollout, plan.news
+    if plan.failure is not None:
+        detail, given_up = _give_up_at_sites(detail, plan.failure)
+        news = (given_up, *news)
+    elif plan.is_complete:
+        detail = _take_over(detail, now)
+        revisions = (
+            replace(revision, ready_at=now) if revision.number == detail.target else revision
+            for revision in detail.revisions
+        )
+        detail = replace(detail, revisions=tuple(revisions))
+        news = (("RevisionReady", f"r{detail.target} has passed all waves"), *news)
+    ready = sum(site.serves and site.release == rollout.release for site in rollout.sites)
+    detail = replace(detail, rollout=rollout, ready=ready, wanted=len(spec.sites))
+    newest = detail.revision(detail.asked)
+    failed = None if newest is None or newest.failed is None else f"{newest.name} was rolled back: {newest.failed}"
+    state = describe_sites(seen, rollout, failed)
+    code = Code.REVISION_FAILED if failed is not None else Code.ROLLING_OUT
+    if failed is None and rollout.wave >= len(divide(spec.waves.steps, spec.sites)):
+        code = Code.SERVING
+    reason = Reason(code=code, message=state, remedy=None if failed is None else "Correct the spec and run it again.")
+    event = None
+    if news:
+        cause = Reason(code=code, message="; ".join(message for _, message in news))
+        event = Event(type=news[0][0], reason=cause)
+    return advance(serving, reason, now, detail=detail, event=event)
+
+
+def _sites_of(spec: Serving, detail: ServingDetail, family: Family) -> SitesSnapshot:
+    target = detail.revision(detail.target)
+    return SitesSnapshot(
+        sites=spec.sites, waves=spec.waves, target=detail.target, good=detail.serving,
+        failed=target is not None and target.failed is not None, rollout=detail.rollout or SiteRollout(),
+        reports={name: report for name, report in (family.sites or {}).items() if report is not None},
+    )  # fmt: skip
+
+
+def _give_up_at_sites(detail: ServingDetail, why: str) -> tuple[ServingDetail, tuple[str, str]]:
+    """Return to the revision that all sites had last; without one the first sites keep what they have."""
+    failed = tuple(
+        replace(revision, failed=why) if revision.number == detail.target else revision for revision in detail.revisions
+    )
+    message = f"r{detail.target} goes to no further site: {why}"
+    if detail.serving is not None:
+        message = f"all sites return to r{detail.serving} from r{detail.target}: {why}"
+    target = detail.target if detail.serving is None else detail.serving
+    return replace(detail, revisions=failed, target=target), (Code.REVISION_FAILED.value, message)
 
 
 def _weigh(spec: Serving, detail: ServingDetail, now: float) -> tuple[ServingDetail, Event | None]:
@@ -267,7 +331,9 @@ def next_at(serving: Workload[Serving], family: Family, now: float) -> float | N
         times += [now + LOOK_S, detail.canary.began_at + spec.canary.within_s]
     if spec.most_replicas is not None and (change := next_change(spec.scale.schedule, now)) is not None:
         times.append(change)
-    if spec.engine is not None or spec.scale.by is not None:
+    if detail.rollout is not None:
+        times += next_wave_at(spec.waves, detail.rollout)
+    if spec.engine is not None or spec.scale.by is not None or spec.sites:
         # Reports of an engine or an autoscaler trigger a pass.
         return min((at for at in times if at > now), default=None)
     if spec.scale.prometheus is not None:
@@ -284,9 +350,9 @@ def next_at(serving: Workload[Serving], family: Family, now: float) -> float | N
 
 
 def progress(serving: Workload[Serving]) -> str:
-    """Return how many replicas are ready, of how many."""
+    """Return how many replicas are ready, of how many; or how many of its sites serve it."""
     ready, wanted = replica_counts(serving)
-    return f"{ready}/{wanted} ready"
+    return f"{ready}/{wanted} {'sites' if serving.spec.sites else 'ready'}"
 
 
 def replica_counts(serving: Workload[Serving]) -> tuple[int, int]:

@@ -230,10 +230,12 @@ def _canary(spec: Serving, detail: ServingDetail) -> dict[str, Any] | None:
 
 
 def endpoints(snapshot: Snapshot) -> list[Workload[Serving]]:
-    """Return the unfinished endpoints, except those that engines serve."""
+    """Return the unfinished endpoints, except those that engines or sites serve."""
     parents = [
         parent
         for parent in snapshot.parents
-        if isinstance(parent.spec, Serving) and parent.spec.engine is None and not parent.status.phase.is_final
+        if isinstance(parent.spec, Serving)
+        and parent.spec.engine is None
+        and not (parent.spec.sites or parent.status.phase.is_final)
     ]
     return cast("list[Workload[Serving]]", parents)

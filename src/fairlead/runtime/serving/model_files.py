@@ -4,26 +4,35 @@ from __future__ import annotations
 
 import os
 import tempfile
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 
 from fairlead.errors import RuntimeFault
 from fairlead.runtime.checkpoint.manifest import MANIFEST, DamagedError, Manifest, verify
 from fairlead.runtime.paths import UnsafeName, below
 from fairlead.runtime.places import is_url, open_place, translated
 from fairlead.runtime.serving.predictor import Unusable
+from fairlead.runtime.serving.published_model import model_of
 
 
-def fetched_model(model: str, directory: str | None) -> str:
+def fetched_model(model: str, directory: str | None, env: Mapping[str, str] = MappingProxyType({})) -> str:
     """Return a local path of a model, downloaded if needed.
 
     Args:
         model: A path, which is returned as it is, or the URL of an object or of all objects below it.
         directory: Parent of the directory created for it; None for the system's temporary directory.
+        env: Variables of the replica; with ``FAIRLEAD_MODEL_SIGNER`` the model is a published one.
 
     Raises:
         Unusable: The model cannot be fetched, or is a checkpoint that differs from what was saved.
     """
+    if env.get("FAIRLEAD_MODEL_SIGNER"):
+        try:
+            return model_of(env)
+        except RuntimeFault as error:
+            raise Unusable(str(error)) from error
     if not is_url(model):
         return model
     try:

@@ -133,7 +133,7 @@ def _load(settings: Settings, service: PredictorService, times: dict[str, float]
     instance = find_class(settings.predictor, os.getcwd())()
     predictor = Predictor(instance)
     lap("import_predictor_s")
-    model = fetched_model(settings.model, os.environ.get("FAIRLEAD_RUN_DIR"))
+    model = fetched_model(settings.model, os.environ.get("FAIRLEAD_RUN_DIR"), os.environ)
     if model != settings.model:
         lap("fetch_model_s")
     predictor.load(model)

@@ -25,8 +25,8 @@ _MAIN = "from fairlead.runtime.inpod import main\n\nmain()\n"
 _BESIDE = (
     "__init__.py", "errors.py", "huggingface.py", "lightgbm.py", "lightning.py", "untrusted_json.py", "xgboost.py",
 )  # fmt: skip
-# Programs of kinds that run on no cluster so far, which would fill the ConfigMap.
-_ELSEWHERE = frozenset(("federation", "workspace"))
+# Programs that run on no cluster so far, which would fill the ConfigMap: of kinds, and the launcher of one machine.
+_ELSEWHERE = frozenset(("federation", "workspace", "launcher.py"))
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 
 
