@@ -8,12 +8,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fairlead.cluster.records import build, plain
+from fairlead.policy.kinds.parents import judge_parents
 from fairlead.policy.kinds.serving import progress
 from fairlead.policy.serving.site_waves import stage_of
+from fairlead.specs.serving import Serving
 from fairlead.specs.serving_sites import ServingSite, Waves, divide
 from fairlead.state.endpoint_detail import Revision, ServingDetail
 from fairlead.state.site_rollouts import SiteReport, SiteStage
-from fairlead.state.snapshot import Phase
+from fairlead.state.snapshot import Intent, Phase, Snapshot, Workload
 from tests.builders import status
 from tests.policy.sites import NAMES, World, endpoint, links
 
@@ -230,3 +232,30 @@ def test_whatever_the_links_do_a_rollout_is_safe(
     world.link = always
     world.run(2 * HOUR_S, until=lambda: {site.serves for site in world.sites.values()} == {1 if bad else 2})
     assert {site.serves for site in world.sites.values()} == {1 if bad else 2}
+
+
+@pytest.mark.parametrize("is_answering", [True, False])
+def test_a_stop_waits_for_a_site_that_does_not_answer_no_longer_than_a_wave_does(is_answering: bool) -> None:
+    world = serving_everywhere(World(spec=endpoint(NAMES[:2]), link=always))
+    settled = SiteReport(since=world.now, stage=SiteStage.ROLLING, settled=True)
+    busy = replace(settled, settled=False)
+    reports = {NAMES[0]: settled, NAMES[1]: busy if is_answering else replace(busy, trouble="no route to host")}
+    serving = replace(world.serving, intent=Intent.STOP)
+
+    def judged(now: float) -> Workload[Serving] | None:
+        seen = Snapshot(nodes=(), workloads=(), pods=(), parents=(serving,), sites={serving.uid: reports})
+        (change,) = judge_parents(seen, now) or (None,)
+        return None if change is None or change.status is None else replace(serving, status=change.status)
+
+    stopping = judged(world.now)
+    assert stopping is not None
+    assert stopping.status.reason.message == "stopped on request; waiting for its endpoints at 1 site: s01"
+    serving = stopping
+    assert judged(world.now + 599.0) is None
+    stopped = judged(world.now + 600.0)
+    if is_answering:
+        assert stopped is None
+        return
+    assert stopped is not None
+    assert stopped.status.phase is Phase.STOPPED
+    assert stopped.status.reason.message == "stopped on request; s01 did not answer and keeps its endpoint"

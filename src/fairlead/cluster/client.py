@@ -44,11 +44,13 @@ class CheckPrograms(StrEnum):
         ANY: Those of the spec, in its environment, as its run will.
         INSTALLED: Those outside of its working directory, unless it changes where programs and modules are looked up.
         NONE: None; nothing is written either.
+        ELSEWHERE: None, and no command is looked up here, as it runs on other machines.
     """
 
     ANY = "any"
     INSTALLED = "installed"
     NONE = "none"
+    ELSEWHERE = "elsewhere"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

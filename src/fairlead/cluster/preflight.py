@@ -143,7 +143,7 @@ def place_problem(
         probing: Programs that may be started for the check.
     """
     to = spec.checkpoint.to
-    if to is None or probing is CheckPrograms.NONE:
+    if to is None or probing in (CheckPrograms.NONE, CheckPrograms.ELSEWHERE):
         return None
     env = {**environ, **spec.env}
     if trial.is_store(to):
@@ -240,7 +240,7 @@ def command_problem(
         probing: Programs that may be started for the check.
     """
     invocation = read_command(spec.run)
-    if invocation is None or spec.setup is not None:
+    if invocation is None or spec.setup is not None or probing is CheckPrograms.ELSEWHERE:
         return None
     env = {**environ, **spec.env}
     if spec.environment is not None:

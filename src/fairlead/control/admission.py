@@ -135,7 +135,8 @@ def admit_as(
         if (problem := refusal(run, team)) is not None:
             raise Conflict(f"{run.name}: {problem}.")
         if has_sites:  # each site's cluster admits it
-            prepared = cluster.prepare(run, directory, probing=probing)
+            is_here = any(site.home is not None for site in cast("Serving", spec).sites.values())
+            prepared = cluster.prepare(run, directory, probing=probing if is_here else CheckPrograms.ELSEWHERE)
             admitted = Admission(spec=prepared.spec, notes=prepared.notes)
         else:
             admitted = _admit_run(cluster, run, directory, ignore, 0 if run is driver else held, probing)

@@ -26,7 +26,6 @@ class SiteReport:
         message: Why it is so, as a clause; empty if there is nothing to say.
         missed: What happened there while it did not answer, as a clause; empty if it has not just returned.
         settled: Whether the endpoint is over, suspended or absent, as its owner's intent has it.
-        drift: How far its predictions are from the reference of its release; None if unknown.
     """
 
     trouble: str | None = None
@@ -36,7 +35,6 @@ class SiteReport:
     message: str = ""
     missed: str = ""
     settled: bool = False
-    drift: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,9 +7,9 @@ some of its children have not yet ended or been Suspended.
 """
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias, cast
 
 from fairlead.frozen import dataclass
 from fairlead.policy.kinds.internal_failures import InternalFailures
@@ -25,6 +25,9 @@ from fairlead.state.plan import Change, ChildIntent, Event, SubmitChild
 from fairlead.state.reasons import Code, Reason
 from fairlead.state.snapshot import AfterStop, AnyWorkload, Intent, Phase, PodPhase, Snapshot
 from fairlead.text.quantities import plural
+
+if TYPE_CHECKING:
+    from fairlead.specs.serving import Serving
 
 MOST_NAMED = 3
 """The number of children that a reason lists by name."""
@@ -419,8 +422,13 @@ def _keep_stopping(parent: AnyWorkload, family: Family, now: float) -> Change | 
     left = _unsettled(family, wanted)
     if left:
         return _order(parent, left, wanted)
-    if _is_at_engine(family) or _at_sites(family):
+    if _is_at_engine(family):
         return None
+    if sites := _at_sites(family):
+        if not _are_given_up(parent, family, sites, now):
+            return None
+        keep = "keeps its endpoint" if len(sites) == 1 else "keep their endpoints"
+        reason = replace(reason, message=f"{reason.message}; {_few(sites)} did not answer and {keep}")
     return change_to(parent, move_parent(status, after, reason, now))
 
 
@@ -433,6 +441,17 @@ def _at_sites(family: Family) -> list[str]:
     """Return the sites whose endpoints do not yet have the state of its intent, or do not answer."""
     sites = family.sites or {}
     return [name for name, report in sites.items() if report is None or report.trouble or not report.settled]
+
+
+def _are_given_up(parent: AnyWorkload, family: Family, sites: Iterable[str], now: float) -> bool:
+    """Return whether sites that do not answer were waited for as long as a wave waits for them."""
+    reports = [(family.sites or {}).get(name) for name in sites]
+    is_over = now >= parent.status.since + cast("Serving", parent.spec).waves.deadline_s
+    return is_over and all(report is not None and report.trouble is not None for report in reports)
+
+
+def _few(names: Sequence[str]) -> str:
+    return ", ".join(names[:MOST_NAMED]) + (", ..." if len(names) > MOST_NAMED else "")
 
 
 def _unsettled(family: Family, intent: Intent) -> list[AnyWorkload]:
@@ -464,8 +483,7 @@ def _awaited(children: list[AnyWorkload], family: Family) -> str:
     if not children and family.engine is not None:
         return f"waiting for its {family.engine.kind} to be deleted"
     if not children and (sites := _at_sites(family)):
-        few = ", ".join(sites[:MOST_NAMED]) + (", ..." if len(sites) > MOST_NAMED else "")
-        return f"waiting for its endpoints at {plural(len(sites), 'site')}: {few}"
+        return f"waiting for its endpoints at {plural(len(sites), 'site')}: {_few(sites)}"
     if len(children) == 1:
         return f"waiting for {children[0].spec.name}"
     return f"waiting for {plural(len(children), 'run')}"

@@ -333,6 +333,7 @@ def next_at(serving: Workload[Serving], family: Family, now: float) -> float | N
         times.append(change)
     if detail.rollout is not None:
         times += next_wave_at(spec.waves, detail.rollout)
+        times.append(serving.status.since + spec.waves.deadline_s)  # of a stop, for sites that are away
     if spec.engine is not None or spec.scale.by is not None or spec.sites:
         # Reports of an engine or an autoscaler trigger a pass.
         return min((at for at in times if at > now), default=None)
