@@ -139,6 +139,16 @@ def test_a_workspace_runs_once_its_server_answers() -> None:
     assert decided(starting, pod(NOW)).status.phase is Phase.RUNNING
 
 
+def test_a_server_without_a_probe_runs_once_it_has_started_and_claims_no_answer() -> None:
+    run = running(replace(workspace(), ide="ssh"))
+    starting = replace(run, status=replace(run.status, phase=Phase.STARTING))
+    change = decided(starting, pod(None, ready=False))
+    assert (change.status.phase, change.status.reason.message) == (
+        Phase.RUNNING,
+        "its server has started, and has no probe",
+    )
+
+
 @given(after_s=AFTER, data=st.data())
 @settings(max_examples=200)
 def test_nothing_is_suspended_within_its_time_or_without_announcement(after_s: float, data: st.DataObject) -> None:

@@ -68,7 +68,8 @@ def wait_for_probe(workload: Workload, own: tuple[Pod, ...], now: float) -> Chan
     status = workload.status
     probe: str | None = getattr(workload.spec, "probe", "/")
     if probe is None or all(pod.ready for pod in own):
-        reason = Reason(code=Code.RANKS_STARTED, message="it answers its probe")
+        state = "its server has started, and has no probe" if probe is None else "it answers its probe"
+        reason = Reason(code=Code.RANKS_STARTED, message=state)
         return change_to(workload, move(status, Phase.RUNNING, reason, now))
     message = next((pod.message for pod in own if pod.message is not None and not pod.ready), None)
     reason = Reason(code=Code.NOT_READY, message=message or f"its server has started; waits for an answer on {probe}")
