@@ -531,11 +531,11 @@ def test_a_log_that_cannot_be_written_back_just_now_does_not_end_the_supervisor(
 ) -> None:
     asked: list[str] = []
 
-    def relieve(_: LocalStore) -> None:
-        asked.append("relieve")
+    def checkpoint_wal(_: LocalStore) -> None:
+        asked.append("checkpoint_wal")
         raise ClusterError("The state database cannot be used: disk I/O error.")
 
-    monkeypatch.setattr(LocalStore, "relieve", relieve)
+    monkeypatch.setattr(LocalStore, "checkpoint_wal", checkpoint_wal)
     monkeypatch.setattr(supervisor, "IDLE_EXIT_S", 0.0)
     monkeypatch.setattr(signal, "signal", lambda *_: None)
     cluster = LocalCluster.open(tmp_path)

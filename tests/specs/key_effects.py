@@ -49,6 +49,7 @@ from fairlead.control.model_config import read_config
 from fairlead.control.outcomes import summary
 from fairlead.control.pipelines import drift, journal, submission, triggers
 from fairlead.control.simulation import World, simulate
+from fairlead.control.sites import release_spec
 from fairlead.errors import InvalidSpec
 from fairlead.policy.data.caching import ReadDemand
 from fairlead.policy.decide import decide
@@ -107,6 +108,7 @@ from fairlead.state.split_probing import Probed, Probing, subject
 from fairlead.traces.arrivals import Arrival
 from tests.builders import GIB, node, status, training
 from tests.kubernetes.builders import SETTINGS, UID, a_creation, a_workload
+from tests.policy.sites import World as Sites
 from tests.policy.test_serving import World as Endpoint
 from tests.policy.test_sweep import World as Searching
 from tests.policy.test_text_scaling import demand, told
@@ -1129,6 +1131,27 @@ def probed(spec: Training) -> object:
     return change and change.status
 
 
+def at_sites(serving: Serving) -> object:
+    """What the sites of an endpoint get within some minutes, in which the third does not answer."""
+    sites = Sites(serving, lambda name, _: name != "third")
+    sites.run(400.0)
+    specs = [release_spec(sites.serving, site) for site in sites.rollout.sites]
+    return specs, sites.rollout, sites.serving.status.reason, sites.events
+
+
+def at_a_site(seen: Callable[[Training], object]) -> Callable[[Serving], object]:
+    """What comes of the first replica of an endpoint at its first site."""
+
+    def look(serving: Serving) -> object:
+        sites = Sites(serving, lambda *_: True)
+        sites.run(20.0)
+        spec = release_spec(sites.serving, sites.rollout.sites[0])
+        assert spec is not None
+        return as_replica(seen)(replace(spec, labels={}))
+
+    return look
+
+
 OF_REPLICAS = (
     "team", "labels", "run", "image", "workdir", "setup", "environment", "env", "secrets", "data", "resources",
     "capacity", "logs", "priority", "grace", "snapshot", "kubernetes",
@@ -1148,6 +1171,10 @@ BY_HPA: Mapping[str, Any] = {"replicas": "1..8", "scale.by": "hpa"}
 BY_METRIC: Mapping[str, Any] = {**BY_HPA, f"{OUTSIDE}.name": "waiting", f"{OUTSIDE}.target": 10}
 LAX: Mapping[str, Any] = {"canary.errors": "50%"}
 PREDICTS: Mapping[str, Any] = {"run": None, "predictor": "predict:Classifier"}
+AT_A_SITE: Mapping[str, Any] = {"sites.*.context": "a"}
+AT_SITES: Mapping[str, Any] = {f"sites.{name}.context": name for name in ("step", "second", "third")}
+PUBLISHED: Mapping[str, Any] = {"model": "https://models.example.com/detector-1.json"}
+KEYS = [f"ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAI{letter * 43}" for letter in "AB"]
 EFFECTS["Serving"] = [
     *(
         replace(each, seen=as_replica(each.seen))
@@ -1158,6 +1185,26 @@ EFFECTS["Serving"] = [
         and each.key != COLOCATE
     ),
     Effect("name", "a", "b", routed),
+    *(
+        replace(
+            effect,
+            key=f"sites.*.{effect.key}",
+            seen=at_a_site(effect.seen),
+            beside={**{f"sites.*.{key}": value for key, value in effect.beside.items()}, **AT_A_SITE},
+            along={f"sites.*.{key}": value for key, value in effect.along.items()},
+        )
+        for effect in EFFECTS["Training"]
+        if effect.key.startswith("resources.") and effect.key != COLOCATE and effect.after != "auto"
+    ),
+    Effect("sites.*.context", "a", "b", at_sites),
+    Effect("sites.*.namespace", None, "vision", at_sites, AT_A_SITE),
+    Effect("sites.*.home", "/a", "/b", at_sites),
+    Effect("waves.steps", None, ["2"], at_sites, AT_SITES),
+    Effect("waves.hold", None, "1h", at_sites, AT_SITES),
+    Effect("waves.deadline", None, "1m", at_sites, AT_SITES),
+    Effect("waves.min", None, "100%", at_sites, {**AT_SITES, "waves.deadline": "1m"}),
+    Effect("waves.pause", None, True, at_sites, AT_SITES),
+    Effect("signed_by", *KEYS, as_replica(local_pod), PUBLISHED),
     Effect("model", None, "model.bin", as_replica(local_pod)),
     Effect("predictor", "predict:Classifier", "predict:Other", as_replica(local_pod), PREDICTS),
     Effect("probe", None, "/health", as_replica(probed)),

@@ -14,11 +14,9 @@ from fairlead.specs.data import DataSource, without_claims
 from fairlead.specs.endpoint_engines import TITLES, EndpointEngine, endpoint_engine_problems
 from fairlead.specs.environment import PythonEnvironment
 from fairlead.specs.field_types import (
-    CPU,
     DURATION,
     FACTOR,
     SHARE,
-    SIZE,
     SPAN,
     TEXT,
     ListField,
@@ -34,8 +32,15 @@ from fairlead.specs.pool import LABEL_NAME, LABEL_VALUE
 from fairlead.specs.quantities import format_duration
 from fairlead.specs.resources import Resources
 from fairlead.specs.secret_reference import SecretReference, secrets_problems
-from fairlead.specs.sections import part_of, with_keys, without
-from fairlead.specs.serving_sites import PUBLIC_KEY, SERVING_SITES_MOST, ServingSite, Waves, sites_problems
+from fairlead.specs.sections import part_of, with_keys
+from fairlead.specs.serving_sites import (
+    PUBLIC_KEY,
+    SERVING_SITES_MOST,
+    ServingSite,
+    Waves,
+    replica_resources,
+    sites_problems,
+)
 from fairlead.specs.training import (
     DAY_S,
     DEFAULT_TEAM,
@@ -785,18 +790,6 @@ class Access:
                 yield "origins", f"{quote(origin)} is listed twice; remove one"
 
 
-def _resources() -> Section:
-    """Return the resources of a replica, which does not end, so that nothing is learnt of its use, nor of its pace."""
-    whole = without(part_of(Resources), "colocate")
-    fixed = {"cpu": CPU, "memory": SIZE}
-    keys = (
-        replace(key, kind=fixed[key.name], doc=f"{key.doc.partition('; `auto`')[0]}.", attributes=key.attributes[:1])
-        for key in whole.keys
-        if key.name in fixed
-    )
-    return with_keys(whole, *keys)
-
-
 def _replica_capacity() -> Section:
     spot = part_of(EndpointCapacity).key("spot")
     assert spot is not None
@@ -829,7 +822,7 @@ class Replica(Training):
         Key("name", rule=NAME, example="chat-r1-1", metadata="name"),
         "Lower-case letters, digits and dashes, at most 50.",
     ] = "replica"
-    resources: Annotated[Resources, SameKey(Training, "resources", {"kind": _resources})] = field(
+    resources: Annotated[Resources, SameKey(Training, "resources", {"kind": replica_resources})] = field(
         default_factory=Resources
     )
     capacity: Annotated[
@@ -1097,7 +1090,7 @@ class Serving:
     ] = field(default_factory=dict)
     resources: Annotated[
         Resources,
-        SameKey(Training, "resources", {"kind": _resources}),
+        SameKey(Training, "resources", {"kind": replica_resources}),
         "What each replica gets.",
     ] = field(default_factory=Resources)
     capacity: Annotated[

@@ -3,13 +3,15 @@
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Annotated
 
 from fairlead.frozen import dataclass
 from fairlead.specs.constraints import NAME, PATH, Limit, Text, enforce, quote
-from fairlead.specs.field_types import ANY, DURATION, SHARE, ListField, Single
+from fairlead.specs.field_types import ANY, CPU, DURATION, SHARE, SIZE, ListField, Section, Single
 from fairlead.specs.key import Key, SameKey, broken
 from fairlead.specs.resources import Resources
+from fairlead.specs.sections import part_of, with_keys, without
 from fairlead.specs.training import DAY_S, Training
 
 SERVING_SITES_MOST = 1_000
@@ -51,6 +53,18 @@ PUBLIC_KEY = Text(
 )
 
 
+def replica_resources() -> Section:
+    """Return the resources of a replica, which does not end, so that nothing is learnt of its use, nor of its pace."""
+    whole = without(part_of(Resources), "colocate")
+    fixed = {"cpu": CPU, "memory": SIZE}
+    keys = (
+        replace(key, kind=fixed[key.name], doc=f"{key.doc.partition('; `auto`')[0]}.", attributes=key.attributes[:1])
+        for key in whole.keys
+        if key.name in fixed
+    )
+    return with_keys(whole, *keys)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServingSite:
     """The cluster of a site."""
@@ -72,7 +86,7 @@ class ServingSite:
     ] = None
     resources: Annotated[
         Resources | None,
-        SameKey(Training, "resources"),
+        SameKey(Training, "resources", {"kind": replica_resources}),
         "What each replica gets there, in place of the endpoint's `resources`.",
     ] = None
 
