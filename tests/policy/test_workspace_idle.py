@@ -21,7 +21,7 @@ from fairlead.policy.kinds.workspace_idle import (
     suspends_at,
 )
 from fairlead.policy.next_decision import depends_on_time, next_decision_at
-from fairlead.specs.workspace import SuspendTimes, Workspace, WorkspaceIdle
+from fairlead.specs.workspace import Ide, SuspendTimes, Workspace, WorkspaceIdle
 from fairlead.state.reasons import Code, Reason
 from fairlead.state.snapshot import Grant, Intent, Phase, Pod, PodPhase, RankExit, Snapshot, Workload
 from tests.builders import node, status
@@ -140,7 +140,7 @@ def test_a_workspace_runs_once_its_server_answers() -> None:
 
 
 def test_a_server_without_a_probe_runs_once_it_has_started_and_claims_no_answer() -> None:
-    run = running(replace(workspace(), ide="ssh"))
+    run = running(replace(workspace(), ide=Ide.SSH))
     starting = replace(run, status=replace(run.status, phase=Phase.STARTING))
     change = decided(starting, pod(None, ready=False))
     assert (change.status.phase, change.status.reason.message) == (

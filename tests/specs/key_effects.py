@@ -1204,7 +1204,7 @@ EFFECTS["Serving"] = [
     Effect("waves.deadline", None, "1m", at_sites, AT_SITES),
     Effect("waves.min", None, "100%", at_sites, {**AT_SITES, "waves.deadline": "1m"}),
     Effect("waves.pause", None, True, at_sites, AT_SITES),
-    Effect("signed_by", *KEYS, as_replica(local_pod), PUBLISHED),
+    Effect("signed_by", KEYS[0], KEYS[1], as_replica(local_pod), PUBLISHED),
     Effect("model", None, "model.bin", as_replica(local_pod)),
     Effect("predictor", "predict:Classifier", "predict:Other", as_replica(local_pod), PREDICTS),
     Effect("probe", None, "/health", as_replica(probed)),
