@@ -21,6 +21,19 @@ SCHEMA = json_schema()
 VALIDATOR = jsonschema.Draft202012Validator(SCHEMA)
 # What no JSON Schema can say, by the words in which the parser says it.
 PARSERS_ALONE = (
+    "they are of `sites`",
+    "are the same cluster",
+    "which is none of `sites`",
+    "order them from few to many",
+    " sites; give fewer",
+    "twice; remove one",
+    "sites load signed models only",
+    "there is no `model` that could be signed",
+    "loads the model itself and checks nothing",
+    "each of `sites` serves it by replicas",
+    "a site is a `context` of the kubeconfig or a `home` here",
+    "is relative; give an absolute path",
+    "a local cluster has none",
     "`engine: kserve`",
     "`engine: knative`",
     "`engine: seldon`",
