@@ -10,7 +10,7 @@ import threading
 import urllib.request
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import field, replace
+from dataclasses import field
 
 from fairlead.cluster.kubernetes.api.client import Object
 from fairlead.cluster.kubernetes.api.objects import PodObject
@@ -239,11 +239,6 @@ class GpuTelemetry(Controller):
         if node is not None and whole and node.gpus and len(pod.grant.gpu_uuids) == len(node.gpus):
             return list(usages.values())
         return []
-
-
-def with_idleness(run: Workload, idle: Idleness | None) -> Workload:
-    """Return a run with its measured idleness."""
-    return run if run.idle == idle else replace(run, idle=idle)
 
 
 def _holders(seen: Snapshot) -> Iterable[Pod]:
