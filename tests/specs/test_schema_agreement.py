@@ -21,6 +21,20 @@ SCHEMA = json_schema()
 VALIDATOR = jsonschema.Draft202012Validator(SCHEMA)
 # What no JSON Schema can say, by the words in which the parser says it.
 PARSERS_ALONE = (
+    "give the directory of a Flower app",
+    "it has its own server and clients",
+    "begins when it ends",
+    "is set for each program by the federation",
+    "is the name of the server's run",
+    "characters fit",
+    "are either in a `file` or listed",
+    "is none of the files that are read",
+    "or list `packages`",
+    "names an environment of conda",
+    "it holds credentials",
+    "has an unknown scheme",
+    "names no claim",
+    "that only an administrator may make",
     "`preflight.network` measures between nodes",
     "`preflight.gpu` multiplies matrices on GPUs",
     "it tests nothing; give `gpu: 60s`",
