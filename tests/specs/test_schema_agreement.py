@@ -21,6 +21,17 @@ SCHEMA = json_schema()
 VALIDATOR = jsonschema.Draft202012Validator(SCHEMA)
 # What no JSON Schema can say, by the words in which the parser says it.
 PARSERS_ALONE = (
+    "keys are either in a secret",
+    "has no profiles, only s3:// has",
+    "takes none; leave it out",
+    "has `..` in it",
+    "is the system's own",
+    "is mounted for writing",
+    "is mounted at a path",
+    "is not mounted; give `cache`",
+    "names nothing; give ",
+    "leads out of the claim",
+    "are both at ",
     "give the directory of a Flower app",
     "it has its own server and clients",
     "begins when it ends",
