@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from fairlead.cluster.kubernetes.devices import gpu_platform
+from fairlead.cluster.kubernetes.devices import DRIVER, DRIVER_PARTS, PRODUCT, gpu_platform
 from fairlead.cluster.local.packages.locked_packages import packages_of
 from fairlead.errors import Conflict
 from fairlead.frozen import dataclass
@@ -26,10 +26,9 @@ from fairlead.state.snapshot import Node
 MOST_TRIED = 2
 """Most builds of torch for which packages are resolved again; each takes seconds."""
 SEPARATING_LABELS = (
-    "nvidia.com/cuda.driver-version.full",
-    "nvidia.com/cuda.driver-version.major",
-    "nvidia.com/cuda.driver.major",
-    "nvidia.com/gpu.product",
+    DRIVER,
+    *(major for major, _, _ in DRIVER_PARTS),
+    PRODUCT,
     *POOL_LABELS,
     "kubernetes.io/hostname",
 )
