@@ -11,9 +11,17 @@ import click
 from fairlead import __version__
 from fairlead.cli.show import message
 from fairlead.control.image.references import read_reference
+from fairlead.deferred import deferred
 
 if TYPE_CHECKING:
+    from fairlead.control.image import base_images
+    from fairlead.control.image import building as image_building
+    from fairlead.control.image import registry as image_registry
     from fairlead.control.image.content import Image
+else:
+    base_images = deferred("fairlead.control.image.base_images")
+    image_building = deferred("fairlead.control.image.building")
+    image_registry = deferred("fairlead.control.image.registry")
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -35,16 +43,12 @@ platform_option = click.option(
 @contextmanager
 def built(base_image: str, platform: str) -> Iterator["Image"]:
     """Build the image for the duration of the block; its files are removed afterwards."""
-    from fairlead.control.image.base_images import pull_base
-    from fairlead.control.image.building import build
-    from fairlead.control.image.registry import Registry
-
     named = read_reference(base_image)
-    with TemporaryDirectory(prefix="fairlead-image-") as place, Registry(named) as registry:
+    with TemporaryDirectory(prefix="fairlead-image-") as place, image_registry.Registry(named) as registry:
         message(f"Looking up {named}.")
-        base = pull_base(registry, named, platform, Path(place))
+        base = base_images.pull_base(registry, named, platform, Path(place))
         message(f"Building on {base.name}.")
-        yield build(base, Path(place), message)
+        yield image_building.build(base, Path(place), message)
 
 
 def to_registry(base_image: str, platform: str, target: str, *, dry: bool) -> str:
@@ -54,15 +58,12 @@ def to_registry(base_image: str, platform: str, target: str, *, dry: bool) -> st
         target: REGISTRY/NAME, with a tag or without.
         dry: Build only, without a push.
     """
-    from fairlead.control.image.building import push
-    from fairlead.control.image.registry import Registry
-
     name = read_reference(target, tag=__version__)
     if name.digest is not None:
         raise click.UsageError(f"--image-to {target}: a digest follows from what is built; give a tag, or neither.")
     with built(base_image, platform) as image:
         if dry:
             return str(name.at(image.digest))
-        with Registry(name) as registry:
+        with image_registry.Registry(name) as registry:
             message(f"Pushing {name}.")
-            return str(push(image, registry, name, message))
+            return str(image_building.push(image, registry, name, message))

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, TypeVar
 
 from fairlead.cli.show import describe_time, message
 from fairlead.cluster.client import ClusterClient
+from fairlead.deferred import deferred
 from fairlead.errors import FairleadError, NotAllowed
-from fairlead.policy.capacity.spot_deadline import Expectation, expect
 from fairlead.policy.kinds.internal_failures import describe
 from fairlead.specs.gang import GangSpec
 from fairlead.state.reasons import JUST_SUBMITTED
@@ -18,9 +18,19 @@ from fairlead.text.money import describe_microusd
 from fairlead.text.quantities import describe_duration
 
 if TYPE_CHECKING:
+    from fairlead.policy.capacity import spot_deadline
+    from fairlead.policy.capacity.spot_deadline import Expectation
+    from fairlead.policy.queue import cost_forecast as cost_forecasting
+    from fairlead.policy.queue import run_forecast as run_forecasting
+    from fairlead.policy.queue import start_forecast
     from fairlead.policy.queue.cost_forecast import CostForecast
     from fairlead.policy.queue.run_forecast import RunForecast
     from fairlead.specs.training import Training
+else:
+    spot_deadline = deferred("fairlead.policy.capacity.spot_deadline")
+    cost_forecasting = deferred("fairlead.policy.queue.cost_forecast")
+    run_forecasting = deferred("fairlead.policy.queue.run_forecast")
+    start_forecast = deferred("fairlead.policy.queue.start_forecast")
 
 Result = TypeVar("Result")
 
@@ -44,14 +54,12 @@ def latest_start(cluster: ClusterClient, workload: Workload) -> float | None:
     """Return its latest start as Unix time; None if it is not pending or the start is unknown."""
     if workload.intent is not Intent.RUN or workload.status.phase not in (Phase.PENDING, Phase.RESTARTING):
         return None
-    # Here and not above: only pending runs need it.
-    from fairlead.policy.queue.start_forecast import expected_starts
 
     try:
         snapshot = cluster.snapshot()
     except NotAllowed:
         return None
-    return estimated("The start", lambda: expected_starts(snapshot, time.time()).get(workload.uid), None)
+    return estimated("The start", lambda: start_forecast.expected_starts(snapshot, time.time()).get(workload.uid), None)
 
 
 def expectation(cluster: ClusterClient, spec: GangSpec) -> Expectation | None:
@@ -62,7 +70,7 @@ def expectation(cluster: ClusterClient, spec: GangSpec) -> Expectation | None:
         snapshot = cluster.snapshot()
     except NotAllowed:
         return None
-    return estimated("The cost with spot nodes", lambda: expect(spec, snapshot, time.time()), None)
+    return estimated("The cost with spot nodes", lambda: spot_deadline.expect(spec, snapshot, time.time()), None)
 
 
 def describe_expectation(expectation: Expectation) -> str:
@@ -79,9 +87,6 @@ def describe_expectation(expectation: Expectation) -> str:
 
 def cost_forecasts(cluster: ClusterClient, spec: Training) -> tuple[CostForecast, ...]:
     """Estimate the cost of a run that is submitted now, by kinds of nodes; empty if no price is known."""
-    # Here and not above: only plans need it.
-    from fairlead.policy.queue.cost_forecast import forecasts
-
     try:
         snapshot = cluster.snapshot()
     except NotAllowed:
@@ -89,7 +94,7 @@ def cost_forecasts(cluster: ClusterClient, spec: Training) -> tuple[CostForecast
     now = time.time()
     status = Status(phase=Phase.PENDING, reason=JUST_SUBMITTED, since=now)
     run = Workload(uid="planned", spec=spec, intent=Intent.RUN, status=status, version=1, created_at=now)
-    return estimated("The cost", lambda: forecasts(run, snapshot, now), ())
+    return estimated("The cost", lambda: cost_forecasting.forecasts(run, snapshot, now), ())
 
 
 def describe_forecast(forecast: CostForecast) -> str:
@@ -112,14 +117,12 @@ def run_forecast(cluster: ClusterClient, run: Workload, spent_microusd: int | No
     """Estimate the end and the total cost of a run; None if that is impossible."""
     if run.status.phase.is_final:
         return None
-    # Here and not above: only forecasts need it.
-    from fairlead.policy.queue.run_forecast import forecast
 
     try:
         snapshot = cluster.snapshot()
     except NotAllowed:
         return None
-    return estimated("The end", lambda: forecast(run, snapshot, time.time(), spent_microusd), None)
+    return estimated("The end", lambda: run_forecasting.forecast(run, snapshot, time.time(), spent_microusd), None)
 
 
 def new_run_forecast(cluster: ClusterClient, spec: Training) -> RunForecast | None:

@@ -8,13 +8,17 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 import click
 
 from fairlead.cluster.port import Spec
+from fairlead.deferred import deferred
 from fairlead.frozen import dataclass
 from fairlead.specs.constraints import BrokenRules
 from fairlead.specs.training import Training
 
 if TYPE_CHECKING:
+    from fairlead.specs.formats import settings as spec_settings
     from fairlead.specs.formats.settings import Setting
     from fairlead.specs.pipeline import Pipeline
+else:
+    spec_settings = deferred("fairlead.specs.formats.settings")
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -85,19 +89,16 @@ class Overrides:
             raise click.UsageError(f"--env or --label: {error.problems[0][1]}") from error
 
     def _with_settings(self, spec: Training, pairs: set[tuple[str, ...]]) -> Training:
-        # Here and not above: few commands need the YAML parser.
-        from fairlead.specs.formats.settings import read_setting, with_settings
-
-        settings = [read_setting(text) for text in self.settings]
-        own = {option: read_setting(f"{key}={value}") for option, key, value in self._own()}
+        settings = [spec_settings.read_setting(text) for text in self.settings]
+        own = {option: spec_settings.read_setting(f"{key}={value}") for option, key, value in self._own()}
         for setting in settings:
             twice = [option for option, other in own.items() if _overlap(setting, other.path)]
             twice += [f"--{path[0].rstrip('s')}" for path in pairs if _overlap(setting, path)]
             if twice:
                 raise click.UsageError(f"--set {setting.key} and {twice[0]} say the same key: give one of them.")
-        spec = with_settings(spec, settings) if settings else spec
+        spec = spec_settings.with_settings(spec, settings) if settings else spec
         for option, setting in own.items():
-            spec = with_settings(spec, [setting], source=option)
+            spec = spec_settings.with_settings(spec, [setting], source=option)
         return spec
 
     def _own(self) -> Iterator[tuple[str, str, str]]:

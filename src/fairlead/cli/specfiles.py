@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from fairlead.api import only_workloads, read
+from fairlead.deferred import deferred
 from fairlead.errors import InvalidSpec
 from fairlead.specs.workload import WorkloadSpec
 
@@ -14,7 +15,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from fairlead.specs import Spec
+    from fairlead.specs.formats import reading
     from fairlead.specs.pipeline import Pipeline
+else:
+    reading = deferred("fairlead.specs.formats.reading")
 
 STDIN = "-"
 STDIN_SOURCE = "<stdin>"
@@ -55,13 +59,11 @@ def load(file: str) -> "tuple[Spec, ...]":
     Raises:
         InvalidSpec: The file cannot be read or is invalid.
     """
-    from fairlead.specs.formats.reading import load_file, load_stream
-
     if file != STDIN:
-        return load_file(file)
+        return reading.load_file(file)
     if sys.stdin is None:
         raise InvalidSpec((f"{STDIN_SOURCE}: cannot be read: there is no standard input",))
-    return load_stream(sys.stdin.buffer, source=STDIN_SOURCE, default_name=STDIN_NAME)
+    return reading.load_stream(sys.stdin.buffer, source=STDIN_SOURCE, default_name=STDIN_NAME)
 
 
 def refuse_twice(files: tuple[str, ...]) -> None:

@@ -13,15 +13,25 @@ from click.core import ParameterSource
 
 from fairlead.cli.show import message
 from fairlead.cli.suggestions import suggest
+from fairlead.deferred import deferred
 from fairlead.errors import ClusterError, FairleadError
 from fairlead.frozen import dataclass
 
 if TYPE_CHECKING:
     from fairlead.cluster.client import ClusterClient
+    from fairlead.cluster.kubernetes.api import client as api_client
+    from fairlead.cluster.kubernetes.api import config
     from fairlead.cluster.kubernetes.api.client import Client
     from fairlead.cluster.kubernetes.api.config import ClusterAccess
+    from fairlead.cluster.kubernetes.client import user_client
     from fairlead.cluster.kubernetes.client.user_client import UserClient
     from fairlead.cluster.listing import PagedClient
+    from fairlead.control import opening
+else:
+    api_client = deferred("fairlead.cluster.kubernetes.api.client")
+    config = deferred("fairlead.cluster.kubernetes.api.config")
+    user_client = deferred("fairlead.cluster.kubernetes.client.user_client")
+    opening = deferred("fairlead.control.opening")
 
 LOCAL, KUBERNETES = "local", "kubernetes"
 VARIABLES = {"cluster": "FAIRLEAD_CLUSTER", "context": "FAIRLEAD_CONTEXT", "namespace": "FAIRLEAD_NAMESPACE"}
@@ -71,26 +81,20 @@ class Target:
 
     def quietly(self) -> "ClusterClient":
         """Open the cluster without checking its loop."""
-        from fairlead.control.opening import open_local
-
-        return self.of_context() if self.is_kubernetes else open_local()
+        return self.of_context() if self.is_kubernetes else opening.open_local()
 
     def of_context(self) -> "UserClient":
         """Open the Kubernetes cluster without checking its loop."""
         import logging
 
-        from fairlead.control.opening import open_kubernetes
-
         # Commands report errors of watch threads themselves, once and in a sentence.
         logging.getLogger("fairlead.cluster").setLevel(logging.ERROR)
-        return open_kubernetes(context=self.context, namespace=self.namespace, options=self.options)
+        return opening.open_kubernetes(context=self.context, namespace=self.namespace, options=self.options)
 
     def paged(self) -> "PagedClient":
         """Open the cluster for a long-lived reader: it watches for changes and answers from its cache."""
-        from fairlead.control.opening import open_local
-
         if not self.is_kubernetes:
-            local = open_local()
+            local = opening.open_local()
             local.store.limit_cache()
             return local
         cluster = self.of_context()
@@ -105,17 +109,12 @@ class Target:
         """
         from dataclasses import replace
 
-        from fairlead.cluster.kubernetes.api.config import find_access
-
-        access = find_access(context=self.context)
+        access = config.find_access(context=self.context)
         return access if self.namespace is None else replace(access, namespace=self.namespace)
 
     def client(self) -> "Client":
         """Return a client of the Kubernetes cluster, with limits for an interactive command."""
-        from fairlead.cluster.kubernetes.api.client import Client
-        from fairlead.cluster.kubernetes.client.user_client import PERSONAL
-
-        return Client(self.access(), PERSONAL)
+        return api_client.Client(self.access(), user_client.PERSONAL)
 
 
 def cluster_options(command: Command) -> Command:

@@ -10,6 +10,7 @@ from fairlead import __version__
 from fairlead.cli.show import as_json, json_option, message, table
 from fairlead.cli.target import LOCAL, Target, cluster_options
 from fairlead.cluster.kubernetes.api.config import contexts
+from fairlead.cluster.kubernetes.client.discovery import look_at_all
 from fairlead.cluster.local.machine import node
 
 if TYPE_CHECKING:
@@ -22,8 +23,6 @@ if TYPE_CHECKING:
 @json_option
 def clusters(target: Target, json_: bool) -> None:
     """List this machine and every context of the kubeconfig; `*` marks the one that commands use."""
-    from fairlead.cluster.kubernetes.client.discovery import look_at_all
-
     names, current = contexts()
     overviews = look_at_all(names, current)
     chosen = (target.context or current) if target.is_kubernetes else LOCAL

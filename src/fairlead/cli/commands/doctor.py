@@ -12,6 +12,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -25,6 +26,7 @@ from fairlead.cluster.local.cluster import LocalCluster
 from fairlead.cluster.local.home import Home
 from fairlead.control.gpu_measurement import measure
 from fairlead.control.notifications.local import destinations_in_force, read_record
+from fairlead.deferred import deferred
 from fairlead.errors import ClusterError
 from fairlead.gateway.proxying.programs import HAPROXY
 from fairlead.policy.gpu.cuda_support import Support, judge
@@ -32,6 +34,15 @@ from fairlead.runtime.podfiles import is_locked
 from fairlead.state.scheduling_policy import POLICIES
 from fairlead.text.quantities import describe_cpu, describe_memory, plural
 from fairlead.untrusted_json import parse_json
+
+if TYPE_CHECKING:
+    from fairlead.cli import node_tests
+    from fairlead.cluster.kubernetes.client import checkup
+    from fairlead.specs import preflight
+else:
+    node_tests = deferred("fairlead.cli.node_tests")
+    checkup = deferred("fairlead.cluster.kubernetes.client.checkup")
+    preflight = deferred("fairlead.specs.preflight")
 
 ASK_S = 30.0
 MOST_ANSWER = 4 << 20
@@ -84,22 +95,18 @@ def doctor(target: Target, gpu: bool, network: bool, nodes: int | None, json_: b
 
 
 def _test_nodes(target: Target, nodes: int, *, network: bool, gpu: bool, json_: bool) -> int:
-    # Here and not above: only this needs them.
-    from fairlead.cli.node_tests import result_of, run_for, table_of
-    from fairlead.specs.preflight import Preflight
-
     if network and nodes < 2:
         raise click.UsageError("--network measures between nodes; give --nodes 2 or more")
-    test = Preflight(network_s=TEST_S if network else None, gpu_s=TEST_S if gpu else None)
+    test = preflight.Preflight(network_s=TEST_S if network else None, gpu_s=TEST_S if gpu else None)
     cluster = target.open(is_to_submit=True)
     try:
-        spec = run_for(cluster.nodes(), test, nodes, name="node-test")
+        spec = node_tests.run_for(cluster.nodes(), test, nodes, name="node-test")
         # Of an empty directory, so that no files go along.
         with tempfile.TemporaryDirectory(prefix="fairlead-test-") as directory:
-            result = result_of(cluster, cluster.in_its_team(spec), Path(directory), message)
+            result = node_tests.result_of(cluster, cluster.in_its_team(spec), Path(directory), message)
     finally:
         cluster.close()
-    print(as_json(result) if json_ else table_of(result))
+    print(as_json(result) if json_ else node_tests.table_of(result))
     return 1 if any(node["verdict"] for node in result["nodes"]) else 0
 
 
@@ -124,11 +131,9 @@ def _measure(json_: bool) -> int:
 def _on_kubernetes(target: Target) -> list[Finding]:
     from dataclasses import replace
 
-    from fairlead.cluster.kubernetes.client.checkup import check
-
     client = target.client()
     client.limits = replace(client.limits, try_s=ANSWER_S, patience_s=ANSWER_S)
-    return check(client, __version__)
+    return checkup.check(client, __version__)
 
 
 def _here() -> list[Finding]:

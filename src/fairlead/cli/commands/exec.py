@@ -15,14 +15,20 @@ from fairlead.cli.names import RunName, find_run
 from fairlead.cli.show import message
 from fairlead.cli.target import Target, cluster_options
 from fairlead.cluster.local.cluster import LocalCluster
+from fairlead.deferred import deferred
 from fairlead.errors import ClusterError, Conflict
 from fairlead.runtime.ranks import environment_beside, start_failure
 from fairlead.runtime.secret_entries import read_pod
 from fairlead.state.snapshot import PodPhase
 
 if TYPE_CHECKING:
+    from fairlead.cluster.kubernetes.api import streams
     from fairlead.cluster.kubernetes.api.streams import ExecStream
+    from fairlead.cluster.kubernetes.client import rank_pods
     from fairlead.state.snapshot import Workload
+else:
+    streams = deferred("fairlead.cluster.kubernetes.api.streams")
+    rank_pods = deferred("fairlead.cluster.kubernetes.client.rank_pods")
 
 PIECE_BYTES = 32 * 1024
 # Exit codes of a shell, by POSIX (Shell Command Language, 2.8.2).
@@ -46,13 +52,11 @@ def exec(name: str, command: tuple[str, ...], rank: int, stdin: bool, tty: bool,
         return _here(run, command, rank)
     if tty and not (sys.stdin is not None and sys.stdin.isatty()):
         raise click.UsageError("standard input is not a terminal; leave -t out.")
-    from fairlead.cluster.kubernetes.api.streams import exec_stream
-    from fairlead.cluster.kubernetes.client.rank_pods import as_rank, member_of
 
     client = target.client()
-    member = member_of(client, run, rank)
-    argv = as_rank(member, rank, command)
-    opened = exec_stream(client.access, member.path, argv, container=member.container, stdin=stdin, tty=tty)
+    member = rank_pods.member_of(client, run, rank)
+    argv = rank_pods.as_rank(member, rank, command)
+    opened = streams.exec_stream(client.access, member.path, argv, container=member.container, stdin=stdin, tty=tty)
     with opened as stream, _terminal(stream, raw=tty and stdin, sized=tty):
         if stdin:
             threading.Thread(target=_pump, args=(stream,), name="stdin", daemon=True).start()

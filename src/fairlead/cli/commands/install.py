@@ -13,10 +13,19 @@ from fairlead.cli.retaining import keep_options
 from fairlead.cli.show import as_json, json_option, message
 from fairlead.cli.system_namespaces import networks_of, trust_options, trusted
 from fairlead.cli.target import VARIABLES
+from fairlead.cluster.kubernetes.api.applying import ApplyOutcome
+from fairlead.cluster.kubernetes.api.client import Client
 from fairlead.cluster.kubernetes.api.config import find_access
+from fairlead.cluster.kubernetes.client import installation as installing
+from fairlead.cluster.kubernetes.client.cluster_networks import cluster_networks as the_clusters_networks
+from fairlead.cluster.kubernetes.client.installation import install_on_karmada
+from fairlead.cluster.kubernetes.client.karmada import is_karmada
+from fairlead.cluster.kubernetes.manifests.chart import render_chart
+from fairlead.cluster.kubernetes.manifests.install import InstallSettings, render_install, traces_port
 from fairlead.cluster.kubernetes.manifests.ledger_storage import read_place
 from fairlead.cluster.kubernetes.manifests.spec_objects import to_yaml
 from fairlead.cluster.kubernetes.names import SYSTEM_NAMESPACE
+from fairlead.control.metrics.prometheus_operator import monitoring_objects
 from fairlead.errors import Conflict
 from fairlead.gateway.proxying.programs import PROXIES, PYTHON
 from fairlead.policy.kinds.retention import OF_CLUSTERS, Retention
@@ -158,10 +167,6 @@ def install(
     changed. The operator deletes finished runs that neither --keep nor --keep-last keeps: without these options, 30
     days after their end.
     """
-    from fairlead.cluster.kubernetes.api.client import Client
-    from fairlead.cluster.kubernetes.client import installation as installing
-    from fairlead.cluster.kubernetes.manifests.install import InstallSettings, render_install, traces_port
-
     if only_render and (context is not None or chart is not None or dry_run or wait or json_):
         raise click.UsageError("--render prints YAML and asks no cluster; leave the other options out.")
     if chart is not None and (context is not None or dry_run or wait or json_):
@@ -190,8 +195,6 @@ def install(
         replicas = REPLICAS if most is None else most
     extras: list[dict[str, Any]] = []
     if monitoring:
-        from fairlead.control.metrics.prometheus_operator import monitoring_objects
-
         extras = monitoring_objects(namespace, gateways=gateways > 0)
     if image_to is not None:
         if image is not None:
@@ -232,7 +235,6 @@ def install(
     if chart is not None:
         _write_chart(chart, settings)
         return
-    from fairlead.cluster.kubernetes.client.cluster_networks import cluster_networks as the_clusters_networks
 
     assert client is not None
     if not cluster_networks:
@@ -253,10 +255,6 @@ def _install_on_karmada(context: str | None, *, dry: bool, json_: bool) -> bool:
     Raises:
         click.UsageError: Options of the operator were given, and none runs there.
     """
-    from fairlead.cluster.kubernetes.api.client import Client
-    from fairlead.cluster.kubernetes.client.installation import install_on_karmada
-    from fairlead.cluster.kubernetes.client.karmada import is_karmada
-
     client = Client(find_access(context=context))
     if not is_karmada(client):
         return False
@@ -279,8 +277,6 @@ _ALSO_ON_KARMADA = ("context", "dry_run", "json_")
 
 
 def _write_chart(directory: Path, settings: "InstallSettings") -> None:
-    from fairlead.cluster.kubernetes.manifests.chart import render_chart
-
     if directory.exists() and any(directory.iterdir()) and not (directory / "Chart.yaml").exists():
         raise Conflict(f"{directory} has other files. Give a directory that is empty, not there yet, or has a chart.")
     for name, content in render_chart(settings).items():
@@ -303,8 +299,6 @@ def done_json(done: "Done") -> dict[str, Any]:
 def _summary(
     done: list["Done"], context: str, replicas: int = 0, *, dry: bool, ready: bool = False, on_karmada: bool = False
 ) -> str:
-    from fairlead.cluster.kubernetes.api.applying import ApplyOutcome
-
     counts = {outcome: sum(change.outcome is outcome for change in done) for outcome in ApplyOutcome}
     new, changed = counts[ApplyOutcome.CREATED], counts[ApplyOutcome.CHANGED]
     if dry:

@@ -15,12 +15,18 @@ from fairlead.control.metrics.exposition import exposition
 from fairlead.control.metrics.rules import rule_groups
 from fairlead.control.metrics.served_endpoints import served_metrics
 from fairlead.control.metrics.server import metrics_server
+from fairlead.deferred import deferred
 from fairlead.errors import ClusterError, Conflict
 
 if TYPE_CHECKING:
     from prometheus_client.core import Metric
 
+    from fairlead.control import opening
+    from fairlead.control.metrics import local
     from fairlead.control.metrics.readings import Readings
+else:
+    local = deferred("fairlead.control.metrics.local")
+    opening = deferred("fairlead.control.opening")
 
 
 @click.group(invoke_without_command=True)
@@ -73,24 +79,18 @@ def dashboards(directory: Path) -> None:
 
 
 def _read() -> "tuple[Readings, tuple[Metric, ...]]":
-    from fairlead.control.metrics.local import read_local
-    from fairlead.control.opening import open_local
-
-    cluster = open_local()
+    cluster = opening.open_local()
     try:
-        return read_local(cluster), served_metrics(cluster.home.serving)
+        return local.read_local(cluster), served_metrics(cluster.home.serving)
     finally:
         cluster.close()
 
 
 def _serve(host: str, port: int) -> None:
-    from fairlead.control.metrics.local import read_local
-    from fairlead.control.opening import open_local
-
-    cluster = open_local()
+    cluster = opening.open_local()
     try:
         further = partial(served_metrics, cluster.home.serving)
-        server = metrics_server(lambda: read_local(cluster), host, port, further)
+        server = metrics_server(lambda: local.read_local(cluster), host, port, further)
     except OSError as error:
         why = "is taken" if error.errno == errno.EADDRINUSE else f"cannot be used ({error.strerror})"
         raise Conflict(f"{host}:{port} {why}. Give another with `--port`, or 0 for any that is free.") from error

@@ -20,6 +20,7 @@ from fairlead.control.models import delete as delete_model
 from fairlead.control.models import promote as promote_model
 from fairlead.control.models import version_of
 from fairlead.control.opening import open_local
+from fairlead.deferred import deferred
 from fairlead.errors import Conflict
 from fairlead.specs.model_reference import LATEST, ModelReference
 from fairlead.state.models import ModelVersion, best_version
@@ -28,7 +29,11 @@ from fairlead.text.quantities import describe_memory
 if TYPE_CHECKING:
     from fairlead.cluster.local.cluster import LocalCluster
     from fairlead.cluster.model_versions import ModelVersions
+    from fairlead.control import cluster_models, models
     from fairlead.control.model_registry import RegisteredVersion
+else:
+    cluster_models = deferred("fairlead.control.cluster_models")
+    models = deferred("fairlead.control.models")
 
 DIGITS = 12
 
@@ -250,12 +255,9 @@ def told(version: ModelVersion) -> dict[str, Any]:
 def _push_at(target: Target) -> "Callable[..., tuple[ModelVersion, bool]]":
     """Return the function that creates versions on a target."""
     if target.is_kubernetes:
-        from fairlead.control.cluster_models import push as push_there
+        return cluster_models.push
 
-        return push_there
-    from fairlead.control.models import push as push_here
-
-    return push_here
+    return models.push
 
 
 @contextmanager
@@ -264,9 +266,8 @@ def _content(target: Target, cluster: Any, version: ModelVersion) -> Iterator[Pa
     if not target.is_kubernetes:
         yield cast("LocalCluster", cluster).home.artefact(version.digest)
         return
-    from fairlead.control.cluster_models import fetched
 
-    with fetched(version) as directory:
+    with cluster_models.fetched(version) as directory:
         yield directory
 
 

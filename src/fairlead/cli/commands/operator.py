@@ -11,10 +11,14 @@ from fairlead.cli.commands.install import policy_option, show_names_option
 from fairlead.cli.overlay_options import allow_option
 from fairlead.cli.retaining import keep_options
 from fairlead.cli.system_namespaces import networks_of, trust_options, trusted
+from fairlead.cluster.kubernetes.api.client import Client, Limits
 from fairlead.cluster.kubernetes.api.config import find_access
+from fairlead.cluster.kubernetes.client.karmada import is_karmada
 from fairlead.cluster.kubernetes.manifests.pods import PodSettings
 from fairlead.cluster.kubernetes.manifests.runtime_bundle import bundle_name
+from fairlead.control.controllers import OperatorSettings
 from fairlead.control.health import JsonLines
+from fairlead.control.operator import Operator
 from fairlead.control.span_receiver import receiver_of
 from fairlead.control.termination import hold_signals, stop_on_signals
 from fairlead.errors import Conflict
@@ -74,10 +78,6 @@ def operator(
     Runs that Argo CD, Flux or Helm would create again stay.
     """
     hold_signals()
-    from fairlead.cluster.kubernetes.api.client import Client, Limits
-    from fairlead.cluster.kubernetes.client.karmada import is_karmada
-    from fairlead.control.controllers import OperatorSettings
-    from fairlead.control.operator import Operator
 
     pod = os.environ.get("POD_NAME")
     listen = listen or ("127.0.0.1:8080" if pod is None else "0.0.0.0:8080")

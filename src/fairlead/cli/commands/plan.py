@@ -28,9 +28,8 @@ from fairlead.cli.target import Target, cluster_options
 from fairlead.cluster.client import CheckPrograms, ClusterClient
 from fairlead.cluster.local.home import Home
 from fairlead.control.admission import IGNORABLE, Admission, admit, free_name
-from fairlead.control.data_forecast import DataForecast, forecast_data
 from fairlead.control.pipelines.command import UNSEEN, is_pipeline
-from fairlead.control.revisions import PlannedRevision, plan_revision
+from fairlead.deferred import deferred
 from fairlead.errors import CannotFit, NameTaken, NotAllowed
 from fairlead.policy.gpu.cuda_support import GpuSupport, Support, describe_support
 from fairlead.policy.kinds.preflights import describe_plan
@@ -48,10 +47,26 @@ from fairlead.state.reasons import JUST_SUBMITTED, Code, Reason
 from fairlead.state.snapshot import AnyWorkload, Intent, Phase, Snapshot, Status, Workload, is_leaf, with_requests
 
 if TYPE_CHECKING:
+    from fairlead.cli import federated, plan_differences, splits, text_answers
+    from fairlead.cluster.local.packages import submission_support
+    from fairlead.control import data_forecast, revisions, site_fit
+    from fairlead.control.data_forecast import DataForecast
+    from fairlead.control.pipelines import submission
     from fairlead.control.pipelines.preview import Preview
+    from fairlead.control.revisions import PlannedRevision
     from fairlead.control.site_fit import SiteFit
     from fairlead.specs.federation import Federation
     from fairlead.specs.sweep import Sweep
+else:
+    data_forecast = deferred("fairlead.control.data_forecast")
+    revisions = deferred("fairlead.control.revisions")
+    federated = deferred("fairlead.cli.federated")
+    plan_differences = deferred("fairlead.cli.plan_differences")
+    splits = deferred("fairlead.cli.splits")
+    text_answers = deferred("fairlead.cli.text_answers")
+    submission_support = deferred("fairlead.cluster.local.packages.submission_support")
+    submission = deferred("fairlead.control.pipelines.submission")
+    site_fit = deferred("fairlead.control.site_fit")
 
 CHANGES = REFUSED = 1
 UNKNOWN = Code.SUBMITTED
@@ -152,9 +167,7 @@ def plan(
                 _print_traces(request.spec, request)
         raise
     if diff:
-        from fairlead.cli.plan_differences import difference_of
-
-        differences = [difference_of(cluster, admission) for admission in wanted]
+        differences = [plan_differences.difference_of(cluster, admission) for admission in wanted]
         print("\n\n".join(difference.shown(form or "text") for difference in differences))
         return CHANGES if any(difference.rows for difference in differences) else 0
 
@@ -268,9 +281,7 @@ def plan(
 
 def _site_fits(spec: Serving) -> "tuple[SiteFit, ...]":
     """Return whether an endpoint fits the devices of its sites."""
-    from fairlead.control.site_fit import fit_sites  # here, since few endpoints have sites
-
-    return fit_sites(spec)
+    return site_fit.fit_sites(spec)
 
 
 def _site_row(fit: "SiteFit") -> tuple[str, str, str, str]:
@@ -294,7 +305,7 @@ def _network(cluster: ClusterClient, spec: Training) -> str | None:
         return None
 
 
-def _data_forecasts(cluster: ClusterClient, spec: Training, probing: CheckPrograms) -> list[DataForecast]:
+def _data_forecasts(cluster: ClusterClient, spec: Training, probing: CheckPrograms) -> "list[DataForecast]":
     """Return how much of its data the run reads from the store, and for how long."""
     if not spec.data:
         return []
@@ -302,7 +313,9 @@ def _data_forecasts(cluster: ClusterClient, spec: Training, probing: CheckProgra
     named = cluster.datasets(spec.team) if any(source.dataset for source in spec.data.values()) else ()
     measures = probing is not CheckPrograms.NONE
     is_here = not cluster.has_containers
-    return list(forecast_data(dict(spec.data), home.data, home.secrets, named, is_here=is_here, measures=measures))
+    return list(
+        data_forecast.forecast_data(dict(spec.data), home.data, home.secrets, named, is_here=is_here, measures=measures)
+    )
 
 
 def _gpu_support(cluster: ClusterClient, spec: WorkloadSpec, probing: CheckPrograms) -> GpuSupport | None:
@@ -310,10 +323,9 @@ def _gpu_support(cluster: ClusterClient, spec: WorkloadSpec, probing: CheckProgr
     runs = [run for run in runs_of(spec) if run.environment is not None]
     if cluster.has_containers or not runs or probing is CheckPrograms.NONE:
         return None
-    from fairlead.cluster.local.packages.submission_support import foresee  # here, since few runs have an environment
 
     home = Home.at()
-    answers = [answer for run in runs if (answer := foresee(run, home, os.environ)) is not None]
+    answers = [answer for run in runs if (answer := submission_support.foresee(run, home, os.environ)) is not None]
     order = (Support.REFUSED, Support.UNKNOWN, Support.WORKS, Support.UNUSED)
     return min(answers, key=lambda answer: order.index(answer.support), default=None)
 
@@ -325,7 +337,7 @@ def _probing(may_exec: bool | None) -> CheckPrograms:
     return CheckPrograms.INSTALLED if may_exec else CheckPrograms.NONE
 
 
-def _describe_revision(revision: PlannedRevision) -> list[str]:
+def _describe_revision(revision: "PlannedRevision") -> list[str]:
     """Tell what `run` would make of a workload that stays, in sentences and a table of what differs."""
     name, outlook = revision.run.spec.name, revision.outlook
     rows = table(
@@ -336,12 +348,15 @@ def _describe_revision(revision: PlannedRevision) -> list[str]:
     )
     if outlook is None:
         return [f"{name}: `fairlead run` would give it this spec, by which it continues from then", rows]
-    from fairlead.cli.plan_differences import describe_revision
 
-    return [f"{name}: {describe_revision(outlook)}", rows, *(f"{name}: {sentence}" for sentence in outlook.rollout)]
+    return [
+        f"{name}: {plan_differences.describe_revision(outlook)}",
+        rows,
+        *(f"{name}: {sentence}" for sentence in outlook.rollout),
+    ]
 
 
-def _revision_json(revision: PlannedRevision) -> dict[str, object]:
+def _revision_json(revision: "PlannedRevision") -> dict[str, object]:
     return {
         **({} if revision.outlook is None else asdict(revision.outlook)),
         "differences": [asdict(difference) for difference in revision.differences],
@@ -351,17 +366,14 @@ def _revision_json(revision: PlannedRevision) -> dict[str, object]:
 def _print_splits(cluster: ClusterClient, request: Asked) -> None:
     """Print every split of the model that a spec describes, or why there is no estimate; nothing without a model."""
     if isinstance(request.spec, Training) and request.spec.model is not None:
-        from fairlead.cli.splits import describe_splits
-
-        print("\n".join(describe_splits(cluster, request.spec, request.directory)))
+        print("\n".join(splits.describe_splits(cluster, request.spec, request.directory)))
 
 
 def _splits_json(cluster: ClusterClient, spec: WorkloadSpec, request: Asked) -> dict[str, object]:
     if not isinstance(spec, Training) or spec.model is None:
         return {}
-    from fairlead.cli.splits import splits_json
 
-    return splits_json(cluster, spec, request.directory)
+    return splits.splits_json(cluster, spec, request.directory)
 
 
 def _text(
@@ -370,13 +382,12 @@ def _text(
     """Print how fast a text server would answer, or return it for JSON; nothing of others."""
     if not isinstance(spec, Serving) or spec.model is None:
         return {}
-    from fairlead.cli.text_answers import describe_text, text_config, text_json
 
-    config = text_config(spec, request.directory)
+    config = text_answers.text_config(spec, request.directory)
     if config is not None and json_:
-        return {"answers": text_json(spec, config, tokens, served)}
+        return {"answers": text_answers.text_json(spec, config, tokens, served)}
     if config is not None:
-        print("\n".join(describe_text(spec, config, tokens, served)))
+        print("\n".join(text_answers.describe_text(spec, config, tokens, served)))
     return {}
 
 
@@ -384,25 +395,20 @@ def _rounds(cluster: ClusterClient, spec: WorkloadSpec, json_: bool) -> dict[str
     """Print time and cost of a federation's rounds, or return them for JSON; nothing of others."""
     if spec.kind != Kind.FEDERATION:
         return {}
-    from fairlead.cli.federated import describe_federation, federation_json
 
     if json_:
-        return federation_json(cluster, cast("Federation", spec))
-    for line in describe_federation(cluster, cast("Federation", spec)):
+        return federated.federation_json(cluster, cast("Federation", spec))
+    for line in federated.describe_federation(cluster, cast("Federation", spec)):
         print(line)
     return {}
 
 
 def _print_traces(spec: WorkloadSpec, request: Asked) -> None:
-    from fairlead.cli.splits import describe_traces
-
-    print("\n".join(describe_traces(_traceable(spec), _working_directory(request))))
+    print("\n".join(splits.describe_traces(_traceable(spec), _working_directory(request))))
 
 
 def _traces_json(spec: WorkloadSpec, request: Asked) -> dict[str, object]:
-    from fairlead.cli.splits import traces_json
-
-    return {"traced": traces_json(_traceable(spec), _working_directory(request))}
+    return {"traced": splits.traces_json(_traceable(spec), _working_directory(request))}
 
 
 def _traceable(spec: WorkloadSpec) -> Training:
@@ -420,18 +426,15 @@ def _working_directory(request: Asked) -> Path:
 def _shown(spec: WorkloadSpec) -> WorkloadSpec:
     if not is_pipeline(spec):
         return spec
-    from fairlead.control.pipelines.submission import shown_spec
 
-    return shown_spec(spec)
+    return submission.shown_spec(spec)
 
 
 def _steps(spec: WorkloadSpec) -> "tuple[Preview, ...]":
-    from fairlead.cli.plan_differences import steps_of
-
-    return steps_of(spec)
+    return plan_differences.steps_of(spec)
 
 
-def _under_way(cluster: ClusterClient, admitted: Admission[WorkloadSpec], now: float) -> PlannedRevision | None:
+def _under_way(cluster: ClusterClient, admitted: Admission[WorkloadSpec], now: float) -> "PlannedRevision | None":
     """Tell what becomes of the unfinished run of the name: nothing, or a change of one that stays; None without one.
 
     Raises:
@@ -442,11 +445,11 @@ def _under_way(cluster: ClusterClient, admitted: Admission[WorkloadSpec], now: f
     run = next((run for run in going if (run.spec.team, run.spec.name) == (spec.team, spec.name)), None)
     if run is None or isinstance(spec, Training):
         return None
-    revision = plan_revision(cluster, run, admitted, now)
+    revision = revisions.plan_revision(cluster, run, admitted, now)
     if revision is not None:
         return revision
     if run.spec == spec:
-        return PlannedRevision(run=run)
+        return revisions.PlannedRevision(run=run)
     raise NameTaken(
         f"{spec.name} is {run.status.phase.value}, a {type(run.spec).__name__} with other keys. Stop it first with "
         f"`fairlead stop {spec.name}`, or give the file another `name`."

@@ -15,12 +15,16 @@ from fairlead.cluster.local.packages.pruning import remove, unneeded
 from fairlead.cluster.selection import FINISHED, RunSelection
 from fairlead.control.opening import open_local
 from fairlead.control.pipelines.collection import collect
+from fairlead.deferred import deferred
 from fairlead.policy.kinds.retention import KEEP_ALL, Retention, expired
 from fairlead.state.snapshot import AnyWorkload
 from fairlead.text.quantities import describe_memory, plural
 
 if TYPE_CHECKING:
+    from fairlead.control.image import environments as image_environments
     from fairlead.control.pipelines.collection import Collected
+else:
+    image_environments = deferred("fairlead.control.image.environments")
 
 
 @click.command()
@@ -144,9 +148,7 @@ def _prune_environments(runs: list[AnyWorkload], *, all_: bool, dry_run: bool) -
     if not local.home.packages.is_dir():
         return 0
     if all_ and not dry_run and local.home.environment_images.is_dir():
-        from fairlead.control.image.environments import forget_images
-
-        forget_images(local.home.environment_images)
+        image_environments.forget_images(local.home.environment_images)
     gone = {run.uid for run in runs}
     workloads = local.unfinished() if all_ else local.workloads()
     which = unneeded(local.home, (run.uid for run in workloads if run.uid not in gone))

@@ -8,12 +8,17 @@ from fairlead.cli.show import message
 from fairlead.cli.specfiles import files_type, load, refuse_twice
 from fairlead.cluster.kubernetes.api.objects import MODEL_LABELS
 from fairlead.cluster.kubernetes.devices import WHOLE, DeviceResource
+from fairlead.cluster.kubernetes.engines.endpoint_port import Handover, Version, rendered
+from fairlead.cluster.kubernetes.engines.port import Submission
+from fairlead.cluster.kubernetes.engines.table import driver_of
 from fairlead.cluster.kubernetes.manifests.network_policies import render_run_policy
+from fairlead.cluster.kubernetes.manifests.pods import PodSettings, render_pod
 from fairlead.cluster.kubernetes.manifests.run_keys import render_key
 from fairlead.cluster.kubernetes.manifests.runtime_bundle import bundle_name
 from fairlead.cluster.kubernetes.manifests.services import render_service
 from fairlead.cluster.kubernetes.manifests.spec_objects import to_yaml, write_object
 from fairlead.cluster.local.home import Home
+from fairlead.control.pipelines.as_pod import as_object, in_pods
 from fairlead.control.pipelines.submission import as_training
 from fairlead.policy.kinds.defaults import complete
 from fairlead.specs.keys import Spec
@@ -69,7 +74,6 @@ def _as_object(spec: Spec) -> "Spec | WorkloadSpec":
     """
     if spec.kind != Kind.PIPELINE:
         return spec
-    from fairlead.control.pipelines.as_pod import as_object, in_pods
 
     assert isinstance(spec, Pipeline)
     if spec.has_children:
@@ -79,8 +83,6 @@ def _as_object(spec: Spec) -> "Spec | WorkloadSpec":
 
 def _created(spec: Training) -> list[dict[str, Any]]:
     """Render the operator's objects, with placeholders for the node, the uid and the GPU resource."""
-    from fairlead.cluster.kubernetes.manifests.pods import PodSettings, render_pod
-
     spec = complete(spec, ()).spec
     status = Status(phase=Phase.PENDING, reason=JUST_SUBMITTED, since=0.0)
     workload = Workload(uid=NO_UID, spec=spec, intent=Intent.RUN, status=status, version=1, created_at=0.0)
@@ -102,9 +104,6 @@ def _created(spec: Training) -> list[dict[str, Any]]:
 
 def _served(spec: "Serving") -> dict[str, Any]:
     """Render the initial objects for an endpoint's engine; node and GPU labels depend on the cluster."""
-    from fairlead.cluster.kubernetes.engines.endpoint_port import Handover, Version, rendered
-    from fairlead.cluster.kubernetes.engines.table import driver_of
-
     assert spec.engine is not None
     status = Status(phase=Phase.PENDING, reason=JUST_SUBMITTED, since=0.0)
     workload = Workload(uid=NO_UID, spec=spec, intent=Intent.RUN, status=status, version=1, created_at=0.0)
@@ -119,8 +118,6 @@ def _served(spec: "Serving") -> dict[str, Any]:
 
 def _searched(spec: "Sweep") -> dict[str, Any]:
     """Render the initial object for the engine of a sweep."""
-    from fairlead.cluster.kubernetes.engines.table import driver_of
-
     status = Status(phase=Phase.PENDING, reason=JUST_SUBMITTED, since=0.0)
     sweep = Workload(uid=NO_UID, spec=spec, intent=Intent.RUN, status=status, version=1, created_at=0.0)
     assert spec.engine is not None
@@ -136,9 +133,6 @@ def _engine_objects(
     workload: "Workload", settings: "PodSettings", device: "DeviceResource | None"
 ) -> list[dict[str, Any]]:
     """Render the objects for an engine; the node labels of a GPU model depend on the cluster."""
-    from fairlead.cluster.kubernetes.engines.port import Submission
-    from fairlead.cluster.kubernetes.engines.table import driver_of
-
     spec = workload.spec
     assert spec.engine is not None
     gpu = spec.resources.gpu

@@ -15,6 +15,7 @@ from fairlead.cluster.client import ClusterClient
 from fairlead.cluster.selection import UNFINISHED, RunSelection
 from fairlead.control.admission import IGNORABLE
 from fairlead.control.pipelines.command import is_driver, is_pipeline
+from fairlead.deferred import deferred
 from fairlead.errors import Conflict
 from fairlead.policy.kinds.lifecycle import check_intent
 from fairlead.policy.kinds.table import leaf
@@ -24,8 +25,15 @@ from fairlead.state.reasons import Code, Reason
 from fairlead.state.snapshot import AnyWorkload, Intent, Phase, Workload
 
 if TYPE_CHECKING:
+    from fairlead.cli.commands import plan
+    from fairlead.control import updates as spec_updates
     from fairlead.control.updates import Update
+    from fairlead.specs.formats import settings as spec_settings
     from fairlead.specs.formats.settings import Setting
+else:
+    plan = deferred("fairlead.cli.commands.plan")
+    spec_updates = deferred("fairlead.control.updates")
+    spec_settings = deferred("fairlead.specs.formats.settings")
 
 
 # All but succeeded runs, which have nothing left to do.
@@ -70,9 +78,7 @@ def resume(
     in_files = [spec for file in files for spec in workloads(file)]
     for spec in in_files:
         if is_pipeline(spec):
-            from fairlead.control.updates import refuse_pipeline
-
-            refuse_pipeline(spec)
+            spec_updates.refuse_pipeline(spec)
     specs = {spec.name: spec for spec in in_files if isinstance(spec, Training | Sweep)}
     if ignore and not specs:
         raise click.UsageError("--ignore is about the fields of a FILE.")
@@ -141,19 +147,15 @@ def _can_be_resumed(run: AnyWorkload) -> bool:
 def _read(settings: tuple[str, ...]) -> "list[Setting]":
     if not settings:
         return []
-    # Here and in the functions below and not above: a plain resume needs none of it.
-    from fairlead.specs.formats.settings import read_setting
 
-    return [read_setting(text) for text in settings]
+    return [spec_settings.read_setting(text) for text in settings]
 
 
 def _carry_out(cluster: ClusterClient, updates: "list[Update]") -> None:
     if updates:
-        from fairlead.control.updates import carry_out
-
         for update in updates:
             _tell(update)
-            carry_out(cluster, update)
+            spec_updates.carry_out(cluster, update)
 
 
 def _planned(
@@ -164,18 +166,18 @@ def _planned(
     new_settings: "list[Setting]",
     ignore: tuple[str, ...],
 ) -> "Update":
-    from fairlead.control.updates import plan_sweep_update, plan_update
-
     spec = _of_run(specs, run.spec.name, files[0]) if specs else None
     # A relative directory is relative to the file, or else to the current directory.
     is_moved = any(setting.path[0] == "workdir" for setting in new_settings)
     directory = directory_of(files[0] if files else "-") if files or is_moved else None
     if isinstance(run.spec, Sweep) and (spec is None or isinstance(spec, Sweep)):
         sweep = cast("Workload[Sweep]", run)
-        return plan_sweep_update(cluster, sweep, new_settings, spec=spec, directory=directory)
+        return spec_updates.plan_sweep_update(cluster, sweep, new_settings, spec=spec, directory=directory)
     if isinstance(spec, Sweep):
         raise Conflict(f"{run.spec.name} is a {type(run.spec).__name__}, and {files[0]} has a Sweep of that name.")
-    return plan_update(cluster, leaf(run), new_settings, spec=spec, directory=directory, ignore=frozenset(ignore))
+    return spec_updates.plan_update(
+        cluster, leaf(run), new_settings, spec=spec, directory=directory, ignore=frozenset(ignore)
+    )
 
 
 def _of_run(specs: "dict[str, Training | Sweep]", name: str, file: str) -> "Training | Sweep":
@@ -207,8 +209,6 @@ def _lines(update: "Update") -> list[str]:
 
 
 def _tell_dry(cluster: ClusterClient, runs: list[AnyWorkload], updates: "list[Update]", *, json_: bool) -> None:
-    from fairlead.cli.commands.plan import decide_on, describe_outcome
-
     now = time.time()
     resumed = Reason(code=Code.RESUMED, message="resumed")
     plans: list[Update | None] = [*updates] if updates else [None] * len(runs)
@@ -219,7 +219,7 @@ def _tell_dry(cluster: ClusterClient, runs: list[AnyWorkload], updates: "list[Up
         )
         for run in after
     ]
-    outcomes = decide_on(cluster, waiting, now)
+    outcomes = plan.decide_on(cluster, waiting, now)
     rows = []
     for run, update, (status, starts_at) in zip(runs, plans, outcomes, strict=True):
         if json_:
@@ -238,6 +238,6 @@ def _tell_dry(cluster: ClusterClient, runs: list[AnyWorkload], updates: "list[Up
             print(f"{run.spec.name}: {line}")
         for note in () if update is None else update.admitted.notes:
             print(f"chosen: {note}")
-        print("\n".join(describe_outcome(run.spec.name, status, starts_at)))
+        print("\n".join(plan.describe_outcome(run.spec.name, status, starts_at)))
     if json_:
         print(as_json(rows))

@@ -7,7 +7,7 @@ import time
 from dataclasses import field, replace
 from itertools import pairwise
 from pathlib import Path
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 import click
 
@@ -20,12 +20,27 @@ from fairlead.cli.workspaces import await_workspaces
 from fairlead.cluster.client import ClusterClient
 from fairlead.control.admission import IGNORABLE, Admission, admit, with_images
 from fairlead.control.pipelines.command import is_pipeline
+from fairlead.deferred import deferred
 from fairlead.errors import Conflict, FairleadError, NameTaken, NotFound
 from fairlead.frozen import dataclass
 from fairlead.specs.constraints import BrokenRules
 from fairlead.specs.training import Training
 from fairlead.specs.workload import Kind, WorkloadSpec, renamed
 from fairlead.state.snapshot import AnyWorkload, Phase, Workload
+
+if TYPE_CHECKING:
+    from fairlead.cli import edits, env_file
+    from fairlead.cli import endpoints as endpoint_views
+    from fairlead.cli import follow as run_following
+    from fairlead.control.pipelines import submission as pipeline_submission
+    from fairlead.specs.formats import reading
+else:
+    edits = deferred("fairlead.cli.edits")
+    endpoint_views = deferred("fairlead.cli.endpoints")
+    env_file = deferred("fairlead.cli.env_file")
+    run_following = deferred("fairlead.cli.follow")
+    pipeline_submission = deferred("fairlead.control.pipelines.submission")
+    reading = deferred("fairlead.specs.formats.reading")
 
 DETACHED = 130
 SCRIPT = re.compile(r"(?!-)[^;\n]*\.(py|sh|R|jl|pl|rb|js|lua|ipynb)")
@@ -128,14 +143,12 @@ def run(
     if quiet and (json_ or not detach):
         raise click.UsageError("-q is for runs that are submitted alone: give it with -d, and without --json.")
     if env_files:
-        from fairlead.cli.env_file import read_env_files  # here and not above: few runs have such a file
-
         if target.is_kubernetes:
             raise click.UsageError(
                 "--env-file is for runs on this machine; on Kubernetes put the values into a Secret and name it in "
                 "`secrets`, see docs/secrets.md."
             )
-        os.environ.update(read_env_files(env_files))  # which the run gets, as it gets those of the shell
+        os.environ.update(env_file.read_env_files(env_files))  # which the run gets, as it gets those of the shell
     try:
         requests = asked_of(files, name, overrides)
         if follow_edits:
@@ -194,26 +207,21 @@ def _run(
             print(as_json([run_json(workload) for workload in submitted]))
         return 0
     if with_edits:
-        from fairlead.cli.edits import follow_edits  # here, since few runs follow edits
-
-        return follow_edits(cluster, cast("Workload", submitted[0]), json_=json_)
+        return edits.follow_edits(cluster, cast("Workload", submitted[0]), json_=json_)
     endpoints = [run for run in submitted if _is_endpoint(run.spec)]
     workspaces = [run for run in submitted if run.spec.kind == Kind.WORKSPACE]
     others = [run for run in submitted if run.spec.kind not in (Kind.SERVING, Kind.WORKSPACE)]
     code = 0
     if endpoints:
-        from fairlead.cli.endpoints import await_ready  # here, since few runs are endpoints, which never end
-
-        code = await_ready(cluster, endpoints, json_=json_)
+        code = endpoint_views.await_ready(cluster, endpoints, json_=json_)
     if workspaces:
         await_workspaces(cluster, workspaces)
     if not others:
         if json_:
             print(as_json([run_json(cluster.get(run.uid)) for run in (*endpoints, *workspaces)]))
         return code
-    from fairlead.cli.follow import follow  # here, since neither `plan` nor `run -d` follows anything
 
-    return follow(cluster, others, json_=json_) or code
+    return run_following.follow(cluster, others, json_=json_) or code
 
 
 def _refuse_edits(target: Target, requests: list[Asked], *, detach: bool) -> None:
@@ -241,9 +249,7 @@ def _before(cluster: ClusterClient, spec: WorkloadSpec) -> AnyWorkload | None:
 
 def _tell_triggers(spec: WorkloadSpec) -> None:
     """Print a hint that running a pipeline with triggers does not apply it."""
-    from fairlead.control.pipelines.submission import pipeline_of  # here, since few runs are pipelines
-
-    pipeline = pipeline_of(spec)
+    pipeline = pipeline_submission.pipeline_of(spec)
     if pipeline is not None and (pipeline.schedule is not None or pipeline.on is not None):
         message("It runs once now; `fairlead apply` lets it run by itself.")
 
@@ -321,8 +327,6 @@ def _overridden(spec: WorkloadSpec, overrides: Overrides) -> WorkloadSpec:
 
 
 def _command(words: tuple[str, ...]) -> Training:
-    from fairlead.specs.formats.reading import name_from
-
     program = words[0]
     if program.endswith(".py") and os.path.isfile(program) and not os.access(program, os.X_OK):
         raise click.UsageError(f"{program} is not executable; give `fairlead run -- python {shlex.join(words)}`.")
@@ -331,7 +335,7 @@ def _command(words: tuple[str, ...]) -> Training:
         hint = f"; its spec files: {', '.join(specs[:5])}" if specs else ", without a spec file in it"
         raise click.UsageError(f"{program} is a directory, no command{hint}.")
     try:
-        return Training(name=name_from(_named_after(words)) or "run", run=shlex.join(words))
+        return Training(name=reading.name_from(_named_after(words)) or "run", run=shlex.join(words))
     except BrokenRules as error:
         raise click.UsageError(f"the command: {error}") from error
 

@@ -8,8 +8,14 @@ from typing import TYPE_CHECKING
 import click
 
 from fairlead.cli.recorded import record_history, recorded_target, save_history
+from fairlead.cli.report import render
 from fairlead.cli.show import as_json, message, table
 from fairlead.cluster.local.home import Home
+from fairlead.control.outcomes import summary
+from fairlead.control.simulation import World, declared, expected, never_fits
+from fairlead.control.simulation import simulate as replay
+from fairlead.control.simulation_figures import as_data, in_all, pool_rows, summaries_of, team_rows
+from fairlead.control.simulation_reports import keep_report, report_of
 from fairlead.errors import CannotFit, ClusterError, InvalidSpec
 from fairlead.specs.formats.reading import load_file
 from fairlead.specs.pool import Pool
@@ -87,11 +93,6 @@ def simulate(
 
     The newest reports are kept in the state directory, and `fairlead ui` shows them.
     """
-    from fairlead.cli.report import render
-    from fairlead.control.outcomes import summary
-    from fairlead.control.simulation import World, declared, expected, never_fits
-    from fairlead.control.simulation_figures import as_data, in_all, pool_rows, summaries_of, team_rows
-
     if from_cluster:
         if trace is not None:
             raise click.UsageError(f"Give {trace} or --from-cluster, not both.")
@@ -142,8 +143,6 @@ def simulate(
 
 def _keep(title: str, settings: list[str], results: "list[Result]") -> None:
     """Keep the report for the web page; the simulation succeeds without."""
-    from fairlead.control.simulation_reports import keep_report, report_of
-
     try:
         keep_report(Home.open(), report_of(title, settings, results, time.time()))
     except ClusterError as error:
@@ -189,8 +188,6 @@ def _replay(
     teams: "Sequence[Team]",
     world: "World",
 ) -> "Outcome":
-    from fairlead.control.simulation import simulate as replay
-
     if not sys.stderr.isatty():
         return replay(arrivals, pools, world, teams=teams, rules=POLICIES[policy])
     from rich.console import Console

@@ -31,6 +31,7 @@ from fairlead.cluster.output import describe_dropped
 from fairlead.cluster.port import EventRecord
 from fairlead.cluster.selection import FINISHED, RunSelection
 from fairlead.control.pipelines.command import is_pipeline
+from fairlead.deferred import deferred
 from fairlead.policy.kinds.progress import describe_progress, progress_of, warning_of
 from fairlead.specs.formats.rendering import render
 from fairlead.specs.formats.secret_values import conceal
@@ -49,9 +50,20 @@ from fairlead.text.quantities import (
 )
 
 if TYPE_CHECKING:
+    from fairlead.cli import endpoints
+    from fairlead.control import budget_balances
+    from fairlead.control.pipelines import submission
     from fairlead.ledger.goodput import Goodput
     from fairlead.policy.queue.run_forecast import RunForecast
+    from fairlead.policy.selection import slowdowns
     from fairlead.policy.selection.slowdowns import Company
+    from fairlead.policy.strategy import probing
+else:
+    endpoints = deferred("fairlead.cli.endpoints")
+    budget_balances = deferred("fairlead.control.budget_balances")
+    submission = deferred("fairlead.control.pipelines.submission")
+    slowdowns = deferred("fairlead.policy.selection.slowdowns")
+    probing = deferred("fairlead.policy.strategy.probing")
 
 RECENT = 15
 # The rows of a table that nobody asked to be longer.
@@ -161,17 +173,15 @@ def _parent_json(cluster: ClusterClient, parent: AnyWorkload) -> dict[str, Any]:
 def _shown(spec: WorkloadSpec) -> WorkloadSpec:
     if not is_pipeline(spec):
         return spec
-    from fairlead.control.pipelines.submission import shown_spec  # here and not above: few runs are pipelines
 
-    return shown_spec(spec)
+    return submission.shown_spec(spec)
 
 
 def _endpoint(cluster: ClusterClient, parent: AnyWorkload) -> dict[str, Any]:
     if parent.spec.kind != Kind.SERVING:
         return {}
-    from fairlead.cli.endpoints import endpoint_json  # here and not above: few runs are endpoints
 
-    return {"endpoint": endpoint_json(cluster, parent)}
+    return {"endpoint": endpoints.endpoint_json(cluster, parent)}
 
 
 def _full_parent(cluster: ClusterClient, parent: AnyWorkload) -> str:
@@ -182,9 +192,7 @@ def _full_parent(cluster: ClusterClient, parent: AnyWorkload) -> str:
     facts = [("kind", type(spec).__name__), *_common_facts(parent)]
     facts += [("submitted", describe_time(parent.created_at)), ("progress", progress_of(parent))]
     if spec.kind == Kind.SERVING:
-        from fairlead.cli.endpoints import endpoint_facts  # here and not above: few runs are endpoints
-
-        facts += endpoint_facts(cluster, parent)
+        facts += endpoints.endpoint_facts(cluster, parent)
     facts.append(("more" if cluster.has_containers else "files", cluster.kept_at(parent)))
     sections = [
         [f"{spec.name} is {state.phase.value}: {describe_reason(state.reason, cluster.named())}"],
@@ -300,18 +308,16 @@ def _splits(workload: Workload) -> list[tuple[str, str]]:
     spec = workload.spec
     if spec.parallel is None or not spec.parallel.candidates:
         return []
-    from fairlead.policy.strategy.probing import describe_probing  # here and not above: few runs try splits
 
-    return [("split", f"\n{'':<15}".join(describe_probing(spec, workload.status.measured.probing)))]
+    return [("split", f"\n{'':<15}".join(probing.describe_probing(spec, workload.status.measured.probing)))]
 
 
 def _company(cluster: ClusterClient, workload: Workload) -> "Company | None":
     """Return the runs that share the GPUs of a run with colocation; None for other runs."""
     if not workload.spec.resources.colocate:
         return None
-    from fairlead.policy.selection.slowdowns import company_of  # here and not above: few runs share GPUs
 
-    return company_of(workload, cluster.snapshot())
+    return slowdowns.company_of(workload, cluster.snapshot())
 
 
 def _shares(company: "Company") -> str:
@@ -327,13 +333,10 @@ def _shares(company: "Company") -> str:
 
 def _budgets(cluster: ClusterClient, workload: Workload) -> list[tuple[str, str]]:
     """Describe the budgets that a run is charged to; on Kubernetes, its Team and `fairlead cost` show them instead."""
-    # Here and not above: few teams have budgets.
-    from fairlead.control.budget_balances import balances
-
     machine = cluster.machine
     if workload.status.phase.is_final or machine is None or not machine.home.teams.exists():
         return []
-    budgets = balances(cluster, time.time()) if machine.prices() else []
+    budgets = budget_balances.balances(cluster, time.time()) if machine.prices() else []
     return [("budget", str(budget)) for budget in budgets if budget.account.charges(workload.spec)]
 
 

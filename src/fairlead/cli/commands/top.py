@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Callable
 from dataclasses import asdict
+from typing import TYPE_CHECKING
 
 import click
 
@@ -14,7 +15,13 @@ from fairlead.cli.target import Target, cluster_options
 from fairlead.cluster.local.cluster import LocalCluster
 from fairlead.cluster.local.process_metrics import usages
 from fairlead.cluster.usages import GpuUsage, PodUsage, Usages
+from fairlead.deferred import deferred
 from fairlead.text.quantities import describe_memory
+
+if TYPE_CHECKING:
+    from fairlead.cluster.kubernetes.client import pod_metrics
+else:
+    pod_metrics = deferred("fairlead.cluster.kubernetes.client.pod_metrics")
 
 
 @click.command()
@@ -52,13 +59,11 @@ def _watch(target: Target, name: str | None, *, json_: bool) -> None:
 
 
 def _on_kubernetes(target: Target, name: str | None) -> Usages:
-    from fairlead.cluster.kubernetes.client.pod_metrics import usages
-
     client = target.client()
     if name is None:
-        return usages(client, client.access.namespace)
+        return pod_metrics.usages(client, client.access.namespace)
     run = find(target.quietly(), name)
-    return usages(client, run.spec.team, run.spec.name)
+    return pod_metrics.usages(client, run.spec.team, run.spec.name)
 
 
 def _here(target: Target, name: str | None) -> Usages:

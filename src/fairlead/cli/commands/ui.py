@@ -9,10 +9,15 @@ import click
 from fairlead.cli.show import as_json, json_option, message
 from fairlead.cli.target import Target, cluster_options
 from fairlead.control.opening import TokenAccess
+from fairlead.deferred import deferred
 from fairlead.errors import Conflict
 
 if TYPE_CHECKING:
+    from fairlead.web import server, visitors
     from fairlead.web.visitors import Authenticator
+else:
+    server = deferred("fairlead.web.server")
+    visitors = deferred("fairlead.web.visitors")
 
 PORT = 7700
 NEEDED = ("aiohttp", "jinja2")
@@ -40,9 +45,6 @@ def ui(target: Target, port: int | None, sign_in: bool, listen: str | None, json
         )
     # aiohttp's lists of signals in Python: in C++ they would take a megabyte, the C++ library.
     os.environ.setdefault("FROZENLIST_NO_EXTENSIONS", "1")
-    # Here and not above: slow imports come after all checks.
-    from fairlead.web.server import listen as listen_on
-    from fairlead.web.server import serve
 
     host, admission = "127.0.0.1", None
     if sign_in:
@@ -56,7 +58,7 @@ def ui(target: Target, port: int | None, sign_in: bool, listen: str | None, json
         if not sign_in or not host or not port_text.isdigit() or int(port_text) > 65535:
             raise click.UsageError(f"--listen {listen!r}: give HOST:PORT, such as 0.0.0.0:8080, and --sign-in with it.")
         port = int(port_text)
-    listening = listen_on(PORT if port is None else port, host)
+    listening = server.listen(PORT if port is None else port, host)
     address = f"http://{host}:{listening.getsockname()[1]}/"
 
     def tell() -> None:
@@ -66,15 +68,13 @@ def ui(target: Target, port: int | None, sign_in: bool, listen: str | None, json
             print(address, flush=True)
             message("Open it in a browser; Ctrl-C ends it.")
 
-    serve(target.paged, listening, tell, admission)
+    server.serve(target.paged, listening, tell, admission)
 
 
 def _admission(target: Target) -> "Authenticator":
-    from fairlead.web.visitors import Authenticator
-
     access = TokenAccess(context=target.context)
     default = target.namespace or ""
-    return Authenticator(
+    return visitors.Authenticator(
         name=lambda identity: access.name(identity.token),
         open_as=lambda identity: access.open(identity.token, identity.namespace or default),
     )

@@ -9,8 +9,11 @@ from fairlead.cli.show import as_json, json_option, message
 from fairlead.cli.target import VARIABLES
 from fairlead.cluster.kubernetes.api.client import Client
 from fairlead.cluster.kubernetes.api.config import find_access
+from fairlead.cluster.kubernetes.client.installation import installed_in
+from fairlead.cluster.kubernetes.client.uninstallation import uninstall as take_away
 from fairlead.cluster.kubernetes.manifests.ledger_storage import LedgerStorage, Storage, render_storage
 from fairlead.cluster.kubernetes.names import SYSTEM_NAMESPACE
+from fairlead.control.metrics.prometheus_operator import monitoring_objects
 
 
 @click.command()
@@ -34,10 +37,6 @@ def uninstall(
 
     Runs stay without --with-runs, and so do CRDs with objects. Everything that stays is listed.
     """
-    from fairlead.cluster.kubernetes.client.installation import installed_in
-    from fairlead.cluster.kubernetes.client.uninstallation import uninstall as take_away
-    from fairlead.control.metrics.prometheus_operator import monitoring_objects
-
     client = Client(find_access(context=context))
     if not yes:
         what = f"Fairlead{' and all runs' if with_runs else ''} from context {client.access.context}"

@@ -1,12 +1,20 @@
 """``fairlead validate``: report every problem of every file."""
 
+from typing import TYPE_CHECKING
+
 import click
 
 from fairlead.cli.show import as_json, message
 from fairlead.cli.specfiles import files_type, load, refuse_twice
+from fairlead.deferred import deferred
 from fairlead.errors import InvalidSpec
 from fairlead.specs import Spec
 from fairlead.text.quantities import plural
+
+if TYPE_CHECKING:
+    from fairlead.specs.formats import rendering
+else:
+    rendering = deferred("fairlead.specs.formats.rendering")
 
 
 @click.command()
@@ -15,8 +23,6 @@ from fairlead.text.quantities import plural
 @click.option("--json", "json_", is_flag=True, help="A JSON object: files, specs and problems.")
 def validate(files: tuple[str, ...], show: bool, json_: bool) -> int:
     """Check FILES and report every problem; a FILE of `-` is standard input. Exit code 2 if there are problems."""
-    from fairlead.specs.formats.rendering import render, to_yaml
-
     if show and json_:
         raise click.UsageError("--json prints the specs as well: give one of them.")
     refuse_twice(files)
@@ -28,10 +34,10 @@ def validate(files: tuple[str, ...], show: bool, json_: bool) -> int:
         except InvalidSpec as error:
             problems += error.problems
     if json_:
-        print(as_json({"files": files, "specs": [render(spec) for spec in specs], "problems": problems}))
+        print(as_json({"files": files, "specs": [rendering.render(spec) for spec in specs], "problems": problems}))
     else:
         if show:
-            print("---\n".join(to_yaml(spec) for spec in specs), end="")
+            print("---\n".join(rendering.to_yaml(spec) for spec in specs), end="")
         for problem in problems:
             message(problem)
         if not problems:
