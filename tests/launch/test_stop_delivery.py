@@ -137,6 +137,14 @@ def test_what_a_command_leaves_running_is_killed_and_told(pod: PodDir) -> None:
     assert "fairlead: it ended and left 'sleep 613' running, killed now" in pod.log()
 
 
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_what_a_command_leaves_in_a_session_of_its_own_is_told_once(pod: PodDir, ranks: int) -> None:
+    program = "[ $LOCAL_RANK = 0 ] && (setsid sleep 617 &); sleep 0.5; echo done"
+    record = pod.write(program, ranks=ranks).run()
+    assert [rank["exit_code"] for rank in record["ranks"]] == [0] * ranks
+    assert pod.log().count("left 'sleep 617' running, killed now") == 1
+
+
 def test_a_program_that_goes_on_in_a_fork_is_told_that_the_fork_is_killed(pod: PodDir) -> None:
     program = "import os, time; os.fork() or time.sleep(613); time.sleep(0.5)"
     record = pod.write(f"{sys.executable} -c '{program}'").run()

@@ -665,15 +665,17 @@ class Shim:
         own = set(processes.commands([os.getpid()]))
         if self._argv and os.path.basename(self._argv[0]) in _SHELLS:
             own.add(" ".join(self._argv))  # subshells, which are about to end
+        remaining = self._remains_of(pid)
+        if not self._alive and not self._leaving:
+            # Those of sessions of their own, after `setsid` or a double fork, may be of any rank: the last one names them.
+            remaining += sorted(self._others() - set(remaining))
         left = [
-            command
-            for command in processes.commands(self._remains_of(pid))
-            if command not in own and not _is_helper(command)
+            command for command in processes.commands(remaining) if command not in own and not _is_helper(command)
         ]
         if left:
             more = f" and {len(left) - 1} more" if len(left) > 1 else ""
             text = f"fairlead: it ended and left {left[0][:LEFT_CHARACTERS]!r}{more} running, killed now; "
-            text += "`wait` lets a shell wait for what it has started"
+            text += "`wait` and `setsid --wait` let a shell wait for what it has started"
             name = "-" if rank == _SETUP else str(rank)
             self._log.write(time.time(), name, "e", [text.encode("utf-8", "replace")])
 
@@ -789,12 +791,12 @@ class Shim:
         self._reap()
         return any(_is_ours(pid) for pid in others)
 
-    def _others(self) -> list[int]:
+    def _others(self) -> set[int]:
         """Return the processes of the pod other than this one and the exporter."""
         if self._is_childless and self._cgroup is None:
-            return []  # avoids reading all processes of the machine
+            return set()  # avoids reading all processes of the machine
         others = {*processes.descendants(os.getpid()), *processes.members(self._cgroup)}
-        return list(others - self._of_exporter())
+        return others - self._of_exporter()
 
     def _of_exporter(self) -> set[int]:
         """Return the processes of the exporter, which end shortly after the ranks."""
