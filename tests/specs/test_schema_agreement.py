@@ -21,6 +21,7 @@ SCHEMA = json_schema()
 VALIDATOR = jsonschema.Draft202012Validator(SCHEMA)
 # What no JSON Schema can say, by the words in which the parser says it.
 PARSERS_ALONE = (
+    "is no metric but one with its goal",
     "keys are either in a secret",
     "has no profiles, only s3:// has",
     "takes none; leave it out",

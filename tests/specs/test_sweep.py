@@ -91,6 +91,13 @@ def test_values_get_into_the_command_the_variables_and_a_table_of_all() -> None:
         ({"objective": "", "objectives": "[a, b]", "stop": "{target: 1}"}, "`stop.target` is a value of one"),
         ({"objective": "", "objectives": "[a, b]", "sampler": "tpe"}, "tpe learns from one `objective`"),
         ({"sampler": "nsga-ii"}, "nsga-ii is for several `objectives`"),
+        (
+            {"objective": "minimize loss"},
+            '"minimize loss" is no metric but one with its goal; write {metric: loss, goal',
+        ),
+        ({"objective": "'accuracy:maximize'"}, "write {metric: accuracy, goal: maximize}"),
+        ({"objective": "", "objectives": "[cost, speed maximise]"}, 'write "speed:maximize"'),
+        ({"objective": "", "objectives": "[cost, 'speed:Max']"}, 'write "speed:maximize"'),
         ({"prune": "hyperband"}, "has to know how many steps"),
         ({"prune": "{rule: asha, steps: 9}"}, "asha does not use it"),
         ({"pruner": "asha"}, "did you mean `prune`?"),

@@ -669,9 +669,7 @@ class Shim:
         if not self._alive and not self._leaving:
             # Those of sessions of their own, after `setsid` or a double fork, may be of any rank: the last one names them.
             remaining += sorted(self._others() - set(remaining))
-        left = [
-            command for command in processes.commands(remaining) if command not in own and not _is_helper(command)
-        ]
+        left = [command for command in processes.commands(remaining) if command not in own and not _is_helper(command)]
         if left:
             more = f" and {len(left) - 1} more" if len(left) > 1 else ""
             text = f"fairlead: it ended and left {left[0][:LEFT_CHARACTERS]!r}{more} running, killed now; "

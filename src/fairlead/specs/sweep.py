@@ -55,6 +55,12 @@ class Sampler(StrEnum):
     NSGA_II = "nsga-ii"
 
 
+# `minimize loss`, `loss:max` and the like, as a text alone where a metric is expected.
+_GOAL = r"(?:maximi[sz]e|minimi[sz]e)"
+_METRIC_WITH_GOAL = re.compile(
+    rf"(?:{_GOAL}\s+|(?:{_GOAL}|max|min)\s*:\s*)(?P<after>\S+)|(?P<before>\S+?)(?:\s+{_GOAL}|\s*:\s*(?:{_GOAL}|max|min))",
+    re.IGNORECASE,
+)
 # Samplers that learn from one objective.
 LEARNING = (Sampler.TPE, Sampler.CMA_ES, Sampler.GP)
 
@@ -428,6 +434,7 @@ class Sweep:
                 yield "parameters", f"{name}: another parameter differs from it only in case"
         space, problems = read_parameters(self.parameters)
         yield from (("parameters", problem) for problem in problems)
+        yield from self._goal_problems()
         yield from self._template_problems()
         if not problems:
             yield from self._search_problems(space)
@@ -485,6 +492,17 @@ class Sweep:
             yield "prune", "pbt continues from checkpoints; give `checkpoint: {every: 10 steps}` in the trial"
         if checkpoint.origin is not None:
             yield "trial", "checkpoint.from: with pbt a trial begins from the checkpoint of another; leave it out"
+
+    def _goal_problems(self) -> Iterable[tuple[str, str]]:
+        """Yield metrics that are named with their goal, whose trials would be judged by a metric that none reports."""
+        key = "objectives" if self.objectives else "objective"
+        for metric in (objective.metric for objective in (self.objective, *self.objectives) if objective is not None):
+            match = _METRIC_WITH_GOAL.fullmatch(metric)
+            if match is not None:
+                name = match["after"] or match["before"]
+                goal = Goal.MAXIMIZE if "max" in metric.removesuffix(name).removeprefix(name).lower() else Goal.MINIMIZE
+                text = f"{{metric: {name}, goal: {goal}}}" if key == "objective" else quote(f"{name}:{goal}")
+                yield key, f"{quote(metric)} is no metric but one with its goal; write {text}"
 
     def _objectives_problems(self) -> Iterable[tuple[str, str]]:
         names = [objective.metric for objective in self.objectives]
