@@ -11,6 +11,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from fairlead.policy.capacity.prewarming import standby
 from fairlead.policy.disruption.node_reclaims import leaving
 from fairlead.policy.disruption.partitioning import partition_steps
 from fairlead.policy.health.node_withdrawal import withdrawals
@@ -187,9 +188,6 @@ def _standby(snapshot: Snapshot, now: float) -> tuple[Standby, ...] | None:
     """Return the standby nodes that pools should have; None if they stay as they are."""
     if not snapshot.pools and not snapshot.standby:
         return None
-    # Imported here and not above: few clusters have such pools.
-    from fairlead.policy.capacity.prewarming import standby
-
     return standby(snapshot, now)
 
 

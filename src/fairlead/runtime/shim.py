@@ -667,7 +667,7 @@ class Shim:
             own.add(" ".join(self._argv))  # subshells, which are about to end
         remaining = self._remains_of(pid)
         if not self._alive and not self._leaving:
-            # Those of sessions of their own, after `setsid` or a double fork, may be of any rank: the last one names them.
+            # After `setsid` or a double fork they may be of any rank: the last one names them.
             remaining += sorted(self._others() - set(remaining))
         left = [command for command in processes.commands(remaining) if command not in own and not _is_helper(command)]
         if left:

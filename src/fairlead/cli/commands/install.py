@@ -8,7 +8,7 @@ import click
 
 from fairlead import __version__
 from fairlead.cli.imaging import base_option, platform_option, to_registry
-from fairlead.cli.overlay_options import allow_option
+from fairlead.cli.operator_options import allow_option, policy_option, show_names_option
 from fairlead.cli.retaining import keep_options
 from fairlead.cli.show import as_json, json_option, message
 from fairlead.cli.system_namespaces import networks_of, trust_options, trusted
@@ -30,7 +30,6 @@ from fairlead.errors import Conflict
 from fairlead.gateway.proxying.programs import PROXIES, PYTHON
 from fairlead.policy.kinds.retention import OF_CLUSTERS, Retention
 from fairlead.specs.overlay_allowance import OverlayAllowance
-from fairlead.state.scheduling_policy import POLICIES
 
 if TYPE_CHECKING:
     from fairlead.cluster.kubernetes.api.applying import Done
@@ -38,16 +37,6 @@ if TYPE_CHECKING:
 
 
 REPLICAS = 2
-policy_option = click.option(
-    "--policy",
-    type=click.Choice(tuple(POLICIES)),
-    default="default",
-    show_default=True,
-    help="Scheduling policy for pending runs; `fairlead simulate` compares them.",
-)
-show_names_option = click.option(
-    "--show-names", is_flag=True, help="Let reasons name runs of other teams, as TEAM/NAME, to members of a team."
-)
 
 
 @click.command()

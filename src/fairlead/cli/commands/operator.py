@@ -7,8 +7,7 @@ import sys
 
 import click
 
-from fairlead.cli.commands.install import policy_option, show_names_option
-from fairlead.cli.overlay_options import allow_option
+from fairlead.cli.operator_options import allow_option, policy_option, show_names_option
 from fairlead.cli.retaining import keep_options
 from fairlead.cli.system_namespaces import networks_of, trust_options, trusted
 from fairlead.cluster.kubernetes.api.client import Client, Limits

@@ -17,6 +17,8 @@ NAME, INSTANCE, COMPONENT, PART_OF = (
 )
 DOMAIN = "fairlead.dev"
 MANAGER = "fairlead"
+# The group of Karmada's policies, and the name of ours.
+KARMADA_POLICIES, KARMADA_POLICY = "policy.karmada.io", MANAGER
 RUN, RUN_UID = f"{DOMAIN}/run", f"{DOMAIN}/run-uid"
 ATTEMPT, INDEX = f"{DOMAIN}/attempt", f"{DOMAIN}/index"
 # On the pod that replaces a lost one of a gang that goes on in place: how often a pod of its index was lost.

@@ -10,7 +10,6 @@ from datetime import datetime, timedelta
 from functools import lru_cache
 from itertools import takewhile
 
-from fairlead.policy.capacity.demand_forecast import forecast
 from fairlead.policy.capacity.demand_history import SLOT_S
 from fairlead.policy.capacity.pool_nodes import node_of
 from fairlead.policy.placement.node_eligibility import Eligibility
@@ -83,6 +82,8 @@ def _wanted(demand: PoolDemand, now: float) -> Standby | None:
     pool = demand.pool
     nodes, why = 0, ""
     if pool.prewarm is not None:
+        from fairlead.policy.capacity.demand_forecast import forecast  # NumPy, which no idle operator needs
+
         # The next look comes a minute later, and its nodes come as much later.
         horizon = math.ceil(demand.lead_s / SLOT_S) + 1
         predicted = forecast(demand.needed, horizon, pool.prewarm.confidence)

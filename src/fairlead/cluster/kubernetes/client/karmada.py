@@ -4,13 +4,13 @@ See decision 137.
 """
 
 from fairlead.cluster.kubernetes.api.client import ApiError, Client
-from fairlead.cluster.kubernetes.manifests.karmada import NAME, POLICY_GROUP
+from fairlead.cluster.kubernetes.names import KARMADA_POLICIES, KARMADA_POLICY
 
 
 def is_karmada(client: Client) -> bool:
     """Return whether the API server is Karmada's."""
     try:
-        client.get(f"/apis/{POLICY_GROUP}")
+        client.get(f"/apis/{KARMADA_POLICIES}")
     except ApiError as error:
         if error.status not in (403, 404):
             raise
@@ -21,12 +21,13 @@ def is_karmada(client: Client) -> bool:
 def undispatched(client: Client) -> str | None:
     """Return a message with a remedy if Karmada has no policy for runs; None if it has, or if it may not be read."""
     try:
-        client.get(f"/apis/{POLICY_GROUP}/v1alpha1/clusterpropagationpolicies/{NAME}")
+        client.get(f"/apis/{KARMADA_POLICIES}/v1alpha1/clusterpropagationpolicies/{KARMADA_POLICY}")
     except ApiError as error:
         if error.status != 404:
             return None
         return (
-            f"Karmada has no policy that gives runs to its clusters: there is no ClusterPropagationPolicy {NAME}. "
-            f"`fairlead install{client.access.option}` creates it, and runs that were submitted before go out then."
+            "Karmada has no policy that gives runs to its clusters: there is no ClusterPropagationPolicy "
+            f"{KARMADA_POLICY}. `fairlead install{client.access.option}` creates it, and runs that were submitted "
+            "before go out then."
         )
     return None

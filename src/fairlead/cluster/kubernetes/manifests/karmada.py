@@ -9,13 +9,11 @@ from typing import Any
 from fairlead.cluster.kubernetes.manifests.crds import definition
 from fairlead.cluster.kubernetes.manifests.roles import render_user_roles
 from fairlead.cluster.kubernetes.manifests.workdir import MOST_PARTS, PART_PREFIX, WORKDIR
-from fairlead.cluster.kubernetes.names import MANAGED_BY, MANAGER
+from fairlead.cluster.kubernetes.names import KARMADA_POLICIES, KARMADA_POLICY, MANAGED_BY, MANAGER
 from fairlead.specs.keys import API_VERSION
 
 KIND = "Training"
-POLICY_GROUP = "policy.karmada.io"
-NAME = "fairlead"
-_METADATA = {"name": NAME, "labels": {MANAGED_BY: MANAGER}}
+_METADATA = {"name": KARMADA_POLICY, "labels": {MANAGED_BY: MANAGER}}
 
 _REPLICAS = """\
 function GetReplicas(training)
@@ -131,7 +129,7 @@ def _policy() -> dict[str, Any]:
         for taint in ("not-ready", "unreachable")
     ]
     return {
-        "apiVersion": f"{POLICY_GROUP}/v1alpha1",
+        "apiVersion": f"{KARMADA_POLICIES}/v1alpha1",
         "kind": "ClusterPropagationPolicy",
         "metadata": _METADATA,
         "spec": {
