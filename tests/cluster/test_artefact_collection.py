@@ -10,8 +10,8 @@ import pytest
 from fairlead.cluster.local.cluster import LocalCluster
 from fairlead.control.models import delete, promote, push
 from fairlead.control.pipelines import journal
-from fairlead.control.pipelines.artefacts import Artefacts
-from fairlead.control.pipelines.collection import REMOVED, collect
+from fairlead.control.pipelines.artefacts import REMOVED, Artefacts
+from fairlead.control.pipelines.collection import collect
 from fairlead.control.pipelines.results import Results
 from fairlead.control.pipelines.step_run import COLLECTED
 from fairlead.control.pipelines.submission import as_workload

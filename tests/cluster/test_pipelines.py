@@ -585,3 +585,77 @@ steps:
     again = place.run(text, "r2", AT=str(place.path))
     assert again.phases() == {"train": "Succeeded"}
     assert place.run(text, "r3", AT=str(place.path)).phases() == {"train": "Cached"}
+
+
+CHANGERS = {
+    "appends": "echo tampered >> $FAIRLEAD_INPUT_A_D",
+    "edits in place": "sed -i s/good/tampered/ $FAIRLEAD_INPUT_A_D",
+    "moves": "mv -f $FAIRLEAD_INPUT_A_D taken.txt",
+    "edits and fails": "sed -i s/good/tampered/ $FAIRLEAD_INPUT_A_D; exit 3",
+    "keeps size and time": "chmod u+w $FAIRLEAD_INPUT_A_D && cp -p $FAIRLEAD_INPUT_A_D t && printf evil | "
+    "dd of=$FAIRLEAD_INPUT_A_D conv=notrunc status=none && touch -r t $FAIRLEAD_INPUT_A_D",
+}
+CHANGED = """
+kind: Pipeline
+parallel: 1
+steps:
+  a: {{run: 'echo good > $FAIRLEAD_OUTPUT_D', outputs: [d]}}
+  b: {{needs: [a], run: '{changer}', retry: 3}}
+  c: {{needs: [a, b], run: 'grep -q good $FAIRLEAD_INPUT_A_D'}}
+"""
+
+
+@pytest.mark.parametrize("changer", CHANGERS.values(), ids=CHANGERS)
+def test_a_step_that_changes_its_input_fails_and_the_input_is_made_again(place: Place, changer: str) -> None:
+    first = place.run(CHANGED.format(changer=changer), "one")
+    assert first.phases() == {"a": "Succeeded", "b": "Failed", "c": "Skipped"}
+    assert "its input a.d was changed or removed where it is stored" in first.why("b")
+    assert "cp -r $FAIRLEAD_INPUT_A_D $(mktemp -d)" in first.why("b")
+    # Resumed, with a program that does as the message says.
+    mended = CHANGED.format(changer="cp -r $FAIRLEAD_INPUT_A_D $(mktemp -d)")
+    resumed = place.run(mended, "one")
+    assert resumed.code == 0, resumed.out
+    assert resumed.phases() == {"a": "Succeeded", "b": "Succeeded", "c": "Succeeded"}
+    again = place.run(mended, "two")
+    assert again.phases() == {"a": "Cached", "b": "Cached", "c": "Cached"}
+
+
+def test_a_step_beside_one_that_changes_their_input_fails_too(place: Place) -> None:
+    text = """
+kind: Pipeline
+parallel: 4
+steps:
+  a: {run: 'mkdir $FAIRLEAD_OUTPUT_D; echo good > $FAIRLEAD_OUTPUT_D/x; echo good > $FAIRLEAD_OUTPUT_D/y', outputs: [d]}
+  b: {needs: [a], run: 'until [ -e reading ]; do sleep 0.02; done; rm -f $FAIRLEAD_INPUT_A_D/x; touch changed'}
+  c: {needs: [a], run: 'touch reading; until [ -e changed ]; do sleep 0.02; done; true'}
+"""
+    ran = place.run(text, "one")
+    assert ran.phases() == {"a": "Succeeded", "b": "Failed", "c": "Failed"}
+    assert "by its program or by one beside it" in ran.why("c")
+
+
+def test_output_that_was_changed_in_the_store_is_made_again(place: Place) -> None:
+    text = "kind: Pipeline\nsteps:\n  a: {run: 'echo good > $FAIRLEAD_OUTPUT_D', outputs: [d]}\n"
+    first = place.run(text, "one")
+    (task,) = first.steps["a"]
+    stored = Artefacts(place.store).path(task.outputs["d"])
+    stored.chmod(0o644)
+    stored.write_text("evil")
+    second = place.run(text, "two")
+    assert second.phases() == {"a": "Succeeded"}
+    assert stored.read_text() == "good\n"
+
+
+def test_stored_content_that_was_copied_or_touched_is_read_again_and_stays(tmp_path: Path) -> None:
+    source, store = tmp_path / "tree", Artefacts(tmp_path / "store")
+    (source / "empty").mkdir(parents=True)
+    (source / "x").write_text("x")
+    digest = store.keep(source)
+    file = store.path(digest) / "x"
+    file.chmod(0o644)
+    os.utime(file, (1, 1))
+    assert store.has(digest)
+    assert file.stat().st_mode & 0o222 == 0
+    (store.path(digest) / "empty").rmdir()
+    assert not store.has(digest)
+    assert not store.path(digest).exists()

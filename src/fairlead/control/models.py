@@ -237,9 +237,10 @@ def _of_model(cluster: LocalCluster, resolved: ResolvedModel) -> _Source:
 
 def _of_output(cluster: LocalCluster, text: str) -> _Source:
     digest = find(cluster, text)
-    path = Artefacts(cluster.home.artefacts).path(digest)
-    if not os.path.lexists(path):
-        raise NotFound(f"The content of {text} is gone: {path} is not there.")
+    store = Artefacts(cluster.home.artefacts)
+    path = store.path(digest)
+    if not store.has(digest):
+        raise NotFound(f"The content of {text} is gone: {path} is not there, or was changed after it was stored.")
     content = ModelContent.FILE
     if path.is_dir():
         content = ModelContent.CHECKPOINT if Directory(path).steps() else ModelContent.DIRECTORY

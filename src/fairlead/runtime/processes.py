@@ -170,7 +170,7 @@ def join(cgroup: str) -> None:
         file.write(str(os.getpid()))
 
 
-def kill(pids: list[int], signum: int = signal.SIGKILL) -> None:
+def kill(pids: Iterable[int], signum: int = signal.SIGKILL) -> None:
     """Send a signal to those of the processes that are alive and that this user may signal."""
     for pid in pids:
         with contextlib.suppress(ProcessLookupError, PermissionError):

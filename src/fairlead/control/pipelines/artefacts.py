@@ -1,6 +1,9 @@
 """Stores outputs of steps by the hash of their content: files and directories that never change once stored.
 
 Equal content is stored once. Content is moved into the store atomically, so a killed process leaves no partial output.
+Programs read it where it is stored, and one may change it there, as `sed -i`, `gunzip` and `mv` do: inodes, sizes and
+times are compared with those of the day it was stored, and what differs and has another hash is removed, so that it is
+made again and nothing is read under a hash that it does not have. See decision 288.
 """
 
 import fcntl
@@ -10,7 +13,7 @@ import os
 import shutil
 import stat
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -26,6 +29,8 @@ VALUE_BYTES = 64 * 1024
 LARGE_BYTES = 16 * 1024 * 1024
 ALONE_S = 10.0
 LOOK_S = 0.05
+# Directories beside the content: of fingerprints, and of content that is being removed.
+FINGERPRINTS, REMOVED = "fingerprints", "removed"
 
 
 class Artefacts:
@@ -79,9 +84,63 @@ class Artefacts:
         return below(self.root, digest[:2], digest)
 
     def has(self, digest: str) -> bool:
-        """Return whether the content of a hash exists."""
-        path = self._at(digest)
-        return os.path.lexists(path) and not path.is_symlink()  # earlier versions stored links
+        """Return whether the content of a hash exists as it was stored; content that was changed is removed."""
+        return self._has_here(digest)
+
+    def is_lost(self, digest: str) -> bool:
+        """Return whether content that a program reads was changed or removed in the meantime."""
+        return not self._has_here(digest)
+
+    def _has_here(self, digest: str) -> bool:
+        path, mark = self._at(digest), self._fingerprint(digest)
+        if not os.path.lexists(path) or path.is_symlink():  # earlier versions stored links
+            return False
+        try:
+            known = mark.read_text()
+        except FileNotFoundError:
+            known = ""
+        try:
+            current = fingerprint(path)
+            if current == known:
+                return True
+            if content_digest(path) == digest:
+                protect(path)
+                self._note_fingerprint(digest)
+                return True
+        except FileNotFoundError:
+            pass  # it has just been changed, or removed
+        self._put_aside(digest)
+        return os.path.lexists(path)
+
+    def _put_aside(self, digest: str) -> None:
+        """Remove changed content, unless another process has just replaced it."""
+        aside = below(self.root, REMOVED, f"{digest}.{os.getpid()}.{time.monotonic_ns()}")
+        aside.parent.mkdir(mode=0o700, exist_ok=True)
+        try:
+            os.rename(self._at(digest), aside)
+        except FileNotFoundError:
+            return
+        if content_digest(aside) == digest and not os.path.lexists(self._at(digest)):
+            os.rename(aside, self._at(digest))
+            self._note_fingerprint(digest)
+        else:
+            self._fingerprint(digest).unlink(missing_ok=True)
+            _remove(aside)
+
+    def _fingerprint(self, digest: str) -> Path:
+        return below(self.root, FINGERPRINTS, digest[:2], digest)
+
+    def _note_fingerprint(self, digest: str) -> None:
+        mark = self._fingerprint(digest)
+        mark.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        temporary = mark.with_name(f".{mark.name}.{os.getpid()}.{time.monotonic_ns()}")
+        temporary.write_text(fingerprint(self._at(digest)))
+        os.rename(temporary, mark)
+
+    def forget(self, digests: Iterable[str]) -> None:
+        """Remove the fingerprints of content that is no longer stored."""
+        for digest in digests:
+            self._fingerprint(digest).unlink(missing_ok=True)
 
     def keep(self, source: Path) -> str:
         """Move a file or directory into the store, with what its links lead to, and return its hash.
@@ -93,7 +152,7 @@ class Artefacts:
         make_self_contained(source, follows=self.follows_links)
         digest = content_digest(source)
         target = self._at(digest)
-        if os.path.lexists(target):
+        if self._has_here(digest):
             _remove(source)
             return digest
         target.parent.mkdir(exist_ok=True)
@@ -105,6 +164,7 @@ class Artefacts:
             if not os.path.lexists(target):
                 raise
             _remove(source)
+        self._note_fingerprint(digest)
         return digest
 
 
@@ -160,6 +220,29 @@ def content_digest(path: Path, *, at: Callable[[str], str] = str) -> str:
         OSError: It cannot be read.
     """
     return _digest(os.fspath(path), at).hexdigest()
+
+
+def fingerprint(path: Path) -> str:
+    """Return a hash of the names, inodes, sizes and times of a file, or of all files of a directory.
+
+    Raises:
+        OSError: It cannot be read.
+    """
+    hashed = hashlib.sha256()
+    for name, status in _statuses(os.fspath(path), ""):
+        of_file = (status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
+        hashed.update(f"{name!r} {stat.S_IFMT(status.st_mode) if stat.S_ISDIR(status.st_mode) else of_file}\n".encode())
+    return hashed.hexdigest()
+
+
+def _statuses(path: str, name: str) -> Iterator[tuple[str, os.stat_result]]:
+    status = os.lstat(path)
+    yield name, status
+    if stat.S_ISDIR(status.st_mode):
+        with os.scandir(path) as entries:
+            names = sorted(entry.name for entry in entries)
+        for inner in names:
+            yield from _statuses(f"{path}/{inner}", f"{name}/{inner}")
 
 
 def file_identity(path: str, status: os.stat_result, *, by_content: bool = False) -> str:

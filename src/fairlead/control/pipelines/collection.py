@@ -16,14 +16,13 @@ from fairlead.cluster.local.disk_errors import explained
 from fairlead.cluster.local.space import used_bytes
 from fairlead.cluster.records import dump
 from fairlead.control.pipelines import journal
-from fairlead.control.pipelines.artefacts import Artefacts
+from fairlead.control.pipelines.artefacts import REMOVED, Artefacts
 from fairlead.control.pipelines.results import Results
 from fairlead.control.pipelines.step_run import COLLECTED
 from fairlead.frozen import dataclass
 from fairlead.policy.kinds.retention import Retention
 from fairlead.specs.formats.serialization import to_json
 
-REMOVED = "removed"
 _DIGEST = re.compile(r"(?<![0-9a-f])[0-9a-f]{64}(?![0-9a-f])")
 
 
@@ -70,6 +69,7 @@ def collect(
                 if not dry_run:
                     results.forget(gone)
                     _put_aside(left, root / REMOVED)
+                    store.forget(path.name for path in left)
             finally:
                 results.close()
         if not dry_run:

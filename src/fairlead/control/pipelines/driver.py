@@ -198,9 +198,22 @@ class PipelineDriver:
                 elif task.phase is TaskPhase.RUNNING or task.phase in anew:
                     failures = 0 if task.phase in anew else task.failures
                     self._progress.put(replace(task, phase=TaskPhase.WAITING, failures=failures, message=""))
+        self._make_lost_again()
         for name in self._pipeline.in_order():
             if step_phase(self._progress.steps[name]) is TaskPhase.WAITING:
                 self._consider(name)
+
+    def _make_lost_again(self) -> None:
+        """Have tasks run again whose outputs are needed and no longer stored as they were."""
+        for name in reversed(self._pipeline.in_order()):
+            readers = [task for reader in self._needed_by[name] for task in self._progress.steps[reader]]
+            if all(task.phase.is_final for task in readers):
+                continue
+            for task in list(self._progress.steps[name]):
+                lost = [output for output, digest in task.outputs.items() if not self._artefacts.has(digest)]
+                if lost and task.phase.is_final:
+                    message = f"its output {lost[0]} is no longer stored as it was"
+                    self._progress.put(Task(step=task.step, index=task.index, item=task.item, message=message))
 
     def _consider(self, first: str) -> None:
         """Decide on a step, and on those that become decidable when it ends."""
@@ -273,6 +286,8 @@ class PipelineDriver:
         while self._ready and self._num_commands(parallel) < most and not self._stopping:
             task = self._ready.popleft()
             step = self._pipeline.steps[task.step]
+            if self._has_lost_input(task):
+                continue
             # Recorded first: a driver that finds it Running after a kill runs it again.
             self._record(replace(task, phase=TaskPhase.RUNNING))
             try:
@@ -324,6 +339,8 @@ class PipelineDriver:
         """Submit the run of a task, or resume it if it failed before."""
         children = self._around.children
         assert children is not None, "a pipeline with runs of their own has a parent"
+        if self._has_lost_input(task):
+            return
         run = self._find(task)
         self._record(replace(task, phase=TaskPhase.RUNNING))
         try:
@@ -397,6 +414,9 @@ class PipelineDriver:
             if not children.is_wanted:
                 return  # it was stopped with the pipeline, and this driver is about to be
             del self._followed[task.name]
+            if self._has_lost_input(task):
+                children.settled(task)
+                continue
             if run is None:
                 self._run_failed(task, "its run was deleted")
             elif not run.has_failed:
@@ -498,6 +518,8 @@ class PipelineDriver:
             return
         step = self._pipeline.steps[task.step]
         took_s = time.monotonic() - program.began_at
+        if self._has_lost_input(task):
+            return
         if program.timed_out:
             self._failed(task, f"it ran for longer than timeout, {describe_duration(step.timeout_s or 0.0)}")
         elif code != 0:
@@ -544,6 +566,24 @@ class PipelineDriver:
         self._finish(done)
         with contextlib.suppress(OSError):  # undeclared files; a retry would empty the directory too
             shutil.rmtree(room)
+
+    def _has_lost_input(self, task: Task) -> bool:
+        """Fail a task if an input of it was changed in place, by its program or another one; return whether it was."""
+        for need in self._pipeline.steps[task.step].needs:
+            for made in self._progress.steps[need]:
+                for output, digest in made.outputs.items():
+                    if not self._artefacts.is_lost(digest):
+                        continue
+                    variable = f"FAIRLEAD_INPUT_{need}_{output}".upper()
+                    message = (
+                        f"its input {made.name}.{output} was changed or removed where it is stored, by its program or "
+                        f"by one beside it; copy an input before changing it, as in `cp -r ${variable} $(mktemp -d)`; "
+                        f"the next run or `fairlead resume` makes {made.name} again"
+                    )
+                    self._record(replace(task, phase=TaskPhase.FAILED, message=message))
+                    self._consider_after(task.step)
+                    return True
+        return False
 
     def _failed(self, task: Task, message: str) -> None:
         failures = task.failures + 1

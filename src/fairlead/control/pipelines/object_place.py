@@ -124,8 +124,12 @@ class ObjectArtefacts(Artefacts):
         self._documents = documents
 
     def has(self, digest: str) -> bool:
-        """Return whether the content of a hash exists."""
-        return super().has(digest) or self._documents.has(archive_of(digest))
+        """Return whether the content of a hash exists, here or in the store."""
+        return self._has_here(digest) or self._documents.has(archive_of(digest))
+
+    def is_lost(self, digest: str) -> bool:
+        """Return whether the local copy that a program reads was changed in the meantime."""
+        return os.path.lexists(super().path(digest)) and not self._has_here(digest)
 
     def keep(self, source: Path) -> str:
         """Upload a file or directory to the store and return its hash.
@@ -167,6 +171,7 @@ class ObjectArtefacts(Artefacts):
                 ) from error
             protect(unpacked)
             os.rename(unpacked, path)
+        self._note_fingerprint(digest)
 
 
 class ObjectJournal:
