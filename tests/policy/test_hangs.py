@@ -7,8 +7,9 @@ import pytest
 
 from fairlead.policy.decide import decide
 from fairlead.policy.kinds.failures import hung
-from fairlead.policy.kinds.hangs import explain
+from fairlead.policy.kinds.hangs import REMEDY, HangVerdict, judge_hang
 from fairlead.policy.kinds.training import STACKS_GRACE_S
+from fairlead.specs.training import Retry
 from fairlead.state.reasons import Code, Reason
 from fairlead.state.snapshot import (
     Grant,
@@ -23,6 +24,12 @@ from fairlead.state.snapshot import (
     Workload,
 )
 from tests.builders import changed, node, status, training
+
+
+def explain(exits: list[RankExit], world_size: int) -> str | None:
+    verdict = judge_hang(exits, world_size)
+    return None if verdict is None else verdict.says
+
 
 LOAD, STEP = "load_batch (train.py:42)", "train_step (train.py:60)"
 
@@ -117,7 +124,7 @@ NUMBER_118 = "collective 118 of default_pg"
         ),
         (
             [entered(REDUCES), entered(group("default_pg", 118, "broadcast of [4] Float")), entered(REDUCES)],
-            f"the ranks differ in {NUMBER_118}: ranks 0 and 2 call all_reduce of [4] Float, "
+            f"the program is at fault: the ranks differ in {NUMBER_118}: ranks 0 and 2 call all_reduce of [4] Float, "
             "rank 1 calls broadcast of [4] Float",
         ),
         (
@@ -130,7 +137,7 @@ NUMBER_118 = "collective 118 of default_pg"
                 entered(group("even", 5, "all_reduce"), group("odd", 4)),
                 entered(group("even", 4), group("odd", 5, "all_reduce")),
             ],
-            "rank 1 has not entered collective 5 of even, all_reduce, in which rank 0 waits: "
+            "the program is at fault: rank 1 has not entered collective 5 of even, all_reduce, in which rank 0 waits: "
             f"rank 1 waits in all_reduce, called in {STEP}; the ranks enter their groups in different orders",
         ),
         (
@@ -171,6 +178,58 @@ def test_a_large_gang_names_a_few() -> None:
     assert len(said) < 300
 
 
+def worker(rank: int, number: int, operation: str | None = None, place: str = STEP) -> GroupProgress:
+    return replace(group("default_pg", number, operation), rank=rank, place=place)
+
+
+def launcher(*workers: GroupProgress) -> Whereabouts:
+    """A rank that started several processes, as torchrun does."""
+    return Whereabouts(place=None, waits_in="launch_agent", collectives=workers)
+
+
+def test_the_worker_behind_a_launcher_that_is_missing_is_named_by_its_own_rank() -> None:
+    pods = gang(
+        launcher(worker(0, 118, "all_reduce"), worker(1, 118, "all_reduce")),
+        launcher(worker(2, 118, "all_reduce"), worker(3, 117, place=LOAD)),
+    )
+    assert judge_hang(pods, 2) == HangVerdict(
+        f"rank 3 has not entered {NUMBER_118}, all_reduce, in which ranks 0, 1 and 2 wait: rank 3 hangs in {LOAD}"
+    )
+
+
+def test_workers_of_one_pod_that_differ_are_the_fault_of_the_program() -> None:
+    verdict = judge_hang(gang(launcher(worker(0, 118, "all_reduce"), worker(1, 118, "broadcast"))), 1)
+    said = f"the program is at fault: the ranks differ in {NUMBER_118}: rank 0 calls all_reduce, rank 1 calls broadcast"
+    assert verdict == HangVerdict(said, is_program=True)
+
+
+def test_workers_of_pods_that_do_not_know_each_other_are_not_mixed_up() -> None:
+    pods = gang(launcher(worker(0, 118, "all_reduce")), launcher(worker(0, 118, "broadcast")))
+    assert "is not known" in str(explain(pods, 2))
+
+
+@pytest.mark.parametrize(("name", "is_program"), [("all_reduce", True), ("scatter", False), ("all_to_all", False)])
+def test_sizes_that_may_differ_are_no_fault(name: str, is_program: bool) -> None:
+    sizes = [entered(group("default_pg", 118, f"{name} of [{size}] Float")) for size in (4, 8)]
+    verdict = judge_hang(gang(*sizes), 2)
+    assert verdict is not None
+    assert verdict.is_program is is_program
+
+
+def test_a_collective_that_all_have_entered_explains_others_that_are_not_complete() -> None:
+    done = group("c", 7, "all_reduce")
+    verdict = judge_hang(
+        gang(
+            entered(group("a", 5, "all_reduce"), done),
+            entered(group("a", 4), group("b", 5, "barrier"), done),
+            entered(group("b", 4), done),
+        ),
+        3,
+    )
+    assert verdict is not None
+    assert not verdict.is_program
+
+
 NOW = 2_000_000_000.0
 STALLED = Reason(code=Code.STALLED, message="no progress for 1m")
 SAID = f"rank 1 hangs in {LOAD}; rank 0 waits in all_reduce"
@@ -199,6 +258,42 @@ def test_a_run_that_starts_again_first_says_once_who_hung_and_where() -> None:
     told = replace(run, status=change.status)
     (started,) = decide(Snapshot(nodes=(node(),), workloads=(told,), pods=(pod,)), NOW).changes
     assert started.create
+
+
+UNEQUAL = (group("default_pg", 118, "all_reduce"), group("default_pg", 118, "broadcast"))
+
+
+def differing(**changes: Any) -> tuple[Workload, Pod]:
+    """A run that restarts after a hang in which its ranks call different collectives."""
+    run, pod = torn_down(Phase.RESTARTING, attempt=1, disruptions=1, **changes)
+    return run, replace(pod, exits=tuple(gang(*map(entered, UNEQUAL))))
+
+
+def test_a_hang_that_the_program_caused_counts_as_its_failure_and_ends_a_run_without_such_retries() -> None:
+    run, pod = differing()
+    (change,) = decide(Snapshot(nodes=(node(),), workloads=(run,), pods=(pod,)), NOW).changes
+    assert change.status is not None
+    assert not change.create
+    assert (change.status.phase, change.status.failures.program, change.status.failures.disruptions) == (
+        Phase.FAILED, 1, 0,
+    )  # fmt: skip
+    assert "the program is at fault: the ranks differ in" in change.status.reason.message
+    assert change.status.reason.message.endswith("no progress for 1m; `retry` allows no restart")
+    assert change.status.reason.remedy == REMEDY
+
+
+def test_a_hang_that_the_program_caused_restarts_once_for_each_retry_of_the_program() -> None:
+    run, pod = differing()
+    run = replace(run, spec=replace(run.spec, retry=Retry(program=1, backoff_s=7.0)))
+    (change,) = decide(Snapshot(nodes=(node(),), workloads=(run,), pods=(pod,)), NOW).changes
+    assert change.status is not None
+    assert (change.status.phase, change.status.failures.program, change.status.failures.disruptions) == (
+        Phase.RESTARTING, 1, 0,
+    )  # fmt: skip
+    assert change.status.failures.retry_at == NOW + 7.0
+    assert change.status.reason.message.endswith("; it restarts in 7s")
+    again = replace(run, status=change.status)
+    assert not decide(Snapshot(nodes=(node(),), workloads=(again,), pods=(pod,)), NOW).changes
 
 
 def test_a_run_that_is_given_up_says_who_hung_and_where() -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 
-from fairlead.runtime import podfiles
+from fairlead.runtime import collectives, podfiles
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -166,7 +166,7 @@ def _whereabouts(at: Mapping[str, Any]) -> list[Any]:
         _cut(at.get("place"), 120),
         _cut(at.get("waits_in"), 60),
         at.get("step"),
-        list(at.get("collectives") or ())[:_MOST_GROUPS],
+        collectives.of_first_groups(at.get("collectives") or [], _MOST_GROUPS),
     ]
 
 

@@ -72,7 +72,9 @@ class Taken:
         self.frames: list[Frame] = []
         """Frames of the main thread, innermost first; empty if unknown."""
         self.collectives: list[collectives.Row] = []
-        """Process groups of torch.distributed, those with a pending collective first; empty if unknown."""
+        """Process groups of torch.distributed of each process, those with a pending collective first, if known."""
+        self.places: dict[int, dict[str, str | None]] = {}
+        """The position of the main thread of each Python process, by pid."""
 
 
 def take(
@@ -108,20 +110,27 @@ def take(
             if not text:
                 keep(rank, [f"fairlead: process {pid} ({_command(pid)}) did not give its Python stacks"])
                 continue
+            frames = main_frames(text)
+            taken[rank].places[pid] = whereabouts(frames)
             if not taken[rank].frames:
-                taken[rank].frames = main_frames(text)
+                taken[rank].frames = frames
             heading = f"fairlead: Python stacks of process {pid} ({_command(pid)}), innermost call first:"
             keep(rank, [heading, *text.splitlines()])
     _take_native(taken, own, python_pids, env, keep, wait, until)
+    changed = woken
     while waking:
         for rank in sorted(waking):
-            taken[rank].collectives = collectives.answers(os.path.realpath(files(rank)))
-            if taken[rank].collectives:
-                waking.remove(rank)
-                keep(rank, [collectives.line(row) for row in taken[rank].collectives])
-        if time.monotonic() >= min(until, woken + ANSWER_S):
+            rows = collectives.answers(os.path.realpath(files(rank)), taken[rank].places)
+            if rows != taken[rank].collectives:
+                taken[rank].collectives, changed = rows, time.monotonic()
+        now = time.monotonic()
+        # Several processes of a rank may answer, one after another.
+        is_quiet = now - changed >= QUIET_S and all(taken[rank].collectives for rank in waking)
+        if is_quiet or now >= min(until, woken + ANSWER_S):
             break
         wait(_LOOK_S)
+    for rank in sorted(waking):
+        keep(rank, [collectives.line(row) for row in taken[rank].collectives])
     return list(taken.values())
 
 

@@ -186,12 +186,17 @@ class GroupProgress:
         entered: The number of the last collective that the rank entered, counted from 1 by each rank; 0 for none.
         pending: The number of the first collective that it entered and that has not ended; None for none.
         operation: That collective, its first shape and its types, as in "all_reduce of [4] Float".
+        rank: The rank by which the process knows itself, as behind a launcher that starts several; None if unknown.
+        place, waits_in: Where its main thread is, as in ``Whereabouts``.
     """
 
     group: str
     entered: int
     pending: int | None = None
     operation: str | None = None
+    rank: int | None = None
+    place: str | None = None
+    waits_in: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -95,8 +95,16 @@ def hang_of(value: object) -> Whereabouts | None:
         waits_in=text(value.get("waits_in")),
         step=whole(value.get("step")),
         collectives=tuple(
-            GroupProgress(group=row[0], entered=row[1], pending=row[2], operation=row[3])
-            for entry in items(value.get("collectives"))[: collectives.MOST_GROUPS]
+            GroupProgress(
+                group=row[0],
+                entered=row[1],
+                pending=row[2],
+                operation=row[3],
+                rank=row[4],
+                place=row[5],
+                waits_in=row[6],
+            )
+            for entry in items(value.get("collectives"))[: collectives.MOST_ROWS]
             if (row := collectives.row_of(entry)) is not None
         ),
     )

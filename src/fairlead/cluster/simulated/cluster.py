@@ -29,7 +29,7 @@ from fairlead.specs.simulation import Interference, Store
 from fairlead.specs.team import Team
 from fairlead.specs.training import Training
 from fairlead.state.capacity_requests import CapacityRequest, Growth
-from fairlead.state.node_health import NodeWithdrawal
+from fairlead.state.node_health import NodeHistory, NodeWithdrawal
 from fairlead.state.partitions import PartitionStep
 from fairlead.state.plan import Change, Event, Plan
 from fairlead.state.pool_demand import PoolDemand
@@ -381,7 +381,8 @@ class SimulatedCluster:
     def _take_out(self, withdrawal: NodeWithdrawal) -> None:
         """Accept no more pods on a node; those that are there stay."""
         state, now, name = self._state, self.clock.now(), withdrawal.node
-        history = taken_out(state.node_health[name], withdrawal.why, now)
+        history = state.node_health.get(name) or NodeHistory(node=name, since=now, at=now)
+        history = taken_out(history, withdrawal.why, now)
         state.node_health = {**state.node_health, name: history}
         state.nodes[name] = replace(state.nodes[name], closed=f"taken out: {withdrawal.why}")
         state.accounts.node_is(name, False, now)

@@ -61,6 +61,7 @@ class Weather:
     """The failures and reclaims of all nodes.
 
     Attributes:
+        lemons: Nodes that fail more often than others now.
         taken_out: Nodes that were taken out, in that order.
     """
 
@@ -71,7 +72,7 @@ class Weather:
         self._num_pushed = 0
         self._lives: dict[str, int] = {}
         self._streams: dict[tuple[str, str], random.Random] = {}
-        self._lemons: set[str] = set()
+        self.lemons = set[str]()
         self._breaks_at: dict[str, float] = {}
         self._out: dict[str, int] = {}
         self.taken_out: list[TakenOut] = []
@@ -126,7 +127,7 @@ class Weather:
             cluster.inject(LoseNode(node=name))
             self._push(now + group.failures.repair_s, _Turn.REPAIRED, name)
         elif turn is _Turn.DEGRADES:
-            self._lemons.add(name)
+            self.lemons.add(name)
             self._expect_failure(name, group, now)
         elif turn is _Turn.TESTED:
             self._give_back(cluster, name, group, now)
@@ -148,30 +149,30 @@ class Weather:
     def _expect_failure(self, name: str, group: NodeGroup, at: float) -> None:
         failures = group.failures
         if failures is not None:
-            is_lemon = failures.lemons is not None and name in self._lemons
+            is_lemon = failures.lemons is not None and name in self.lemons
             mtbf_s = failures.lemons.mtbf_s if failures.lemons is not None and is_lemon else failures.mtbf_s
             self._breaks_at[name] = at + self._draw("failures", name, mtbf_s)
             self._push(self._breaks_at[name], _Turn.BREAKS, name)
 
     def _arrive(self, name: str, group: NodeGroup, at: float, lemons: Lemons | None) -> None:
         """Draw whether a new node is a lemon, and when it becomes one otherwise."""
-        self._lemons.discard(name)
+        self.lemons.discard(name)
         if lemons is not None and self._stream("lemons", name).random() < lemons.share:
-            self._lemons.add(name)
+            self.lemons.add(name)
         self._serve(name, group, at)
 
     def _serve(self, name: str, group: NodeGroup, at: float) -> None:
         """Schedule what happens to a node that begins to serve."""
         self._expect_failure(name, group, at)
         lemons = None if group.failures is None else group.failures.lemons
-        if lemons is not None and lemons.yearly and name not in self._lemons:
+        if lemons is not None and lemons.yearly and name not in self.lemons:
             self._push(at + self._draw("degrades", name, YEAR_S / lemons.yearly), _Turn.DEGRADES, name)
 
     def _take_out(self, name: str, now: float) -> None:
         group, _ = self._groups[name]
         self.leaves(name)
         self._out[name] = len(self.taken_out)
-        self.taken_out.append(TakenOut(node=name, since=now, is_lemon=name in self._lemons))
+        self.taken_out.append(TakenOut(node=name, since=now, is_lemon=name in self.lemons))
         away_s = TAKEN_OUT_S if group.failures is None else group.failures.taken_out_s
         self._push(now + away_s, _Turn.TESTED, name)
 
@@ -181,7 +182,7 @@ class Weather:
         self.taken_out[place] = replace(self.taken_out[place], until=now)
         lemons = None if group.failures is None else group.failures.lemons
         if lemons is not None and self._stream("cured", name).random() < lemons.cured:
-            self._lemons.discard(name)
+            self.lemons.discard(name)
         self._serve(name, group, now)
 
     def _push(self, at: float, turn: _Turn, node: str) -> None:

@@ -3,6 +3,9 @@
 Ranks in a call that waits for other ranks are waiting; a rank elsewhere hangs. If all wait, PyTorch's flight recorder
 decides where it can: each process group counts its collectives, so those that a rank has not entered are known. If it
 does not, a rank that is steps behind is named, or a single one elsewhere; otherwise the cause is reported as unknown.
+Ranks that call different collectives, or the same ones in different orders, are a fault of the program.
+
+See decision 281.
 """
 
 from collections import Counter
@@ -14,10 +17,28 @@ from fairlead.state.snapshot import GroupProgress, RankExit, Whereabouts
 from fairlead.text.quantities import plural
 
 MOST_NAMED = 3
+SAME_SIZED = frozenset({"all_reduce", "broadcast", "reduce"})
+"""Collectives to which all ranks of a group must bring tensors of one size; to others they need not."""
+REMEDY = (
+    "All ranks have to call the same collectives in the same order, also behind an `if`; their stacks are in the log."
+)
 
 
-def explain(exits: Sequence[RankExit], world_size: int) -> str | None:
-    """Return which ranks hang and where, as a clause; None if no stacks were taken.
+@dataclass(frozen=True, slots=True)
+class HangVerdict:
+    """The cause of a hang.
+
+    Attributes:
+        says: Which ranks hang and where, as a clause.
+        is_program: Whether the program is certainly at fault, so that it would hang anywhere.
+    """
+
+    says: str
+    is_program: bool = False
+
+
+def judge_hang(exits: Sequence[RankExit], world_size: int) -> HangVerdict | None:
+    """Return which ranks hang and where, and whether the program is at fault; None if no stacks were taken.
 
     Args:
         exits: Ends of the ranks of the hung gang, as far as known.
@@ -32,16 +53,21 @@ def explain(exits: Sequence[RankExit], world_size: int) -> str | None:
     over = {exit_.rank for exit_ in exits if exit_.ok and exit_.hang is None}
     silent = world_size - len(waiting) - len(busy) - len(over)
     if not waiting and not busy:
-        return "no rank gave its stack, so where it hangs is not known"
+        return HangVerdict("no rank gave its stack, so where it hangs is not known")
+    verdict = None if busy else _by_collectives(waiting)
     if world_size == 1:
-        return f"rank 0 hangs in {_where(looked[0])}"
-    explanation = _partial_hang(waiting, busy) if busy else _by_collectives(waiting) or _all_wait(waiting)
+        return verdict or HangVerdict(f"rank 0 hangs in {_where(looked[0])}")
+    if verdict is None:
+        verdict = HangVerdict(_partial_hang(waiting, busy) if busy else _all_wait(waiting))
+    says = verdict.says
     if over:
-        explanation += f"; {_names(sorted(over))} had succeeded"
+        says += f"; {_names(sorted(over))} had succeeded"
     if silent == 1:
         quiet = next(rank for rank in range(world_size) if rank not in {*waiting, *busy, *over})
-        return f"{explanation}; rank {quiet} gave no stack"
-    return explanation if silent == 0 else f"{explanation}; {silent} ranks gave no stack"
+        says += f"; rank {quiet} gave no stack"
+    elif silent:
+        says += f"; {silent} ranks gave no stack"
+    return HangVerdict(says, verdict.is_program)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +76,7 @@ class _StuckCollective:
 
     Attributes:
         title: Its number and group.
-        callers: The ranks that entered it, by operation.
+        callers: The ranks that entered it, by operation, as far as the ranks must agree on it.
         missing: The ranks that have not entered it.
     """
 
@@ -73,41 +99,69 @@ class _StuckCollective:
         for rank, progress in sorted(ranks.items()):
             if progress.pending == number:
                 callers.setdefault(str(progress.operation), []).append(rank)
+        kinds = {operation.partition(" of ")[0] for operation in callers}
+        if len(kinds) == 1 and not kinds <= SAME_SIZED:
+            callers = {min(callers): sorted(rank for ranks_ in callers.values() for rank in ranks_)}
         missing = [rank for rank, progress in sorted(ranks.items()) if progress.entered < number]
         return cls(f"collective {number} of {group}", callers, missing)
 
 
-def _by_collectives(waiting: dict[int, Whereabouts]) -> str | None:
-    """Explain a hang in which all ranks wait by the collectives that they entered; None if that does not explain it."""
+def _by_collectives(waiting: dict[int, Whereabouts]) -> HangVerdict | None:
+    """Explain a hang in which all ranks wait by the collectives that they entered; None if that does not explain it.
+
+    Behind a launcher a rank has several processes, which are named by the ranks that they know themselves by.
+    """
     groups: dict[str, dict[int, GroupProgress]] = {}
+    members: dict[int, Whereabouts] = {}
     for rank, hang in waiting.items():
         for progress in hang.collectives:
-            groups.setdefault(progress.group, {})[rank] = progress
+            member = rank if progress.rank is None else progress.rank
+            ranks = groups.setdefault(progress.group, {})
+            if member in ranks:
+                return None  # the processes of several pods do not know each other
+            ranks[member] = progress
+            is_known = progress.place is not None or progress.waits_in is not None
+            own = Whereabouts(place=progress.place, waits_in=progress.waits_in)
+            members[member] = own if is_known or member != rank else hang
+        if not hang.collectives:
+            members[rank] = hang
     stuck = [one for group in sorted(groups) if (one := _StuckCollective.of(group, groups[group])) is not None]
     unequal = [one for one in stuck if len(one.callers) > 1]
     if unequal:
-        return f"the ranks differ in {unequal[0].title}: {_operations(unequal[0].callers)}"
+        calls = _operations(unequal[0].callers)
+        says = f"the program is at fault: the ranks differ in {unequal[0].title}: {calls}"
+        return HangVerdict(says, is_program=True)
     held_up = {rank for one in stuck for ranks in one.callers.values() for rank in ranks}
     incomplete = [one for one in stuck if one.missing]
     # A rank that waits in no other collective is the cause; one that does may itself be held up.
     causes = [one for one in incomplete if not held_up.issuperset(one.missing)]
     for one in causes or incomplete:
-        order = "" if causes or len(incomplete) < 2 else "; the ranks enter their groups in different orders"
+        is_crossed = not causes and len(incomplete) > 1 and all(one.missing for one in stuck)
+        order = "; the ranks enter their groups in different orders" if is_crossed else ""
         ((operation, ranks),) = one.callers.items()
-        where = _hang({rank: waiting[rank] for rank in one.missing}, "waits")
+        where = _missing({rank: members[rank] for rank in one.missing})
         have = "has" if len(one.missing) == 1 else "have"
         wait = "waits" if len(ranks) == 1 else "wait"
-        return (
+        says = (
             f"{_names(one.missing)} {have} not entered {one.title}, {operation}, "
             f"in which {_names(ranks)} {wait}: {where}{order}"
         )
-    if len(stuck) == 1 and stuck[0].num_callers == len(waiting):
+        return HangVerdict(f"the program is at fault: {says}" if is_crossed else says, is_program=is_crossed)
+    if len(stuck) == 1 and stuck[0].num_callers == len(members):
         (operation,) = stuck[0].callers
-        return (
-            f"all {len(waiting)} ranks entered {stuck[0].title}, {operation}, and it does not end: "
+        return HangVerdict(
+            f"all {len(members)} ranks entered {stuck[0].title}, {operation}, and it does not end: "
             "the network or a device is the likely cause"
         )
     return None
+
+
+def _missing(ranks: dict[int, Whereabouts]) -> str:
+    """Return where the ranks are that have not entered a collective."""
+    known = {rank: at for rank, at in ranks.items() if at.place is not None or at.waits_in is not None}
+    if not known:
+        return "the log has their stacks" if len(ranks) > 1 else "the log has its stack"
+    return _hang(known, "waits" if any(at.waits_in is not None for at in known.values()) else "hangs")
 
 
 def _operations(callers: dict[str, list[int]]) -> str:

@@ -98,7 +98,7 @@ def judge(workload: Workload, pods: tuple[Pod, ...], snapshot: Snapshot, now: fl
     if workload.spec.engine is not None and not live:
         return hand_over(workload, snapshot, now)
     if phase is Phase.RESTARTING:
-        return unconfirmed_ends.tell(workload, live, now) or _tell_hang(workload, pods)
+        return unconfirmed_ends.tell(workload, live, now) or _tell_hang(workload, pods, now)
     return None
 
 
@@ -462,25 +462,42 @@ def _withdraw(workload: Workload, live: tuple[Pod, ...], refused: Reason, now: f
     return stop(workload, live, Phase.PENDING, reason, reason, now, grace_s=grace_s, failures=failures)
 
 
-def _tell_hang(workload: Workload, pods: tuple[Pod, ...]) -> Change | None:
-    """Report which rank hung and where, once, after the pods of that attempt have ended."""
+def _tell_hang(workload: Workload, pods: tuple[Pod, ...], now: float) -> Change | None:
+    """Report which rank hung and where, once, after the pods of that attempt have ended.
+
+    A hang that the program caused counts as its failure, in place of one of the infrastructure.
+    """
     status = workload.status
     hang = _hang(workload, pods, status.attempt - 1) if status.reason.code is Code.STALLED else None
-    if hang is None or hang in status.reason.message:
+    if hang is None or hang.says in status.reason.message:
         return None
-    failure = _prefixed(hang, status.failures.last or status.reason)
-    new_status = replace(status, reason=_prefixed(hang, status.reason), failures=replace(status.failures, last=failure))
-    event = Event(type=Code.STALLED.value, reason=replace(status.reason, message=hang))
+    reason = _with_cause(hang, status.reason)
+    failures = replace(status.failures, last=_with_cause(hang, status.failures.last or status.reason))
+    if hang.is_program:
+        failure = Failure(blame=Blame.PROGRAM, reason=failures.last or reason)
+        failures = replace(failures, disruptions=max(0, failures.disruptions - 1))
+        counted = replace(workload, status=replace(status, failures=failures))
+        verdict = retry(workload.spec, counted.status, failure, workload.progress, now)
+        if isinstance(verdict, GiveUp):
+            return after_failure(counted, (), failure, verdict, now)
+        failures = replace(failures, program=verdict.program_failures, retry_at=verdict.at)
+        origin = "" if workload.progress is None else describe_origin(workload.progress)
+        again = f"it restarts in {describe_duration(verdict.at - now)}{origin}"
+        reason = replace(reason, message=f"{failure.reason.message}; {again}")
+    new_status = replace(status, reason=reason, failures=failures)
+    event = Event(type=Code.STALLED.value, reason=replace(reason, message=hang.says))
     return replace(change_to(workload, new_status), event=event)
 
 
-def _hang(workload: Workload, pods: tuple[Pod, ...], attempt: int) -> str | None:
+def _hang(workload: Workload, pods: tuple[Pod, ...], attempt: int) -> hangs.HangVerdict | None:
     exits = [exit_ for pod in pods if pod.attempt == attempt for exit_ in pod.exits]
-    return hangs.explain(exits, workload.gang.world_size)
+    return hangs.judge_hang(exits, workload.gang.world_size)
 
 
-def _prefixed(hang: str, reason: Reason) -> Reason:
-    return replace(reason, message=f"{hang}; {reason.message}")
+def _with_cause(hang: hangs.HangVerdict, reason: Reason) -> Reason:
+    """Return the reason of a hang with its cause, and with what helps if that is the program."""
+    message = f"{hang.says}; {reason.message}"
+    return replace(reason, message=message, remedy=hangs.REMEDY if hang.is_program else reason.remedy)
 
 
 def _teardown_s(workload: Workload, reason: Reason) -> float:
@@ -535,9 +552,9 @@ def _settle(workload: Workload, pods: tuple[Pod, ...], snapshot: Snapshot, now: 
         return requeue(workload, reason.code, reason.message, now, remedy=reason.remedy)
     hang = _hang(workload, pods, status.attempt) if reason.code is Code.STALLED else None
     if hang is not None:
-        failure = _prefixed(hang, status.failures.last or reason)
+        failure = _with_cause(hang, status.failures.last or reason)
         failures = replace(status.failures, last=failure)
-        return change_to(workload, move(status, after, _prefixed(hang, reason), now, failures=failures))
+        return change_to(workload, move(status, after, _with_cause(hang, reason), now, failures=failures))
     return change_to(workload, move(status, after, reason, now))
 
 

@@ -77,10 +77,11 @@ def _serve(path):
 
 
 def _groups():
-    """Return [name, entered, pending, operation] of each process group, those with a pending collective first.
+    """Return [name, entered, pending, operation, rank] of each process group, those with a pending collective first.
 
     `entered` is the number of the last collective that this rank has entered, 0 for none; `pending` that of the first
-    which has not ended, None for none. A group of which the recorder has forgotten everything is left out.
+    which has not ended, None for none; `rank` that of this process. A group of which the recorder has forgotten
+    everything is left out.
     """
     module = sys.modules.get(_MODULE)
     if module is None or not module.is_initialized():
@@ -102,7 +103,11 @@ def _groups():
     for group, name in module._world.pg_names.items():
         if name not in names and is_complete:
             names[name] = _title(name, getattr(group, "group_desc", ""))
-    rows = [(names[name], entered.get(name, 0)) + pending.get(name, (None, None)) for name in names]  # noqa: RUF005
+    rank = module.get_rank()
+    rows = [
+        (names[name], entered.get(name, 0)) + pending.get(name, (None, None)) + (rank,)  # noqa: RUF005
+        for name in names
+    ]
     return sorted(rows, key=lambda row: row[2] is None)[:_MOST_GROUPS]
 
 
