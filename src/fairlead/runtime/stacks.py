@@ -117,16 +117,16 @@ def take(
             heading = f"fairlead: Python stacks of process {pid} ({_command(pid)}), innermost call first:"
             keep(rank, [heading, *text.splitlines()])
     _take_native(taken, own, python_pids, env, keep, wait, until)
-    changed = woken
+    changed_at = woken
     while waking:
         for rank in sorted(waking):
             rows = collectives.answers(os.path.realpath(files(rank)), taken[rank].places)
             if rows != taken[rank].collectives:
-                taken[rank].collectives, changed = rows, time.monotonic()
-        now = time.monotonic()
+                taken[rank].collectives, changed_at = rows, time.monotonic()
+        at = time.monotonic()
         # Several processes of a rank may answer, one after another.
-        is_quiet = now - changed >= QUIET_S and all(taken[rank].collectives for rank in waking)
-        if is_quiet or now >= min(until, woken + ANSWER_S):
+        is_quiet = at - changed_at >= QUIET_S and all(taken[rank].collectives for rank in waking)
+        if is_quiet or at >= min(until, woken + ANSWER_S):
             break
         wait(_LOOK_S)
     for rank in sorted(waking):

@@ -116,10 +116,10 @@ def _by_collectives(waiting: dict[int, Whereabouts]) -> HangVerdict | None:
     for rank, hang in waiting.items():
         for progress in hang.collectives:
             member = rank if progress.rank is None else progress.rank
-            ranks = groups.setdefault(progress.group, {})
-            if member in ranks:
+            of_group = groups.setdefault(progress.group, {})
+            if member in of_group:
                 return None  # the processes of several pods do not know each other
-            ranks[member] = progress
+            of_group[member] = progress
             is_known = progress.place is not None or progress.waits_in is not None
             own = Whereabouts(place=progress.place, waits_in=progress.waits_in)
             members[member] = own if is_known or member != rank else hang
