@@ -15,6 +15,7 @@ from fairlead.cluster.port import EventRecord, LogLine
 from fairlead.cluster.port import Spec as AnySpec
 from fairlead.control.admission import Admission, admit, free_name, with_images
 from fairlead.control.opening import open_named
+from fairlead.deferred import deferred
 from fairlead.errors import Conflict, FairleadError, InvalidArgument, InvalidSpec, NameTaken, NotFound
 from fairlead.policy.kinds.lifecycle import check_intent, is_over
 from fairlead.policy.kinds.table import KINDS, leaf
@@ -23,8 +24,17 @@ from fairlead.specs.workload import Kind, WorkloadSpec, renamed
 from fairlead.state.snapshot import Intent, Progress, Status, Workload
 
 if TYPE_CHECKING:
+    from fairlead.control import updates as spec_updates
+    from fairlead.control.pipelines import submission
+    from fairlead.specs.formats import reading
+    from fairlead.specs.formats import settings as spec_settings
     from fairlead.specs.keys import Spec
     from fairlead.specs.pipeline import Pipeline
+else:
+    submission = deferred("fairlead.control.pipelines.submission")
+    spec_updates = deferred("fairlead.control.updates")
+    reading = deferred("fairlead.specs.formats.reading")
+    spec_settings = deferred("fairlead.specs.formats.settings")
 
 SpecT = TypeVar("SpecT", bound=WorkloadSpec)
 
@@ -39,10 +49,8 @@ class Training:
     def __init__(self, **keys: Any) -> None:
         import json
 
-        from fairlead.specs.formats.reading import parse
-
         # JSON is YAML, and the reader's errors name keys and values in the same words as for a file.
-        parsed = parse(json.dumps(keys), source="Training", default_name="training")
+        parsed = reading.parse(json.dumps(keys), source="Training", default_name="training")
         self.spec = _only(parsed, "Training")
         self._directory: Path | None = None
 
@@ -218,13 +226,12 @@ class RunHandle(WorkloadHandle[TrainingSpec]):
             Conflict: It has succeeded, is about to fail, or still has pods and cannot change.
         """
         if changes:
-            from fairlead.control.updates import carry_out, plan_update
-            from fairlead.specs.formats.settings import setting_of
-
-            settings = [setting for key, value in changes.items() for setting in setting_of(key, value)]
+            settings = [setting for key, value in changes.items() for setting in spec_settings.setting_of(key, value)]
             directory = Path.cwd() if "workdir" in changes else None
-            update = plan_update(self._cluster, self.workload, settings, directory=directory, source="resume()")
-            carry_out(self._cluster, update)
+            update = spec_updates.plan_update(
+                self._cluster, self.workload, settings, directory=directory, source="resume()"
+            )
+            spec_updates.carry_out(self._cluster, update)
         self._want(Intent.RUN)
 
 
@@ -270,12 +277,10 @@ def read(
         NotFound: There is no such file.
         Conflict: It has a kind that this cluster does not support.
     """
-    from fairlead.specs.formats.reading import load_file
-
     source = os.fspath(path)
     if not Path(path).exists():
         raise NotFound(f"There is no file {source!r} here ({Path.cwd()}).")
-    return only_workloads(load_file(path), source, changed)
+    return only_workloads(reading.load_file(path), source, changed)
 
 
 def only_workloads(
@@ -317,9 +322,7 @@ def only_workloads(
 
 
 def _driven(pipeline: "Pipeline", changed: "Callable[[Pipeline], Pipeline] | None") -> WorkloadSpec:
-    from fairlead.control.pipelines.submission import as_workload
-
-    return as_workload(pipeline if changed is None else changed(pipeline), Home.open())
+    return submission.as_workload(pipeline if changed is None else changed(pipeline), Home.open())
 
 
 def _only(specs: tuple[Any, ...], source: str) -> TrainingSpec:

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fairlead.api import WorkloadHandle, submit
 from fairlead.cluster.local.home import Home
@@ -19,12 +19,18 @@ from fairlead.control.opening import open_local
 from fairlead.control.pipelines.artefacts import Artefacts
 from fairlead.control.pipelines.step_output import progress_in, runs_of_steps
 from fairlead.control.pipelines.submission import as_workload, driver_uid, store_of
+from fairlead.deferred import deferred
 from fairlead.errors import Conflict, InvalidSpec, NotFound
 from fairlead.policy.kinds.steps import Task
 from fairlead.runtime.steps import ITEM, KEYS, RESULT, load
 from fairlead.specs.pipeline import Pipeline as PipelineSpec
 from fairlead.specs.workload import WorkloadSpec
 from fairlead.state.snapshot import Intent
+
+if TYPE_CHECKING:
+    from fairlead.specs.formats import reading
+else:
+    reading = deferred("fairlead.specs.formats.reading")
 
 Function = Callable[..., Any]
 
@@ -42,8 +48,6 @@ class Pipeline:
     """
 
     def __init__(self, name: str, steps: Sequence[Function], **keys: Any) -> None:
-        from fairlead.specs.formats.reading import parse
-
         if not steps:
             raise InvalidSpec(("Pipeline: steps: there is no step; give functions with @fairlead.step.",))
         workdir = Path(keys.pop("workdir", None) or os.path.dirname(_file(steps[0]))).absolute()
@@ -53,7 +57,7 @@ class Pipeline:
         described = {function.__name__: _described(function, known, workdir) for function in steps}
         document = {"kind": "Pipeline", "name": name, "workdir": str(workdir), "steps": described, **keys}
         # JSON is YAML, and the reader's errors name keys and values in the same words as for a file.
-        (spec,) = parse(json.dumps(document), source="Pipeline")
+        (spec,) = reading.parse(json.dumps(document), source="Pipeline")
         if not isinstance(spec, PipelineSpec):
             raise InvalidSpec((f"Pipeline: kind: {type(spec).__name__} is another kind; leave `kind` out.",))
         self.spec = spec

@@ -8,14 +8,20 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
+from fairlead.deferred import deferred
 from fairlead.errors import ClusterError, Conflict, InvalidArgument, InvalidSpec, NotFound
 from fairlead.policy.search.sampling import suggest
 from fairlead.policy.search.trials import TrialRecord, TrialState, front, ranked
 from fairlead.specs.sweep import MAX_TRIALS, Sampler
 from fairlead.specs.sweep import Sweep as SweepSpec
 from fairlead.untrusted_json import parse_object
+
+if TYPE_CHECKING:
+    from fairlead.specs.formats import reading
+else:
+    reading = deferred("fairlead.specs.formats.reading")
 
 MOST_LINE_BYTES = 1 << 20
 
@@ -49,8 +55,6 @@ class Search:
         seed: int = 0,
         file: str | os.PathLike[str] | None = None,
     ) -> None:
-        from fairlead.specs.formats.reading import parse
-
         keys = {"parameters": parameters, "objective": objective, "objectives": objectives, "sampler": sampler}
         self._keys = {**{key: value for key, value in keys.items() if value is not None}, "seed": seed}
         if objective is None and objectives is None:
@@ -58,7 +62,7 @@ class Search:
         # Validated as a sweep with as many trials as there may be, in the words of files.
         most = {} if sampler == Sampler.GRID else {"trials": MAX_TRIALS}
         whole = {"kind": "Sweep", "name": "search", **self._keys, **most, "trial": {"run": "true"}}
-        (spec,) = parse(json.dumps(whole), source="Search")
+        (spec,) = reading.parse(json.dumps(whole), source="Search")
         assert isinstance(spec, SweepSpec)
         self._spec = spec
         self._trials: list[TrialRecord] = []

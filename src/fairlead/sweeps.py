@@ -1,12 +1,13 @@
 """Sweeps from Python: ``fairlead.Sweep(parameters={...}, trial={...}).run().best()``."""
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fairlead.api import WorkloadHandle, submit
 from fairlead.cluster.client import ClusterClient
 from fairlead.control.admission import admit
 from fairlead.control.opening import open_named
+from fairlead.deferred import deferred
 from fairlead.errors import InvalidSpec, NotFound
 from fairlead.policy.kinds.lifecycle import check_intent
 from fairlead.policy.kinds.parents import child_name
@@ -15,6 +16,15 @@ from fairlead.policy.kinds.sweep import trials_of
 from fairlead.policy.search.trials import TrialRecord, TrialState, front, ranked
 from fairlead.specs.sweep import Sweep as SweepSpec
 from fairlead.state.snapshot import Intent, Workload
+
+if TYPE_CHECKING:
+    from fairlead.control import updates as spec_updates
+    from fairlead.specs.formats import reading
+    from fairlead.specs.formats import settings as spec_settings
+else:
+    spec_updates = deferred("fairlead.control.updates")
+    reading = deferred("fairlead.specs.formats.reading")
+    spec_settings = deferred("fairlead.specs.formats.settings")
 
 
 class Sweep:
@@ -27,10 +37,8 @@ class Sweep:
     def __init__(self, **keys: Any) -> None:
         import json
 
-        from fairlead.specs.formats.reading import parse
-
         # JSON is YAML, and the reader's errors name keys and values in the same words as for a file.
-        (spec,) = parse(json.dumps({"kind": "Sweep", **keys}), source="Sweep", default_name="sweep")
+        (spec,) = reading.parse(json.dumps({"kind": "Sweep", **keys}), source="Sweep", default_name="sweep")
         if not isinstance(spec, SweepSpec):
             raise InvalidSpec((f"Sweep: kind: {type(spec).__name__} is another kind; leave `kind` out.",))
         self.spec = spec
@@ -86,14 +94,12 @@ class SweepHandle(WorkloadHandle[SweepSpec]):
         if not changes:
             self._want(Intent.RUN)
             return
-        from fairlead.control.updates import carry_out, plan_sweep_update
-        from fairlead.specs.formats.settings import setting_of
 
-        settings = [setting for key, value in changes.items() for setting in setting_of(key, value)]
-        update = plan_sweep_update(self._cluster, self.workload, settings, source="resume()")
+        settings = [setting for key, value in changes.items() for setting in spec_settings.setting_of(key, value)]
+        update = spec_updates.plan_sweep_update(self._cluster, self.workload, settings, source="resume()")
         if update.is_empty:
             check_intent(self.workload, Intent.RUN)
-        carry_out(self._cluster, update)
+        spec_updates.carry_out(self._cluster, update)
         self._cluster.set_intent(self.uid, Intent.RUN)
         self._cluster.nudge()
 

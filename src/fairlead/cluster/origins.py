@@ -1,13 +1,20 @@
 """Checks the checkpoints of another run, or of a place, from which a run is to start."""
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from fairlead.deferred import deferred
 from fairlead.errors import Conflict
 from fairlead.runtime.errors import StoreUnavailable
 from fairlead.runtime.places import is_url
 from fairlead.specs.constraints import NAME
 from fairlead.specs.training import Training
 from fairlead.state.snapshot import Workload
+
+if TYPE_CHECKING:
+    from fairlead.runtime.checkpoint import directory
+else:
+    directory = deferred("fairlead.runtime.checkpoint.directory")
 
 MOST_NAMED = 3
 
@@ -32,14 +39,12 @@ def refuse_empty(spec: Training, place: str, run: Workload | None) -> None:
         if run is not None:
             refuse_unsaved(spec, run)
         return
-    # Imported here because callers that only tell names from places need none of it.
-    from fairlead.runtime.checkpoint.directory import Directory
 
     root = Path(place.removeprefix("file://"))
     try:
-        if Directory(root).steps():
+        if directory.Directory(root).steps():
             return
-        inner = sorted(path.name for path in root.iterdir() if path.is_dir() and Directory(path).steps())
+        inner = sorted(path.name for path in root.iterdir() if path.is_dir() and directory.Directory(path).steps())
     except (OSError, StoreUnavailable):
         inner = []
     if inner:

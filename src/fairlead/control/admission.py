@@ -13,6 +13,7 @@ from fairlead.control.exit_codes import hidden_exit_code
 from fairlead.control.framework_detection import detect
 from fairlead.control.model_config import read_config
 from fairlead.control.pipelines.command import is_driver
+from fairlead.deferred import deferred
 from fairlead.errors import CannotFit, Conflict, NotAllowed
 from fairlead.frozen import dataclass
 from fairlead.policy.kinds.defaults import complete
@@ -43,10 +44,26 @@ if TYPE_CHECKING:
     from fairlead.specs.sweep import Sweep
 
     Spec_co = TypeVar("Spec_co", bound=WorkloadSpec, covariant=True, default=Training)
+    from fairlead.cluster import preflight
+    from fairlead.control import data as run_data
+    from fairlead.control import federations, gpu_measurement, step_times
+    from fairlead.control.image import environments as image_environments
+    from fairlead.control.pipelines import as_pod
+    from fairlead.policy.strategy import resolution
+    from fairlead.specs.formats import packing
 else:
     from typing import TypeVar
 
     Spec_co = TypeVar("Spec_co", covariant=True)
+    preflight = deferred("fairlead.cluster.preflight")
+    run_data = deferred("fairlead.control.data")
+    federations = deferred("fairlead.control.federations")
+    gpu_measurement = deferred("fairlead.control.gpu_measurement")
+    image_environments = deferred("fairlead.control.image.environments")
+    as_pod = deferred("fairlead.control.pipelines.as_pod")
+    step_times = deferred("fairlead.control.step_times")
+    resolution = deferred("fairlead.policy.strategy.resolution")
+    packing = deferred("fairlead.specs.formats.packing")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,15 +113,11 @@ def admit(
     if spec.kind == Kind.SWEEP:
         _refuse_engine(cluster, cast("Sweep", spec))
     if spec.kind == Kind.FEDERATION:
-        from fairlead.control.federations import admit_federation  # here, since few specs are federations
-
         federation = cast("Federation", spec)
-        federation, chosen = admit_federation(federation, directory, has_containers=cluster.has_containers)
+        federation, chosen = federations.admit_federation(federation, directory, has_containers=cluster.has_containers)
         spec = cast("Spec", federation)
     if cluster.has_containers and spec.kind == Kind.PIPELINE:
-        from fairlead.control.pipelines.as_pod import as_object  # here, since few specs are pipelines
-
-        spec = cast("Spec", as_object(cast("Pipeline", spec)))
+        spec = cast("Spec", as_pod.as_object(cast("Pipeline", spec)))
     admitted = admit_as(cluster, spec, directory, ignore=ignore, probing=probing)
     return replace(admitted, notes=(*chosen, *admitted.notes)) if chosen else admitted
 
@@ -119,9 +132,7 @@ def admit_as(
 ) -> Admission[Spec]:
     """Admit a spec that is already in the form that the cluster stores; see ``admit``."""
     if cluster.has_containers and parent_of(spec) is not None:
-        from fairlead.cluster.preflight import population_problem  # here and not above: most specs are runs
-
-        problem = population_problem(spec)
+        problem = preflight.population_problem(spec)
         if problem is not None:
             raise Conflict(f"{spec.name}: {problem}; or `--cluster local`.")
     runs: list[Admission] = []
@@ -183,7 +194,6 @@ def _locked(
     """Return a run with the lock of its `environment`, and notes on it."""
     if probing is CheckPrograms.NONE:
         return spec, ("environment: not looked at, since no programs may be started; `fairlead run` locks it",)
-    from fairlead.control.image.environments import lock_for_pods, note_of
 
     home = Home.open()
     nodes: tuple[Node, ...] = ()
@@ -193,8 +203,8 @@ def _locked(
             nodes = cluster.nodes()
         except NotAllowed:
             unknown = ("environment: unknown whether it works with the GPUs, since you may not list nodes",)
-    matched = lock_for_pods(spec, directory, home, os.environ, nodes)
-    return matched.spec, (note_of(matched.spec, home), *unknown, *matched.notes)
+    matched = image_environments.lock_for_pods(spec, directory, home, os.environ, nodes)
+    return matched.spec, (image_environments.note_of(matched.spec, home), *unknown, *matched.notes)
 
 
 def _refuse_endpoint(cluster: ClusterClient, spec: "Serving") -> None:
@@ -219,9 +229,8 @@ def _refuse_endpoint(cluster: ClusterClient, spec: "Serving") -> None:
             f"{spec.name}: data: replicas in pods share no cache so far, so each would read it from the store when it "
             "starts. Put weights on a claim by `kubernetes.spec.volumes`, or into the image; or `--cluster local`."
         )
-    from fairlead.cluster.preflight import gateway_problem  # here and not above: few runs are endpoints
 
-    problem = gateway_problem(spec)
+    problem = preflight.gateway_problem(spec)
     if problem is not None and not cluster.has_gateway():
         raise Conflict(f"{spec.name}: {problem}. Or give `--cluster local`, where there is one.")
 
@@ -242,23 +251,17 @@ def _admit_run(
     probing: CheckPrograms,
 ) -> Admission:
     if spec.checkpoint.is_in_memory or spec.elastic is Elastic.IN_PLACE:
-        from fairlead.cluster.preflight import pod_problem, shared_memory_problem  # here, since few runs ask for that
-
-        if cluster.has_containers and (problem := pod_problem(spec)) is not None:
+        if cluster.has_containers and (problem := preflight.pod_problem(spec)) is not None:
             raise Conflict(f"{spec.name}: {problem}; or `--cluster local`.")
-        if not cluster.has_containers and (problem := shared_memory_problem(spec)) is not None:
+        if not cluster.has_containers and (problem := preflight.shared_memory_problem(spec)) is not None:
             raise Conflict(f"{spec.name}: {problem}.")
     own_notes: tuple[str, ...] = ()
     if spec.environment is not None and cluster.has_containers:
         spec, own_notes = _locked(cluster, spec, directory, probing)
     if PIPELINE_VARIABLE in spec.env:
-        from fairlead.specs.formats.packing import unpacked  # here, since few runs are pipelines
-
-        unpacked(spec.env[PIPELINE_VARIABLE])  # raises if the marker of a pipeline does not hold one
+        packing.unpacked(spec.env[PIPELINE_VARIABLE])  # raises if the marker of a pipeline does not hold one
     if cluster.has_containers and directory is not None and is_driver(spec) and PIPELINE_VARIABLE not in spec.env:
-        from fairlead.control.pipelines.as_pod import in_pods  # here, since few runs are pipelines
-
-        spec = in_pods(spec)
+        spec = as_pod.in_pods(spec)
     if cluster.has_containers and spec.resources.colocate:
         raise Conflict(f"{spec.name}: resources.colocate: {NOT_IN_PODS}.")
     detected = detect(spec, _workdir(spec, directory))
@@ -267,24 +270,16 @@ def _admit_run(
     notes = (*own_notes, *detected.notes, *([hidden] if hidden else ()), *prepared.notes)
     prepared = replace(prepared, notes=notes)
     if prepared.spec.parallel is not None:
-        # Imported here, since few runs have a parallel split.
-        from fairlead.control.gpu_measurement import read_measured
-        from fairlead.policy.strategy.resolution import resolve
-
-        measured = read_measured()
+        measured = gpu_measurement.read_measured()
         steps: tuple[MeasuredStep, ...] = ()
         if prepared.spec.parallel.choose is Choose.AUTO:
-            from fairlead.control.step_times import known_steps
-
-            steps = known_steps(cluster, measured)
-        resolved = resolve(prepared.spec, read_config(prepared.spec, directory), measured, steps)
+            steps = step_times.known_steps(cluster, measured)
+        resolved = resolution.resolve(prepared.spec, read_config(prepared.spec, directory), measured, steps)
         divided = replace(prepared.spec, parallel=resolved.parallel)
         prepared = replace(prepared, spec=divided, notes=(*prepared.notes, resolved.note))
     if prepared.spec.data:
-        from fairlead.control.data import admit_data
-
         home = Home.at()
-        admitted = admit_data(
+        admitted = run_data.admit_data(
             prepared.spec,
             _workdir(spec, directory),
             in_pods=cluster.has_containers,
@@ -310,9 +305,7 @@ def _admit_run(
 
 
 def _memory_note(spec: Training, directory: Path | None) -> str:
-    from fairlead.policy.strategy.resolution import transformer_of
-
-    model = None if spec.model is None else transformer_of(spec.model, read_config(spec, directory))
+    model = None if spec.model is None else resolution.transformer_of(spec.model, read_config(spec, directory))
     return memory_note(spec, model)
 
 
@@ -403,10 +396,11 @@ def with_images(
     """
     if not cluster.has_containers or all(run.environment is None for run in runs_of(admitted.spec)):
         return admitted
-    from fairlead.control.image.environments import with_image
 
     home = Home.open()
-    return replace(admitted, spec=map_runs(admitted.spec, lambda run: with_image(run, home, os.environ, tell)))
+    return replace(
+        admitted, spec=map_runs(admitted.spec, lambda run: image_environments.with_image(run, home, os.environ, tell))
+    )
 
 
 def free_name(cluster: ClusterClient, spec: WorkloadSpec, *, beside_unfinished: bool = False) -> str:

@@ -13,12 +13,19 @@ import shlex
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from fairlead.deferred import deferred
 from fairlead.errors import InvalidSpec
 from fairlead.frozen import dataclass
 from fairlead.runtime.launching import simple_words
 from fairlead.specs.constraints import BrokenRules
 from fairlead.specs.training import SET_BY_FRAMEWORK, Framework, Launch, Training
+
+if TYPE_CHECKING:
+    from fairlead.cluster import preflight
+else:
+    preflight = deferred("fairlead.cluster.preflight")
 
 MOST_BYTES = 1_000_000
 """Maximum size of a script that is read."""
@@ -264,9 +271,7 @@ def _launched(spec: Training, launcher: str) -> Detected:
 
 
 def _script(command: str, workdir: Path) -> Path | None:
-    from fairlead.cluster.preflight import read_command  # here, since it imports the specs of all kinds
-
-    argv = read_command(command)
+    argv = preflight.read_command(command)
     if argv is None:
         return None
     if argv.module is not None:

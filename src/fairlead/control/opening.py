@@ -4,11 +4,20 @@ from typing import TYPE_CHECKING
 
 from fairlead.cluster.client import ClusterClient
 from fairlead.cluster.local.cluster import LocalCluster
+from fairlead.deferred import deferred
 from fairlead.errors import NotAllowed
 
 if TYPE_CHECKING:
+    from fairlead.cluster.kubernetes.api import client as api_client
+    from fairlead.cluster.kubernetes.api import config, credentials
     from fairlead.cluster.kubernetes.api.config import ClusterAccess
+    from fairlead.cluster.kubernetes.client import user_client
     from fairlead.cluster.kubernetes.client.user_client import UserClient
+else:
+    api_client = deferred("fairlead.cluster.kubernetes.api.client")
+    config = deferred("fairlead.cluster.kubernetes.api.config")
+    credentials = deferred("fairlead.cluster.kubernetes.api.credentials")
+    user_client = deferred("fairlead.cluster.kubernetes.client.user_client")
 
 TOKEN_S = 10.0
 
@@ -31,14 +40,13 @@ def open_kubernetes(
     Raises:
         ClusterError: The context does not exist or cannot be used.
     """
-    from fairlead.cluster.kubernetes.api.client import Client
-    from fairlead.cluster.kubernetes.api.config import find_access
-    from fairlead.cluster.kubernetes.client.user_client import PERSONAL, UserClient
-
-    access = find_access(context=context)
+    access = config.find_access(context=context)
     is_given = namespace is not None
-    return UserClient(
-        Client(access, PERSONAL), namespace=namespace or access.namespace, is_told=is_given, options=options
+    return user_client.UserClient(
+        api_client.Client(access, user_client.PERSONAL),
+        namespace=namespace or access.namespace,
+        is_told=is_given,
+        options=options,
     )
 
 
@@ -59,9 +67,7 @@ class TokenAccess:
     """
 
     def __init__(self, *, context: str | None = None) -> None:
-        from fairlead.cluster.kubernetes.api.config import find_access
-
-        self._access = find_access(context=context)
+        self._access = config.find_access(context=context)
 
     def name(self, token: str) -> str:
         """Return the user name that the API server has for a token.
@@ -70,14 +76,12 @@ class TokenAccess:
             NotAllowed: The server rejects the token.
             ClusterError: The server cannot be reached.
         """
-        from fairlead.cluster.kubernetes.api.client import ApiError, Client
-
         review = {"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"}
-        client = Client(self._with(token))
+        client = api_client.Client(self._with(token))
         try:
             path = "/apis/authentication.k8s.io/v1/selfsubjectreviews"
             answer = client.request("POST", path, review, patience_s=TOKEN_S)
-        except ApiError as error:
+        except api_client.ApiError as error:
             if error.status != 401:
                 raise
             raise NotAllowed("The cluster does not know this token, or not any more.") from error
@@ -91,19 +95,16 @@ class TokenAccess:
         Args:
             namespace: If empty, that of a service account, and ``default`` for any other user.
         """
-        from fairlead.cluster.kubernetes.api.client import Client
-        from fairlead.cluster.kubernetes.client.user_client import PERSONAL, UserClient
-
         if not namespace:
             account = self.name(token).removeprefix("system:serviceaccount:").split(":")
             namespace = account[0] if len(account) == 2 else "default"
-        cluster = UserClient(Client(self._with(token), PERSONAL), namespace=namespace, is_told=True)
+        cluster = user_client.UserClient(
+            api_client.Client(self._with(token), user_client.PERSONAL), namespace=namespace, is_told=True
+        )
         cluster.wait(0.0)
         return cluster
 
     def _with(self, token: str) -> "ClusterAccess":
         from dataclasses import replace
 
-        from fairlead.cluster.kubernetes.api.credentials import FixedToken
-
-        return replace(self._access, credentials=FixedToken(token), certificate=None, impersonate=())
+        return replace(self._access, credentials=credentials.FixedToken(token), certificate=None, impersonate=())

@@ -30,6 +30,7 @@ from fairlead.control.notifications.local import LocalNotifier
 from fairlead.control.pass_counts import PassCounts
 from fairlead.control.span_exporter import SpanExporter
 from fairlead.control.span_receiver import receiver_of
+from fairlead.deferred import deferred
 from fairlead.errors import ClusterError, NoRoom
 from fairlead.policy.kinds.parents import foresee_parents
 from fairlead.policy.kinds.retention import KEEP_ALL, forgetting
@@ -41,10 +42,15 @@ from fairlead.specs.serving import Serving
 from fairlead.state.snapshot import Snapshot
 
 if TYPE_CHECKING:
+    from fairlead.control import sites as site_visits
     from fairlead.control.notifications.local import LocalNotifier
+    from fairlead.control.pipelines import triggers as pipeline_triggers
     from fairlead.control.pipelines.triggers import Triggers
     from fairlead.control.sites import SiteOrder, SiteVisits
     from fairlead.control.span_exporter import SpanExporter
+else:
+    pipeline_triggers = deferred("fairlead.control.pipelines.triggers")
+    site_visits = deferred("fairlead.control.sites")
 
 log = logging.getLogger("fairlead.supervisor")
 
@@ -274,10 +280,7 @@ def _notifier(home: Home) -> "LocalNotifier | None":
 
 
 def _triggers(home: Home, cluster: LocalCluster) -> "Triggers":
-    # Here and not above: a tenth of what a supervisor imports before the first run starts, and seldom needed.
-    from fairlead.control.pipelines.triggers import Triggers
-
-    return Triggers(home, cluster)
+    return pipeline_triggers.Triggers(home, cluster)
 
 
 def _forget(cluster: LocalCluster) -> bool:
@@ -343,9 +346,7 @@ class _Sites:
         if self._visits is None and not seen.sites:
             return
         if self._visits is None:
-            from fairlead.control.sites import SiteVisits  # here, since few machines have sites
-
-            self._visits = SiteVisits(edited=self._edited)
+            self._visits = site_visits.SiteVisits(edited=self._edited)
         self._cluster.visited(self._visits.look(seen, time.time()))
 
     def _edited(self, order: "SiteOrder") -> tuple[str, ...]:

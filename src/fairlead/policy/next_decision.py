@@ -2,7 +2,9 @@
 
 import math
 from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
 
+from fairlead.deferred import deferred
 from fairlead.policy.capacity import spot_deadline
 from fairlead.policy.disruption.partitioning import look_times
 from fairlead.policy.kinds.lost_pods import look_times as replacement_times
@@ -20,6 +22,15 @@ from fairlead.state.capacity_requests import PATIENCE_S
 from fairlead.state.scheduling_policy import Selection
 from fairlead.state.snapshot import Phase, Snapshot, Workload, is_workspace
 from fairlead.state.split_probing import untried
+
+if TYPE_CHECKING:
+    from fairlead.policy.capacity import prewarming
+    from fairlead.policy.kinds import workspace_idle
+    from fairlead.policy.strategy import probing
+else:
+    prewarming = deferred("fairlead.policy.capacity.prewarming")
+    workspace_idle = deferred("fairlead.policy.kinds.workspace_idle")
+    probing = deferred("fairlead.policy.strategy.probing")
 
 
 def next_decision_at(snapshot: Snapshot, now: float, timed: Iterable[Workload] | None = None) -> float:
@@ -75,14 +86,10 @@ def decision_times(snapshot: Snapshot, now: float, timed: Iterable[Workload] | N
         if status.phase in (Phase.PENDING, Phase.RUNNING) and status.queue.request_again_at is not None:
             yield status.queue.request_again_at
         if status.phase is Phase.RUNNING and untried(spec, status.measured.probing):
-            from fairlead.policy.strategy.probing import MOST_S  # here, since few runs try splits
-
-            yield status.since + MOST_S
+            yield status.since + probing.MOST_S
         yield next_look(workload, now)
         if is_workspace(workload):
-            from fairlead.policy.kinds.workspace_idle import look_times as idle_times  # here, since few are workspaces
-
-            yield from idle_times(workload, now)
+            yield from workspace_idle.look_times(workload, now)
         if spec.capacity.auto and not status.phase.is_final:
             yield spot_deadline.next_tick(workload, now)
     if snapshot.rules.selection is Selection.LEAST_WORK:
@@ -92,10 +99,7 @@ def decision_times(snapshot: Snapshot, now: float, timed: Iterable[Workload] | N
         yield from turn_times(snapshot, now)
     yield from limit_times(snapshot, now)
     if snapshot.pools:
-        # Imported here and not above: few clusters have such pools.
-        from fairlead.policy.capacity.prewarming import next_look as next_standby
-
-        yield from next_standby(snapshot.pools, now)
+        yield from prewarming.next_look(snapshot.pools, now)
     if snapshot.partitioned:
         yield from look_times(snapshot, now)
     families = families_of(snapshot) if snapshot.parents else {}

@@ -14,6 +14,7 @@ from itertools import chain, compress, islice, pairwise, repeat
 from operator import attrgetter, is_not
 from typing import TYPE_CHECKING, TypeVar
 
+from fairlead.deferred import deferred
 from fairlead.frozen import dataclass
 from fairlead.policy.disruption.aftermath import makes_room
 from fairlead.policy.disruption.defragmentation import can_resume
@@ -43,7 +44,10 @@ from fairlead.state.reasons import Code, Reason
 from fairlead.state.snapshot import Intent, Phase, Pod, PodPhase, Snapshot, Workload
 
 if TYPE_CHECKING:
+    from fairlead.policy.placement import packed_capacity
     from fairlead.policy.placement.packed_capacity import Holdings
+else:
+    packed_capacity = deferred("fairlead.policy.placement.packed_capacity")
 
 Item = TypeVar("Item")
 _uid = attrgetter("uid")
@@ -306,11 +310,10 @@ class PassCache:
         """Return the free capacity, which one pass may modify."""
         if len(snapshot.nodes) < 2:
             return rooms(snapshot.nodes, snapshot.pods)
-        from fairlead.policy.placement.packed_capacity import Holdings, PackedRooms
 
         if self._holdings is None:
-            self._holdings = Holdings(snapshot.nodes, snapshot.pods)
-        return PackedRooms(self._holdings.copy(), self._mix.settled(), risks_of(snapshot, now))
+            self._holdings = packed_capacity.Holdings(snapshot.nodes, snapshot.pods)
+        return packed_capacity.PackedRooms(self._holdings.copy(), self._mix.settled(), risks_of(snapshot, now))
 
     def _note(self, uid: str) -> None:
         """Recompute everything kept about one run."""

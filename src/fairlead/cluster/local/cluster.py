@@ -30,6 +30,7 @@ from fairlead.cluster.origins import is_run_name, refuse_empty
 from fairlead.cluster.output import EVERYTHING, Dropped, LogQuery, Watermark
 from fairlead.cluster.port import MOST_COMPLETED, EventRecord, LogLine, Spec
 from fairlead.cluster.selection import RunSelection
+from fairlead.deferred import deferred
 from fairlead.errors import ClusterError, Conflict, InvalidSpec, NoRoom, NotAllowed, NotFound
 from fairlead.ledger.goodput import goodput
 from fairlead.ledger.usage import share_of
@@ -57,17 +58,33 @@ from fairlead.state.snapshot import (
 )
 
 if TYPE_CHECKING:
+    from fairlead.cluster import preflight, prometheus
     from fairlead.cluster.kept_code import KeptCode
     from fairlead.cluster.ledger_tables import CostGrouping, Payer, Price
     from fairlead.cluster.listing import Listing
+    from fairlead.cluster.local import access_keys as key_file
+    from fairlead.cluster.local import debt_file, pod_spec, retention, utilization_meter
+    from fairlead.cluster.local import endpoints as local_endpoints
+    from fairlead.cluster.local import machine as local_machine
+    from fairlead.cluster.local import models as local_models
+    from fairlead.cluster.local.code import keeping as code_keeping
     from fairlead.cluster.local.code.keeping import CodeStore
+    from fairlead.cluster.local.packages import builds as package_builds
+    from fairlead.cluster.local.packages import requests as package_requests
     from fairlead.cluster.local.packages.builds import EnvironmentBuilds
     from fairlead.cluster.local.utilization_meter import UtilizationMeter
     from fairlead.cluster.prometheus import PrometheusReader
+    from fairlead.gateway import demand as gateway_demand
     from fairlead.ledger.bills import Statement
     from fairlead.ledger.goodput import Goodput
     from fairlead.ledger.usage import Holder
+    from fairlead.policy.kinds import code_updates
     from fairlead.policy.kinds.retention import Retention
+    from fairlead.policy.queue import budgets as budget_accounts
+    from fairlead.policy.serving import routes as endpoint_routes
+    from fairlead.runtime.checkpoint import manifest as checkpoint_manifest
+    from fairlead.runtime.checkpoint import store as checkpoint_store
+    from fairlead.specs import serving as serving_specs
     from fairlead.specs.dataset import Dataset
     from fairlead.specs.endpoint_engines import EndpointEngine
     from fairlead.specs.serving import Serving
@@ -82,6 +99,27 @@ if TYPE_CHECKING:
     from fairlead.state.plan import Change, Plan
     from fairlead.state.series import Point
     from fairlead.state.site_rollouts import SiteReport
+else:
+    key_file = deferred("fairlead.cluster.local.access_keys")
+    code_keeping = deferred("fairlead.cluster.local.code.keeping")
+    debt_file = deferred("fairlead.cluster.local.debt_file")
+    local_endpoints = deferred("fairlead.cluster.local.endpoints")
+    local_machine = deferred("fairlead.cluster.local.machine")
+    local_models = deferred("fairlead.cluster.local.models")
+    package_builds = deferred("fairlead.cluster.local.packages.builds")
+    package_requests = deferred("fairlead.cluster.local.packages.requests")
+    pod_spec = deferred("fairlead.cluster.local.pod_spec")
+    retention = deferred("fairlead.cluster.local.retention")
+    utilization_meter = deferred("fairlead.cluster.local.utilization_meter")
+    preflight = deferred("fairlead.cluster.preflight")
+    prometheus = deferred("fairlead.cluster.prometheus")
+    gateway_demand = deferred("fairlead.gateway.demand")
+    code_updates = deferred("fairlead.policy.kinds.code_updates")
+    budget_accounts = deferred("fairlead.policy.queue.budgets")
+    endpoint_routes = deferred("fairlead.policy.serving.routes")
+    checkpoint_manifest = deferred("fairlead.runtime.checkpoint.manifest")
+    checkpoint_store = deferred("fairlead.runtime.checkpoint.store")
+    serving_specs = deferred("fairlead.specs.serving")
 
 # Interval at which a waiting process polls the database for changes; one poll costs microseconds.
 LOOK_S = 0.02
@@ -153,10 +191,8 @@ class LocalCluster:
         if self._meter is None:
             if num_live == 0:
                 return
-            # Imported here because only the supervisor needs it.
-            from fairlead.cluster.local.utilization_meter import UtilizationMeter
 
-            self._meter = UtilizationMeter(self.home, self.store)
+            self._meter = utilization_meter.UtilizationMeter(self.home, self.store)
         if self._meter.is_due(now):
             active, pods, _ = self.store.active()
             self._meter.measure(filter(is_leaf, active), pods, now)
@@ -176,9 +212,7 @@ class LocalCluster:
         if not self._is_loops or (self._builds is None and not any(run.spec.environment for run in runs)):
             return runs
         if self._builds is None:
-            from fairlead.cluster.local.packages.builds import EnvironmentBuilds  # here because few runs have one
-
-            self._builds = EnvironmentBuilds(self.home)
+            self._builds = package_builds.EnvironmentBuilds(self.home)
         return self._builds.prepared(runs)
 
     @property
@@ -213,10 +247,7 @@ class LocalCluster:
     def node(self) -> Node:
         """Return this machine, cached, since its hardware does not change during a process."""
         if self._node is None:
-            # Imported here because listing runs need not load what reads hardware.
-            from fairlead.cluster.local import machine
-
-            self._node = machine.node()
+            self._node = local_machine.node()
         return self._node
 
     def share_of(self, grant: Grant) -> int:
@@ -269,21 +300,15 @@ class LocalCluster:
 
     def _debts(self) -> Mapping[str, float]:
         """Return the debts of teams as the supervisor wrote them last."""
-        # Imported here because listing runs does not need it.
-        from fairlead.cluster.local.debt_file import read_debts
-
-        return read_debts(self.home.debts).counted()
+        return debt_file.read_debts(self.home.debts).counted()
 
     def _demand(self, seen: Snapshot) -> "Mapping[str, Demand]":
         """Read the gateway's demand for existing endpoints, by uid."""
         if not seen.parents or not any(parent.spec.kind == Kind.SERVING for parent in seen.parents):
             return {}
-        # Imported here because listing runs needs neither.
-        from fairlead.cluster.local.endpoints import demand_here
-        from fairlead.policy.serving.routes import public_names
 
-        names = public_names(seen)
-        demand = demand_here(self.home, names.values())
+        names = endpoint_routes.public_names(seen)
+        demand = local_endpoints.demand_here(self.home, names.values())
         return {uid: demand[name] for uid, name in names.items() if name in demand}
 
     def _measurements(self, seen: Snapshot) -> "Mapping[str, Measurement]":
@@ -291,9 +316,7 @@ class LocalCluster:
         if not self._is_loops or not any(parent.spec.kind == Kind.SERVING for parent in seen.parents):
             return {}
         if self._prometheus is None:
-            from fairlead.cluster.prometheus import PrometheusReader  # here because few clusters have endpoints
-
-            self._prometheus = PrometheusReader()
+            self._prometheus = prometheus.PrometheusReader()
         return self._prometheus.look(seen, time.time())
 
     def teams(self) -> "tuple[Team, ...]":
@@ -370,13 +393,11 @@ class LocalCluster:
     def _tell_budgets(self, teams: "list[Team]") -> None:
         if not teams:
             return
-        # Imported here because only the supervisor needs it.
-        from fairlead.policy.queue.budgets import accounts_of, reached_notice
 
         now = time.time()
         spent = self.store.spent_this_month(now)
-        for account in accounts_of(teams):
-            notice = reached_notice(account, spent)
+        for account in budget_accounts.accounts_of(teams):
+            notice = budget_accounts.reached_notice(account, spent)
             if notice is not None:
                 self.store.tell_budget(account, *notice, now)
 
@@ -430,9 +451,7 @@ class LocalCluster:
                 for run in runs_of(spec):
                     self._code().inherit(uid, parent, run, now)
                     if run.environment is not None:
-                        from fairlead.cluster.local.packages.requests import inherit_request
-
-                        inherit_request(run, self.home, uid, parent)
+                        package_requests.inherit_request(run, self.home, uid, parent)
             except OSError as error:
                 raise explained(self.home.path, error) from error
         return tuple(new)
@@ -472,9 +491,7 @@ class LocalCluster:
         return used_bytes(self.home.run(workload.uid))
 
     def keeps(self) -> "Retention":
-        from fairlead.cluster.local.retention import read_keep  # imported here because it is seldom needed
-
-        return read_keep(self.home.keep)
+        return retention.read_keep(self.home.keep)
 
     def in_its_team(self, spec: Spec) -> Spec:
         """Return the spec unchanged: any team may be named here."""
@@ -488,9 +505,6 @@ class LocalCluster:
         Raises:
             InvalidSpec: The directory does not exist, or the command cannot start in it.
         """
-        # Imported here because only submissions need it.
-        from fairlead.cluster.preflight import command_problem, place_problem, workdir_problem
-
         needs_secrets = spec.secrets or any(source.credentials for source in spec.data.values())
         if needs_secrets and (problem := secret_problem(self.home.secrets, spec)) is not None:
             raise InvalidSpec((f"{spec.name}: {problem}.",))
@@ -500,21 +514,21 @@ class LocalCluster:
             if workspace.workdir == workspace.home and not Path(workspace.home or "").exists():
                 # Its first start makes it.
                 spec = self._with_packages(workspace, base, probing)
-                if (problem := command_problem(spec, Path.home(), os.environ, probing)) is not None:
+                if (problem := preflight.command_problem(spec, Path.home(), os.environ, probing)) is not None:
                     raise InvalidSpec((f"{spec.name}: {problem}.",))
                 return Prepared(spec=spec)
             is_at_home = workspace.workdir == workspace.home
             spec = self._with_packages(workspace, base, probing) if is_at_home else workspace
         workdir = Path(os.path.normpath(base if spec.workdir is None else base / Path(spec.workdir).expanduser()))
-        if (problem := workdir_problem(workdir)) is not None:
+        if (problem := preflight.workdir_problem(workdir)) is not None:
             raise InvalidSpec((f"{spec.name}: workdir: {problem}. Correct `workdir`, or make the directory first.",))
         if PATH.problem(str(workdir)) is not None:
             problem = f"the path {quote(str(workdir))} is not one line of UTF-8 text, as a spec needs"
             raise InvalidSpec((f"{spec.name}: workdir: {problem}. Rename the directory.",))
         spec = self._with_packages(spec, workdir, probing)
-        if (problem := command_problem(spec, workdir, os.environ, probing)) is not None:
+        if (problem := preflight.command_problem(spec, workdir, os.environ, probing)) is not None:
             raise InvalidSpec((f"{spec.name}: run: {problem}.",))
-        if (problem := place_problem(spec, workdir, os.environ, probing)) is not None:
+        if (problem := preflight.place_problem(spec, workdir, os.environ, probing)) is not None:
             raise InvalidSpec((f"{spec.name}: checkpoint.to: {problem}.",))
         spec = self._with_model(replace(spec, workdir=str(workdir)), base)
         problem = self._code().problem(spec)
@@ -530,16 +544,15 @@ class LocalCluster:
         environment = spec.environment
         if environment is None:
             return spec
-        from fairlead.cluster.local.packages.requests import read_request, with_file  # here as few runs have one
 
-        environment = with_file(spec, directory).environment
+        environment = package_requests.with_file(spec, directory).environment
         assert environment is not None
         if spec.kind == Kind.WORKSPACE and environment.file is not None:
             environment = replace(environment, file=str(directory / Path(environment.file).expanduser()))
         spec = replace(spec, environment=environment)
         if probing is CheckPrograms.ANY:
-            digest = read_request(replace(spec, workdir=str(directory)), self.home, os.environ)["digest"]
-            spec = replace(spec, environment=replace(environment, digest=digest))
+            request = package_requests.read_request(replace(spec, workdir=str(directory)), self.home, os.environ)
+            spec = replace(spec, environment=replace(environment, digest=request["digest"]))
         return spec
 
     def _with_home(self, spec: "Workspace", base: Path) -> "Workspace":
@@ -552,15 +565,12 @@ class LocalCluster:
         """Return the spec with the path of its model, if it is a replica with one."""
         if not getattr(spec, "model_path", ""):
             return spec
-        # Imported here because few runs serve a model.
-        from fairlead.cluster.local.models import path_of
-        from fairlead.specs.serving import Replica
 
-        assert isinstance(spec, Replica)
+        assert isinstance(spec, serving_specs.Replica)
         if spec.signed_by is not None and "://" in spec.model_path:
             return spec  # its replica reads it
         try:
-            return replace(spec, model_path=str(path_of(self, spec.model_path, spec.team, base)))
+            return replace(spec, model_path=str(local_models.path_of(self, spec.model_path, spec.team, base)))
         except (NotFound, Conflict) as error:
             raise type(error)(f"{spec.service}: model: {error}") from error
 
@@ -569,25 +579,21 @@ class LocalCluster:
         origin = spec.checkpoint.origin
         if origin is None:
             return spec
-        # Imported here because few runs need it.
-        from fairlead.cluster.local.pod_spec import checkpoint_place
 
         if read_reference(origin) is not None:
             return replace(spec, checkpoint=replace(spec.checkpoint, origin=self._place_of_model(spec)))
         run = self.find(origin, spec.team) if is_run_name(origin) else None
         if run is not None:
-            place = checkpoint_place(self.home, run)
+            place = pod_spec.checkpoint_place(self.home, run)
         else:
             place = origin if "://" in origin else os.path.normpath(workdir / Path(origin).expanduser())
         refuse_empty(spec, place, run)
         return replace(spec, checkpoint=replace(spec.checkpoint, origin=place))
 
     def _place_of_model(self, spec: Training) -> str:
-        from fairlead.cluster.local.models import resolve  # imported here because few runs need it
-
         origin = spec.checkpoint.origin or ""
         try:
-            model = resolve(self, origin, spec.team)
+            model = local_models.resolve(self, origin, spec.team)
         except (NotFound, Conflict) as error:
             raise type(error)(f"{spec.name}: checkpoint.from: {error}") from error
         if model.place is None:
@@ -659,11 +665,8 @@ class LocalCluster:
 
     def endpoint_url(self, workload: AnyWorkload) -> str | None:
         """Return the URL of an endpoint; None before there is a gateway, and once the endpoint is over."""
-        # Imported here because listing runs does not need it.
-        from fairlead.cluster.local.endpoints import gateway_url
-        from fairlead.policy.serving.routes import public_names
-
-        url, name = gateway_url(self.home), public_names(self.snapshot()).get(workload.uid)
+        url = local_endpoints.gateway_url(self.home)
+        name = endpoint_routes.public_names(self.snapshot()).get(workload.uid)
         return None if url is None or name is None else f"{url}/{name}/"
 
     def has_gateway(self) -> bool:
@@ -679,10 +682,8 @@ class LocalCluster:
 
     def access_keys(self) -> "tuple[AccessKey, ...]":
         """Return the access keys of all teams."""
-        from fairlead.cluster.local.access_keys import read_keys  # here because only endpoints have keys
-        from fairlead.gateway.demand import read_key_uses
-
-        return with_uses(read_keys(self.home.access_keys), read_key_uses(self.home.serving / "demand.json"))
+        uses = gateway_demand.read_key_uses(self.home.serving / "demand.json")
+        return with_uses(key_file.read_keys(self.home.access_keys), uses)
 
     def add_access_key(self, key: "AccessKey") -> None:
         """Add a key.
@@ -690,9 +691,7 @@ class LocalCluster:
         Raises:
             Conflict: The team already has a key of that name.
         """
-        from fairlead.cluster.local.access_keys import add_key
-
-        add_key(self.home.access_keys, key)
+        key_file.add_key(self.home.access_keys, key)
 
     def remove_access_key(self, team: str, name: str) -> None:
         """Delete a key.
@@ -700,9 +699,7 @@ class LocalCluster:
         Raises:
             NotFound: The team has no key of that name.
         """
-        from fairlead.cluster.local.access_keys import remove_key
-
-        remove_key(self.home.access_keys, team, name)
+        key_file.remove_key(self.home.access_keys, team, name)
 
     def change(self, workload: Workload[Spec], spec: Spec, *, directory: Path | None = None) -> Workload[Spec]:
         return self.update(workload.uid, spec, version=workload.version)
@@ -755,9 +752,6 @@ class LocalCluster:
 
     def restart_with_edits(self, uid: str, edited: tuple[str, ...]) -> bool:
         """Keep the current code of a run, and restart the run with it; return whether it restarts."""
-        # Imported here because few runs follow edits.
-        from fairlead.policy.kinds.code_updates import restart
-
         run = self.store.get(uid)
         if run.status.phase.is_final:
             if run.status.phase is not Phase.FAILED:
@@ -769,7 +763,7 @@ class LocalCluster:
         for _ in range(MOST_TRIES):  # the supervisor may change the run meanwhile
             run = self.store.get(uid)
             live = tuple(pod for pod in self.store.pods(uid) if not pod.phase.is_final)
-            change = restart(run, live, edited, code, time.time())
+            change = code_updates.restart(run, live, edited, code, time.time())
             if change is None:
                 return False
             if all(self.apply(Plan(changes=(change,)))):
@@ -957,15 +951,12 @@ class LocalCluster:
         return goodput(held, created_at=workload.created_at, until=now if until is None else until)
 
     def own_checkpoints(self, workload: Workload) -> OwnCheckpoints | None:
-        from fairlead.runtime.checkpoint.manifest import MANIFEST
-        from fairlead.runtime.checkpoint.store import STEP_NAME
-
         if workload.spec.checkpoint.to is not None:
             return None
         place, steps, num_bytes = self.home.run(workload.uid) / "checkpoints", [], 0
         for directory, _, files in os.walk(place):
-            match = STEP_NAME.fullmatch(os.path.basename(directory))
-            if match is not None and MANIFEST in files:
+            match = checkpoint_store.STEP_NAME.fullmatch(os.path.basename(directory))
+            if match is not None and checkpoint_manifest.MANIFEST in files:
                 steps.append(int(match[1]))
             for file in files:
                 with contextlib.suppress(OSError):  # a checkpoint that is just being replaced by a newer one
@@ -1057,10 +1048,7 @@ class LocalCluster:
         return tuple((pod.attempt, self.home.pod(uid, pod.uid)) for pod in self.store.pods(uid))
 
     def _code(self) -> "CodeStore":
-        # Imported here because listing runs need not load it.
-        from fairlead.cluster.local.code.keeping import CodeStore
-
-        return CodeStore(self.home)
+        return code_keeping.CodeStore(self.home)
 
     def _keep_environment(self, uid: str, environ: Mapping[str, str] | None) -> None:
         try:
@@ -1074,11 +1062,12 @@ class LocalCluster:
         runs = [run for run in runs_of(spec) if run.environment is not None]
         if not runs:
             return
-        from fairlead.cluster.local.packages.requests import keep_request  # here because few runs have one
 
         try:
             for run in runs:
-                keep_request(run, self.home, uid, shell_limits.environment() if environ is None else environ)
+                package_requests.keep_request(
+                    run, self.home, uid, shell_limits.environment() if environ is None else environ
+                )
         except OSError as error:
             raise explained(self.home.path, error) from error
 

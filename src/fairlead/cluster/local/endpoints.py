@@ -21,6 +21,7 @@ from fairlead.cluster.local.access_keys import read_keys
 from fairlead.cluster.local.gateway_proxy import chosen, haproxy_program
 from fairlead.cluster.local.home import Home
 from fairlead.cluster.local.ports import port_for
+from fairlead.deferred import deferred
 from fairlead.errors import ClusterError
 from fairlead.gateway.proxying.programs import HAPROXY
 from fairlead.runtime.peer_users import is_own
@@ -30,7 +31,10 @@ from fairlead.state.demand import read_demand
 from fairlead.state.snapshot import Snapshot
 
 if TYPE_CHECKING:
+    from fairlead.policy.serving import routes as endpoint_routes
     from fairlead.state.demand import Demand
+else:
+    endpoint_routes = deferred("fairlead.policy.serving.routes")
 
 log = logging.getLogger(__name__)
 
@@ -82,14 +86,14 @@ class Endpoints:
 
     def update(self, snapshot: Snapshot) -> None:
         """Write the routes for the gateway, and keep a gateway running while there are endpoints."""
-        # Imported here because a cluster without endpoints needs neither.
-        from fairlead.policy.serving.routes import places_here, routes
-
         pods = {pod.uid: pod for pod in snapshot.pods if pod.ready}
         urls = {
             uid: f"http://127.0.0.1:{port_for(self._home, pod.workload_uid, pod.attempt)}" for uid, pod in pods.items()
         }
-        table = {**routes(snapshot, places_here(snapshot), urls, self._keys()), "wake": os.fspath(self._home.socket)}
+        table = {
+            **endpoint_routes.routes(snapshot, endpoint_routes.places_here(snapshot), urls, self._keys()),
+            "wake": os.fspath(self._home.socket),
+        }
         if table != self._written:
             self._home.serving.mkdir(mode=0o700, exist_ok=True)
             write_json(self._home.serving / "routes.json", table)

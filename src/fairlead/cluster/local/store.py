@@ -48,6 +48,7 @@ from fairlead.cluster.model_versions import is_same, updated
 from fairlead.cluster.port import EventRecord, Spec
 from fairlead.cluster.records import dump, load, load_all
 from fairlead.cluster.selection import RunSelection
+from fairlead.deferred import deferred
 from fairlead.errors import ClusterError, Conflict, NameTaken, NoRoom, NotAllowed, NotFound
 from fairlead.frozen import dataclass
 from fairlead.ledger.activity import ended_ms
@@ -86,29 +87,37 @@ MOST_POINTS = 20_000
 
 
 if TYPE_CHECKING:
-    from fairlead.cluster.ledger_tables import CostGrouping, LedgerTables, Payer, Price
+    from fairlead.cluster import ledger_tables
+    from fairlead.cluster.ledger_tables import CostGrouping, Payer, Price
     from fairlead.cluster.listing import Listing
+    from fairlead.cluster.local import node_tables
     from fairlead.cluster.local.model_tables import ModelTables
+    from fairlead.ledger import bills
     from fairlead.ledger.bills import Statement
     from fairlead.ledger.usage import Holder, UsageInterval
+    from fairlead.policy.kinds import spec_updates
     from fairlead.policy.queue.budgets import Account
+    from fairlead.state import transitions
     from fairlead.state.models import ModelVersion
     from fairlead.state.node_health import Histories
     from fairlead.state.plan import Change, CreatePod, Event
     from fairlead.state.series import Point
     from fairlead.state.snapshot import Spending
     from fairlead.state.transitions import Transition
+else:
+    ledger_tables = deferred("fairlead.cluster.ledger_tables")
+    node_tables = deferred("fairlead.cluster.local.node_tables")
+    bills = deferred("fairlead.ledger.bills")
+    spec_updates = deferred("fairlead.policy.kinds.spec_updates")
+    transitions = deferred("fairlead.state.transitions")
 
 
 def _held_intervals(
     pod: Pod, spec: str, progress: str | None, end_ms: int, share: int, idle_ms: Mapping[int, int], shares: str | None
 ) -> list[UsageInterval]:
     """Return the intervals in which a pod held resources up to an end, by use; shared GPUs count by its share."""
-    # Imported here because listing runs does not need the ledger.
-    from fairlead.cluster.ledger_tables import holder_of, intervals_of
-
-    holder = holder_of(pod.workload_uid, training_of(spec), _user())
-    intervals = intervals_of(pod, holder, progress_of(progress), end_ms, share, idle_ms)
+    holder = ledger_tables.holder_of(pod.workload_uid, training_of(spec), _user())
+    intervals = ledger_tables.intervals_of(pod, holder, progress_of(progress), end_ms, share, idle_ms)
     return intervals if shares is None else reshared(intervals, json.loads(shares))
 
 
@@ -228,11 +237,8 @@ class LocalStore:
                 time.sleep(0.005)
 
     @cached_property
-    def _ledger(self) -> LedgerTables:
-        # Imported here because listing runs does not need the ledger.
-        from fairlead.cluster.ledger_tables import LedgerTables
-
-        return LedgerTables(self._db)
+    def _ledger(self) -> ledger_tables.LedgerTables:
+        return ledger_tables.LedgerTables(self._db)
 
     @cached_property
     def _models(self) -> ModelTables:
@@ -333,37 +339,31 @@ class LocalStore:
             NotFound: No such workload.
             Conflict: It is at another version, or its phase or the change does not allow it.
         """
-        # Imported here because reading does not need it.
-        from fairlead.policy.kinds.spec_updates import changed, changed_meanwhile, check_update, updated_status
-
         with self._transaction():
             run = self.get(uid)
             if run.version != version:
-                raise Conflict(changed_meanwhile(run.spec.name))
-            changes = check_update(run, spec)
+                raise Conflict(spec_updates.changed_meanwhile(run.spec.name))
+            changes = spec_updates.check_update(run, spec)
             if not changes:
                 return run
             self._touch(uid)
             self._db.execute(
                 "UPDATE workloads SET spec = ?, status = ?, version = version + 1 WHERE uid = ?",
-                (to_json(spec), dump(updated_status(run.status)), uid),
+                (to_json(spec), dump(spec_updates.updated_status(run.status)), uid),
             )
-            self._record(uid, run.spec.name, changed(changes), now)
+            self._record(uid, run.spec.name, spec_updates.changed(changes), now)
         return self.get(uid)
 
     @_retried_when_disk_full
     def revise(self, uid: str, spec: Spec, now: float) -> Workload[Spec]:
         """Replace the spec of an endpoint, with the event ``Changed``."""
-        # Imported here because reading does not need it.
-        from fairlead.policy.kinds.spec_updates import CHANGED
-
         with self._transaction():
             before, after = json.loads(to_json(self.get(uid).spec)), json.loads(to_json(spec))
             names = ", ".join(name for name in after if after[name] != before.get(name, after[name]))
             reason = Reason(code=Code.SPEC_CHANGED, message=f"its spec changed: {names}")
             self._touch(uid)
             self._db.execute("UPDATE workloads SET spec = ?, version = version + 1 WHERE uid = ?", (to_json(spec), uid))
-            self._record(uid, spec.name, Event(type=CHANGED, reason=reason), now)
+            self._record(uid, spec.name, Event(type=spec_updates.CHANGED, reason=reason), now)
         return self.get(uid)
 
     def apply(
@@ -420,8 +420,6 @@ class LocalStore:
             if effect.event is not None:
                 self._record(uid, workload.spec.name, effect.event, now)
             if change.incident is not None:
-                from fairlead.cluster.local import node_tables  # here and not above: few changes have one
-
                 node_tables.charge(self._db, change.incident)
             for child in effect.submitted:
                 self._insert(child.uid, child.spec, uid, now)
@@ -443,22 +441,21 @@ class LocalStore:
 
     def _transition(self, workload: AnyWorkload, change: Change, now: float) -> Transition[Any] | None:
         """Return the effect of a change; None if it is stale."""
-        # Imported here because listing runs needs nothing of plans.
-        from fairlead.state.transitions import Child, LivePod, Notice, transition
-
-        pods, children = list[LivePod](), list[Child]()
+        pods, children = list[transitions.LivePod](), list[transitions.Child]()
         if change.needs_pods:
             for uid, since, kill_at in self._db.execute(
                 "SELECT uid, terminating_since, kill_at FROM pods WHERE workload_uid = ? AND final = 0", (workload.uid,)
             ):
                 notice = None
                 if since is not None:
-                    notice = Notice(pod_uid=uid, since=since, kill_at=math.inf if kill_at is None else kill_at)
-                pods.append(LivePod(uid=uid, notice=notice))
+                    notice = transitions.Notice(
+                        pod_uid=uid, since=since, kill_at=math.inf if kill_at is None else kill_at
+                    )
+                pods.append(transitions.LivePod(uid=uid, notice=notice))
         if change.needs_children:
             rows = self._db.execute("SELECT uid, name, intent FROM workloads WHERE parent = ?", (workload.uid,))
-            children = [Child(uid=uid, name=name, intent=Intent(intent)) for uid, name, intent in rows]
-        return transition(workload, change, now, pods=pods, children=children)
+            children = [transitions.Child(uid=uid, name=name, intent=Intent(intent)) for uid, name, intent in rows]
+        return transitions.transition(workload, change, now, pods=pods, children=children)
 
     def _store_workload(self, before: AnyWorkload, after: AnyWorkload) -> None:
         """Write what a change has made of a workload itself."""
@@ -925,8 +922,6 @@ class LocalStore:
 
     def node_histories(self) -> Histories:
         """Return the histories of nodes, by name."""
-        from fairlead.cluster.local import node_tables  # here and not above: listing runs needs none
-
         with self._reading():
             return node_tables.histories(self._db)
 
@@ -941,11 +936,11 @@ class LocalStore:
         self, by: CostGrouping, *, since: float, until: float, now: float, daily: bool = False
     ) -> Statement[Payer]:
         """Return the bills of all nodes within a window, divided among payers; separately for each day if ``daily``."""
-        from fairlead.ledger.bills import statement  # imported here because listing runs does not need the ledger
-
         with self._reading():
             live = self._live_intervals(now)
-            return statement(self._ledger.stretches(by, round(since * 1000), round(until * 1000), live, daily=daily))
+            return bills.statement(
+                self._ledger.stretches(by, round(since * 1000), round(until * 1000), live, daily=daily)
+            )
 
     def first_known(self) -> float | None:
         """Return the Unix time of the first submission or use that is recorded; None before that."""
@@ -966,17 +961,15 @@ class LocalStore:
 
     def spent_this_month(self, now: float) -> Spending:
         """Return spending since the beginning of the calendar month, UTC, by team and by project."""
-        # Imported here because listing runs does not need the ledger.
-        from fairlead.cluster.ledger_tables import CostGrouping, month_of, spending_of
-
-        return spending_of(self.cost(CostGrouping.ACCOUNT, since=month_of(now)[1], until=now, now=now).lines)
+        return ledger_tables.spending_of(
+            self.cost(
+                ledger_tables.CostGrouping.ACCOUNT, since=ledger_tables.month_of(now)[1], until=now, now=now
+            ).lines
+        )
 
     def tell_budget(self, account: Account, percent: int, reason: Reason, now: float) -> None:
         """Record an event with each unfinished run of a budget when a percentage is spent; once a month."""
-        # Imported here because only the supervisor needs it.
-        from fairlead.cluster.ledger_tables import month_of
-
-        month = month_of(now)[0]
+        month = ledger_tables.month_of(now)[0]
         with self._translated():
             if self._ledger.is_told(account.key, month, percent):
                 return
@@ -1004,14 +997,12 @@ class LocalStore:
 
     def cost_of(self, uid: str, now: float) -> int | None:
         """Return micro-dollars of a run so far; None where no price is known of any node that it held."""
-        from fairlead.ledger.bills import cost_of  # imported here because listing runs does not need the ledger
-
         with self._reading():
             changes = self._ledger.price_changes()
             if not changes:
                 return None
             held = self._ledger.of_run(uid) + self._live_intervals(now, uid)
-        return cost_of(held, changes)
+        return bills.cost_of(held, changes)
 
     def held_by(self, uid: str, now: float) -> list[UsageInterval]:
         """Return what the pods of a run held up to now, by use."""

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from fairlead.deferred import deferred
 from fairlead.errors import ClusterError, InvalidSpec
 from fairlead.specs.team import Team
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from fairlead.specs.formats import reading
     from fairlead.specs.team import Team
+else:
+    reading = deferred("fairlead.specs.formats.reading")
 
 
 def read_teams(path: Path) -> tuple[Team, ...]:
@@ -19,11 +23,8 @@ def read_teams(path: Path) -> tuple[Team, ...]:
     Raises:
         ClusterError: The file is malformed; no part of it counts.
     """
-    # Imported here because few machines have teams, and listing runs need not load the reader of specs.
-    from fairlead.specs.formats.reading import load_file
-
     try:
-        specs = load_file(path)
+        specs = reading.load_file(path)
     except InvalidSpec as error:
         raise ClusterError(f"{error.problems[0]}. Fix or remove the file.") from error
     strangers = [spec for spec in specs if not isinstance(spec, Team)]

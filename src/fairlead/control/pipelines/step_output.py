@@ -8,13 +8,20 @@ from typing import TYPE_CHECKING
 from fairlead.cluster.client import ClusterClient
 from fairlead.cluster.output import LogQuery
 from fairlead.control.pipelines.command import is_pipeline
+from fairlead.deferred import deferred
 from fairlead.errors import InvalidArgument
 from fairlead.policy.kinds.table import leaf
 from fairlead.state.snapshot import AnyWorkload, Workload, is_leaf
 
 if TYPE_CHECKING:
+    from fairlead.control.pipelines import submission, told
     from fairlead.control.pipelines.journal import StepTasks
+    from fairlead.specs import pipeline as pipeline_specs
     from fairlead.specs.pipeline import Pipeline
+else:
+    submission = deferred("fairlead.control.pipelines.submission")
+    told = deferred("fairlead.control.pipelines.told")
+    pipeline_specs = deferred("fairlead.specs.pipeline")
 
 
 def runs_of_steps(
@@ -28,11 +35,7 @@ def runs_of_steps(
     Raises:
         InvalidArgument: The workload is not a pipeline, or has no such step.
     """
-    # Here and not above, as below: few runs are pipelines.
-    from fairlead.control.pipelines.submission import driver_uid, pipeline_of
-    from fairlead.specs.pipeline import child_name
-
-    name, pipeline = workload.spec.name, pipeline_of(workload.spec)
+    name, pipeline = workload.spec.name, submission.pipeline_of(workload.spec)
     if pipeline is None:
         what = (
             "its steps are no longer known" if is_pipeline(workload.spec) else f"it is a {type(workload.spec).__name__}"
@@ -42,14 +45,14 @@ def runs_of_steps(
     children = {child.spec.name.removeprefix(f"{name}-"): child for child in cluster.children(workload.uid)}
     runs: dict[str, tuple[Workload, re.Pattern[str] | None]] = {}
     for step, index in chosen:
-        own = child_name(step, index)
+        own = pipeline_specs.child_name(step, index)
         for child_of, child in children.items():
             item = child_of.removeprefix(f"{own}-") if child_of.startswith(f"{own}-") else None
             is_item = index is None and pipeline.steps[step].is_fanned_out and item is not None and item.isdigit()
             if child_of == own or is_item:
                 runs |= {run.uid: (run, None) for run in _leaves(cluster, child)}
     commands = [(step, index) for step, index in chosen if pipeline.steps[step].run is not None]
-    uid = driver_uid(cluster, workload)
+    uid = submission.driver_uid(cluster, workload)
     if commands and uid is not None:
         marks = "|".join(rf"{step}(?:\[\d+\])?" if index is None else rf"{step}\[{index}\]" for step, index in commands)
         is_single = len(chosen) == 1 and not (pipeline.steps[chosen[0][0]].is_fanned_out and chosen[0][1] is None)
@@ -84,12 +87,9 @@ def progress_in(cluster: ClusterClient, workload: AnyWorkload) -> "StepTasks | N
     """
     if not is_pipeline(workload.spec):
         return None
-    from fairlead.control.pipelines.submission import driver_uid, pipeline_of, progress_of
 
-    pipeline = pipeline_of(workload.spec)
+    pipeline = submission.pipeline_of(workload.spec)
     if pipeline is not None and cluster.has_containers:
-        from fairlead.control.pipelines.told import LINE, read_told
-
-        uid = driver_uid(cluster, workload)
-        return read_told(pipeline, () if uid is None else cluster.logs(uid, LogQuery(pattern=LINE)))
-    return None if pipeline is None else progress_of(pipeline, workload, Path(cluster.kept_at(workload)))
+        uid = submission.driver_uid(cluster, workload)
+        return told.read_told(pipeline, () if uid is None else cluster.logs(uid, LogQuery(pattern=told.LINE)))
+    return None if pipeline is None else submission.progress_of(pipeline, workload, Path(cluster.kept_at(workload)))

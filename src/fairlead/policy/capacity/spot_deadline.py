@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from fairlead.deferred import deferred
 from fairlead.frozen import dataclass
 from fairlead.policy.disruption.defragmentation import can_resume
 from fairlead.policy.disruption.preemption import RESTART_S
@@ -24,7 +25,10 @@ from fairlead.state.scheduling_policy import SchedulingPolicy
 from fairlead.state.snapshot import Node, Phase, Snapshot, Status, Workload
 
 if TYPE_CHECKING:
+    from fairlead.policy.capacity import spot_schedule
     from fairlead.policy.capacity.spot_schedule import SpotProblem, SpotSchedule
+else:
+    spot_schedule = deferred("fairlead.policy.capacity.spot_schedule")
 
 # The time until a requested node comes; most clouds provide GPU nodes within it.
 LEAD_S = 600.0
@@ -114,8 +118,6 @@ def decide_use(workload: Workload, snapshot: Snapshot, now: float, *, on_spot: b
         on_spot: Whether it runs on spot; None if it does not run.
         spot: Whether spot has room for it, or it is on spot.
     """
-    from fairlead.policy.capacity.spot_schedule import CapacityUse
-
     status = observed(workload, spot, now)
     if status.queue.spot_since is None:
         return ON_DEMAND
@@ -127,7 +129,7 @@ def decide_use(workload: Workload, snapshot: Snapshot, now: float, *, on_spot: b
     return schedule.use(
         ticks_left=max(1, int(left_s / tick_s)),
         slack_s=left_s - work_left_s(workload, now, at_risk=on_spot is not False),
-        now=CapacityUse(use),
+        now=spot_schedule.CapacityUse(use),
         pending_s=starting_s,
         spot=spot,
         age=1 + int((now - status.queue.spot_since) / tick_s),
@@ -189,15 +191,13 @@ def _tick_s(spec: GangSpec) -> float:
 
 
 def _problem(spec: GangSpec, prices: Prices, grows: bool) -> "SpotProblem":
-    from fairlead.policy.capacity.spot_schedule import SpotProblem
-
     assert spec.expected_duration_s is not None
     assert spec.deadline_s is not None
     on_demand = prices.on_demand or 1.0
     spot = prices.spot if prices.spot is not None and prices.on_demand else on_demand * SPOT_OF_ON_DEMAND
     tick_s = _tick_s(spec)
     lost_s = spec.checkpoint.every_s or LOST_PART * spec.expected_duration_s
-    return SpotProblem(
+    return spot_schedule.SpotProblem(
         tick_s=tick_s,
         step_s=tick_s / STEPS_OF_TICK,
         changeover_s=RESTART_S + spec.grace_s,
@@ -211,6 +211,4 @@ def _problem(spec: GangSpec, prices: Prices, grows: bool) -> "SpotProblem":
 
 
 def _schedule(spec: GangSpec, prices: Prices, grows: bool) -> "SpotSchedule":
-    from fairlead.policy.capacity.spot_schedule import solve
-
-    return solve(_problem(spec, prices, grows))
+    return spot_schedule.solve(_problem(spec, prices, grows))

@@ -1,11 +1,18 @@
 """Says which intents a workload may get, whether it is over, and how statuses of earlier versions read now."""
 
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
+from fairlead.deferred import deferred
 from fairlead.errors import Conflict
 from fairlead.policy.kinds.table import parent_of
 from fairlead.state.reasons import Code
 from fairlead.state.snapshot import AnyWorkload, Intent, Phase, Status
+
+if TYPE_CHECKING:
+    from fairlead.specs import sweep
+else:
+    sweep = deferred("fairlead.specs.sweep")
 
 
 def check_intent(run: AnyWorkload, intent: Intent) -> None:
@@ -36,11 +43,8 @@ def check_not_ending(run: AnyWorkload) -> None:
 
 
 def _anew(run: AnyWorkload) -> str:
-    # Here and not above, since every command reads this module, and few runs are sweeps.
-    from fairlead.specs.sweep import MAX_TRIALS, Sweep
-
-    if isinstance(run.spec, Sweep):
-        more = min(2 * run.spec.num_trials, MAX_TRIALS)
+    if isinstance(run.spec, sweep.Sweep):
+        more = min(2 * run.spec.num_trials, sweep.MAX_TRIALS)
         if has_more(replace(run, spec=replace(run.spec, trials=more))):
             return f"`fairlead resume {run.spec.name} --set trials={more}` tries more of the same search."
     return "`fairlead run` submits it as a new run."

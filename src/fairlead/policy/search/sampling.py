@@ -7,6 +7,7 @@ from functools import lru_cache
 from itertools import islice
 from typing import TYPE_CHECKING, TypeAlias
 
+from fairlead.deferred import deferred
 from fairlead.frozen import dataclass
 from fairlead.policy.search.covariance_adaptation import distribution_after
 from fairlead.policy.search.nondominated_sorting import POPULATION, breed
@@ -17,7 +18,10 @@ from fairlead.specs.search_space import Parameter, Value, grid
 from fairlead.specs.sweep import Sampler, Sweep
 
 if TYPE_CHECKING:
+    from fairlead.policy.search import gaussian_process
     from fairlead.policy.search.gaussian_process import Coordinate
+else:
+    gaussian_process = deferred("fairlead.policy.search.gaussian_process")
 
 # As in Optuna's TPESampler: random trials at first, candidates for each parameter, and the number of good trials.
 NUM_RANDOM = 10
@@ -147,7 +151,6 @@ def _gp(sweep: Sweep, number: int, history: Sequence[TrialRecord], reports: Repo
     ordered = ranked(list(history), goal)
     if len(ordered) < min(NUM_RANDOM, max(3, 2 * len(sweep.space))):
         return _random(sweep, number, history, reports)
-    from fairlead.policy.search.gaussian_process import next_place  # NumPy, which no other sampler needs
 
     axes = _axes(sweep.space)
     is_by_rank = any(trial.state in CUT_SHORT for trial in ordered)
@@ -159,7 +162,9 @@ def _gp(sweep: Sweep, number: int, history: Sequence[TrialRecord], reports: Repo
     losses = [loss[trial.number] for trial in known]
     running = [_place(sweep.space, trial.values) for trial in history if trial.state is TrialState.ACTIVE]
     places = [_place(sweep.space, trial.values) for trial in known]
-    return _at_place(sweep.space, next_place(axes, places, losses, running, (sweep.seed, number, "gp")))
+    return _at_place(
+        sweep.space, gaussian_process.next_place(axes, places, losses, running, (sweep.seed, number, "gp"))
+    )
 
 
 def _nsga_ii(sweep: Sweep, number: int, history: Sequence[TrialRecord], reports: Reports) -> dict[str, Value]:
@@ -172,9 +177,7 @@ def _nsga_ii(sweep: Sweep, number: int, history: Sequence[TrialRecord], reports:
 
 def _axes(space: Sequence[Parameter]) -> "list[Coordinate]":
     """Return the coordinates of a place: one per range, and one per value of a categorical parameter."""
-    from fairlead.policy.search.gaussian_process import Coordinate
-
-    axes: list[Coordinate] = []
+    axes: list[gaussian_process.Coordinate] = []
     first: dict[str, int] = {}
     for group, parameter in enumerate(space):
         first[parameter.name] = len(axes)
@@ -187,12 +190,12 @@ def _axes(space: Sequence[Parameter]) -> "list[Coordinate]":
             else:
                 when = tuple((at, other.part(value)) for value in parameter.when[1])
         if parameter.choices:
-            axes.extend(Coordinate(group=group, is_word=True, when=when) for _ in parameter.choices)
+            axes.extend(gaussian_process.Coordinate(group=group, is_word=True, when=when) for _ in parameter.choices)
         else:
             # Integers on a logarithmic scale are not evenly spaced.
             is_even = parameter.is_whole and not parameter.is_log
             num_values = int(parameter.high - parameter.low) + 1 if is_even else None
-            axes.append(Coordinate(group=group, num_values=num_values, when=when))
+            axes.append(gaussian_process.Coordinate(group=group, num_values=num_values, when=when))
     return axes
 
 

@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from fairlead.deferred import deferred
 from fairlead.frozen import dataclass
 from fairlead.policy.serving.joint_scaling import Delays, EndpointState, allocate, enough, queue_limit
 from fairlead.policy.serving.scheduled_replicas import scheduled_replicas
@@ -24,7 +25,10 @@ from fairlead.state.demand import Demand
 from fairlead.state.snapshot import Grant, Node, Pod
 
 if TYPE_CHECKING:
+    from fairlead.policy.serving import text_scaling
     from fairlead.policy.serving.text_scaling import Answering
+else:
+    text_scaling = deferred("fairlead.policy.serving.text_scaling")
 
 INTERVAL_S = 10
 WINDOW_S = 900
@@ -94,10 +98,9 @@ def _answering(spec: Serving, demand: Demand | None) -> "Answering | None":
     """Return the performance of a replica of a text server; None if not known yet, or not scaled by."""
     if demand is None or not demand.latest_text or not spec.scale.is_by_tokens:
         return None
-    from fairlead.policy.serving.text_scaling import answering  # here and not above: numpy takes long to come
 
     scale = spec.scale
-    return answering(
+    return text_scaling.answering(
         demand.busiest_text, demand.latest_text, scale.first_token_s, scale.per_token_s, spec.max_concurrency
     )
 

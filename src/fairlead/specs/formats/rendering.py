@@ -3,13 +3,19 @@
 from collections.abc import Hashable, Mapping
 from dataclasses import MISSING, fields
 from functools import cache
-from typing import Any, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal, cast
 
+from fairlead.deferred import deferred
 from fairlead.specs.field_types import ListField, MapField, OverlayField, Section, SectionKey, SectionMap, Single
 from fairlead.specs.formats.secret_values import conceal
 from fairlead.specs.keys import API_VERSION, OBJECTS, Spec
 from fairlead.specs.overlay import Overlay
 from fairlead.specs.workload import WorkloadSpec
+
+if TYPE_CHECKING:
+    from fairlead.specs.formats import yaml_writing
+else:
+    yaml_writing = deferred("fairlead.specs.formats.yaml_writing")
 
 Form = Literal["kubernetes", "short"]
 
@@ -41,10 +47,8 @@ def to_yaml(spec: "Spec | WorkloadSpec", *, form: Form = "kubernetes", shows_sec
     Args:
         shows_secrets: False to hide values of variables that look like credentials, for a reader's eyes.
     """
-    from fairlead.specs.formats.yaml_writing import dump
-
     rendered = render(spec) if form == "kubernetes" else render_short(spec)
-    return dump(rendered if shows_secrets else conceal(rendered))
+    return yaml_writing.dump(rendered if shows_secrets else conceal(rendered))
 
 
 def default_of(key: SectionKey, owner: type[Any]) -> tuple[object, ...]:
