@@ -20,7 +20,7 @@ from fairlead.cluster.kubernetes.manifests.pods import render_pod
 from fairlead.cluster.port import LogLine
 from fairlead.control.pipelines.object_place import ObjectDocuments
 from fairlead.control.pipelines.submission import pipeline_of
-from fairlead.control.pipelines.told import MOST_MESSAGE, MOST_TASKS, read_told
+from fairlead.control.pipelines.task_lines import MOST_MESSAGE, MOST_TASKS, read_task_lines
 from fairlead.errors import InvalidSpec
 from fairlead.policy.kinds.steps import Task
 from fairlead.specs.formats.packing import packed, unpacked
@@ -147,7 +147,7 @@ def spec(text: str = CHAIN) -> Pipeline:
 def tasks(lines: list[str], text: str = CHAIN) -> dict[str, Task]:
     """Read from the output of a driver what became of each task."""
     said = [LogLine(at=float(at), attempt=0, rank=0, stream="o", text=line) for at, line in enumerate(lines)]
-    return {task.name: task for each in read_told(spec(text), said).steps.values() for task in each}
+    return {task.name: task for each in read_task_lines(spec(text), said).steps.values() for task in each}
 
 
 @pytest.mark.slow

@@ -26,7 +26,7 @@ from fairlead.control.pipelines.dependencies import Dependencies
 from fairlead.control.pipelines.processes import StepProgram, StepPrograms
 from fairlead.control.pipelines.result_store import ResultStore
 from fairlead.control.pipelines.step_run import COLLECTED, StepRun, StepRuns, with_list
-from fairlead.control.pipelines.told import told
+from fairlead.control.pipelines.task_lines import task_line
 from fairlead.errors import FairleadError, NotFound
 from fairlead.frozen import dataclass
 from fairlead.policy.kinds.steps import (
@@ -621,7 +621,7 @@ class PipelineDriver:
     def _tell(self, task: Task) -> None:
         """Print the state of a task for readers of a pod's output."""
         if self._around.is_in_pod:
-            print(told(task), flush=True)
+            print(task_line(task), flush=True)
 
     def _tell_progress(self) -> None:
         """Report finished tasks as progress, rate-limited, since many may come from the cache at once."""

@@ -14,13 +14,13 @@ from fairlead.policy.kinds.table import leaf
 from fairlead.state.snapshot import AnyWorkload, Workload, is_leaf
 
 if TYPE_CHECKING:
-    from fairlead.control.pipelines import submission, told
+    from fairlead.control.pipelines import submission, task_lines
     from fairlead.control.pipelines.journal import StepTasks
     from fairlead.specs import pipeline as pipeline_specs
     from fairlead.specs.pipeline import Pipeline
 else:
     submission = deferred("fairlead.control.pipelines.submission")
-    told = deferred("fairlead.control.pipelines.told")
+    task_lines = deferred("fairlead.control.pipelines.task_lines")
     pipeline_specs = deferred("fairlead.specs.pipeline")
 
 
@@ -91,5 +91,6 @@ def progress_in(cluster: ClusterClient, workload: AnyWorkload) -> "StepTasks | N
     pipeline = submission.pipeline_of(workload.spec)
     if pipeline is not None and cluster.has_containers:
         uid = submission.driver_uid(cluster, workload)
-        return told.read_told(pipeline, () if uid is None else cluster.logs(uid, LogQuery(pattern=told.LINE)))
+        lines = () if uid is None else cluster.logs(uid, LogQuery(pattern=task_lines.LINE))
+        return task_lines.read_task_lines(pipeline, lines)
     return None if pipeline is None else submission.progress_of(pipeline, workload, Path(cluster.kept_at(workload)))

@@ -10,7 +10,7 @@ from fairlead.cluster.output import NOTE, LogQuery, describe_dropped
 from fairlead.control.pipelines.command import is_pipeline
 from fairlead.control.pipelines.submission import pipeline_of, shown_phase, shown_spec
 from fairlead.control.pipelines.submission import progress_of as steps_of
-from fairlead.control.pipelines.told import LINE, read_told
+from fairlead.control.pipelines.task_lines import LINE, read_task_lines
 from fairlead.errors import Conflict, NotAllowed, NotFound
 from fairlead.policy.kinds.parents import child_name
 from fairlead.policy.kinds.progress import progress_of, warning_of
@@ -172,7 +172,7 @@ def _steps(question: Question, run: Workload) -> list[dict[str, Any]]:
         # Read line by line: a program may print any number of them.
         progress = question.paced.value(
             ("steps", run.uid, run.status.phase),
-            lambda: read_told(pipeline, question.cluster.logs(run.uid, LogQuery(pattern=LINE))),
+            lambda: read_task_lines(pipeline, question.cluster.logs(run.uid, LogQuery(pattern=LINE))),
         )
     else:
         progress = steps_of(pipeline, run, Path(question.cluster.kept_at(run)))

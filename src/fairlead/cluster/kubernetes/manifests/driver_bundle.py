@@ -30,7 +30,7 @@ sys.exit(main())
 """
 _FOLDERS = ("specs", "text")
 _FILES = (
-    "frozen.py",
+    "deferred.py", "frozen.py",
     "cluster/__init__.py", "cluster/local/__init__.py", "cluster/local/dataset_files.py",
     "cluster/project_files.py", "cluster/secret_files.py",
     "control/__init__.py", "control/data.py", "control/pipelines/__init__.py",
@@ -38,7 +38,7 @@ _FILES = (
     "control/pipelines/drift_watch.py", "control/pipelines/driver.py",
     "control/pipelines/in_pod.py", "control/pipelines/journal.py", "control/pipelines/object_place.py",
     "control/pipelines/pod_children.py", "control/pipelines/processes.py", "control/pipelines/result_files.py",
-    "control/pipelines/result_store.py", "control/pipelines/step_run.py", "control/pipelines/told.py",
+    "control/pipelines/result_store.py", "control/pipelines/step_run.py", "control/pipelines/task_lines.py",
     "control/pipelines/watched.py",
     "policy/__init__.py", "policy/kinds/__init__.py", "policy/kinds/staleness.py", "policy/kinds/steps.py",
 )  # fmt: skip

@@ -21,13 +21,13 @@ MOST_MESSAGE = 500
 """Maximum characters of a task's message."""
 
 
-def told(task: Task) -> str:
+def task_line(task: Task) -> str:
     """Format the state of a task in one line."""
     message = " ".join(task.message.split())
     return f"fairlead: step {task.name} {task.phase.value}{f': {message}' if message else ''}"
 
 
-def read_told(pipeline: Pipeline, lines: "Iterable[LogLine]") -> StepTasks:
+def read_task_lines(pipeline: Pipeline, lines: "Iterable[LogLine]") -> StepTasks:
     """Parse the progress of a pipeline from its driver's output; tasks without a line are waiting."""
     progress = StepTasks(steps={name: [Task(step=name)] for name in pipeline.steps})
     num_tasks = 0
