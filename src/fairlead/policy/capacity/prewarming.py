@@ -9,7 +9,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime, timedelta
 from functools import lru_cache
 from itertools import takewhile
+from typing import TYPE_CHECKING
 
+from fairlead.deferred import deferred
 from fairlead.policy.capacity.demand_history import SLOT_S
 from fairlead.policy.capacity.pool_nodes import node_of
 from fairlead.policy.placement.node_eligibility import Eligibility
@@ -21,6 +23,11 @@ from fairlead.state.cron_times import times_after, zone_of
 from fairlead.state.pool_demand import PoolDemand, Standby
 from fairlead.state.snapshot import Node, Snapshot, Workload
 from fairlead.text.quantities import describe_duration, plural
+
+if TYPE_CHECKING:
+    from fairlead.policy.capacity import demand_forecast
+else:
+    demand_forecast = deferred("fairlead.policy.capacity.demand_forecast")
 
 
 def standby(snapshot: Snapshot, now: float) -> tuple[Standby, ...] | None:
@@ -82,11 +89,9 @@ def _wanted(demand: PoolDemand, now: float) -> Standby | None:
     pool = demand.pool
     nodes, why = 0, ""
     if pool.prewarm is not None:
-        from fairlead.policy.capacity.demand_forecast import forecast  # NumPy, which no idle operator needs
-
         # The next look comes a minute later, and its nodes come as much later.
         horizon = math.ceil(demand.lead_s / SLOT_S) + 1
-        predicted = forecast(demand.needed, horizon, pool.prewarm.confidence)
+        predicted = demand_forecast.forecast(demand.needed, horizon, pool.prewarm.confidence)
         if predicted is not None:
             nodes = min(predicted.nodes, pool.prewarm.most_nodes or pool.nodes)
             why = (
