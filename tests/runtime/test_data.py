@@ -9,7 +9,7 @@ import sys
 import tarfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import chain
 from pathlib import Path
@@ -19,7 +19,7 @@ import pytest
 import trustme
 
 from fairlead.runtime.data import cache as caching
-from fairlead.runtime.data import http_client, reader
+from fairlead.runtime.data import copying, http_client, reader
 from fairlead.runtime.data.cache import BundleCache
 from fairlead.runtime.data.manifest import DataManifest, Entry, make
 from fairlead.runtime.data.reader import Data, DataSet
@@ -106,6 +106,69 @@ def test_samples_have_their_bytes_in_every_mode(tmp_path: Path) -> None:
                 number = int(sample["__key__"].rpartition("/")[2][:3])
                 assert set(sample) == {"__key__", *ends}
                 assert set(sample["jpg"]) == {number}
+
+
+def overwrite(path: Path) -> None:
+    path.chmod(0o644)
+    path.write_bytes(b"x" * path.stat().st_size)
+
+
+def lengthen(path: Path) -> None:
+    path.chmod(0o644)
+    path.write_bytes(path.read_bytes() + b"x")
+
+
+def replace_by_a_link(path: Path) -> None:
+    path.unlink()
+    path.symlink_to("/etc/hostname")
+
+
+@pytest.mark.parametrize("alter", [overwrite, lengthen, replace_by_a_link, Path.unlink])
+def test_a_copy_that_a_program_changed_is_mended_before_the_next_run_reads_it(
+    alter: Callable[[Path], None], tmp_path: Path
+) -> None:
+    source = a_source(folder(tmp_path / "files"), tmp_path, "copy")
+    first = Data(source)
+    changed = first.path / first.files()[3]
+    content = changed.read_bytes()
+    assert changed.stat().st_mode & 0o222 == 0
+    alter(changed)
+    second = Data(source)
+    assert (second.path / first.files()[3]).read_bytes() == content
+    others = [name for name in first.files() if not (second.path / name).is_file()]
+    assert (others, changed.is_symlink()) == ([], False)
+
+
+def test_a_directory_in_place_of_a_copied_file_is_named_with_the_command_that_mends_it(tmp_path: Path) -> None:
+    source = a_source(folder(tmp_path / "files"), tmp_path, "copy")
+    data = Data(source)
+    changed = data.path / data.files()[0]
+    changed.unlink()
+    (changed / "inside").mkdir(parents=True)
+    with pytest.raises(Misuse, match=f"is where a file of the copy belongs.*fairlead data rm {data.version}"):
+        _ = Data(source).path
+
+
+def test_files_that_a_program_puts_beside_a_copy_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    described = {"t": {"from": str(folder(tmp_path / "files")), "mode": "copy"}}
+    monkeypatch.setenv("FAIRLEAD_DATA", json.dumps(described))
+    monkeypatch.setenv("FAIRLEAD_DATA_DIR", str(tmp_path / "data"))
+    assert copying.main() == 0
+    assert "beside its files" not in capsys.readouterr().out
+    path = data_of(os.environ, "t").path
+    (path / "processed.cache").write_text("of a program")
+    assert copying.main() == 0
+    assert "processed.cache beside its files is not of this version" in capsys.readouterr().out
+
+
+def test_a_copy_in_a_directory_replaces_files_of_another_version(tmp_path: Path) -> None:
+    for text, version in (("one!", "a"), ("two!", "b")):
+        (tmp_path / version).mkdir()
+        (tmp_path / version / "x.txt").write_text(text)
+        Data(a_source(tmp_path / version, tmp_path)).copy_to(tmp_path / "pulled")
+    assert (tmp_path / "pulled" / "x.txt").read_text() == "two!"
 
 
 def test_parquet_rows_are_samples_by_column(tmp_path: Path) -> None:

@@ -133,10 +133,10 @@ class Data:
         return self._bundles.warm()
 
     def copy_to(self, directory: Path) -> int:
-        """Copy the files into a directory; return their number.
+        """Copy the files into a directory, in place of others of their names; return their number.
 
         Raises:
-            Misuse: A file of another content is there already, or the disk has no room.
+            Misuse: The disk has no room.
         """
         manifest = self._open()
         assert self._store is not None
