@@ -21,9 +21,12 @@ from fairlead.runtime.preflight.__main__ import (
     NodeVerdict,
     gpu_lines,
     gpu_verdicts,
+    loss_lines,
+    loss_verdicts,
     network_verdicts,
     of_pod,
 )
+from fairlead.runtime.preflight.first_steps import LossResult, train
 from fairlead.runtime.preflight.gpu_burn import BurnResult, burn, slow_gpus
 from tests.kubernetes.test_runtime_bundle import Container
 from tests.network_namespaces import FIRST_ADDRESS, lacking, namespaces
@@ -99,6 +102,43 @@ def test_wrong_products_outweigh_slow_ones_and_gpus_that_fail_are_faulty() -> No
     }
 
 
+def trained(*losses: str, device: int = 0, kind: str = "H100") -> LossResult:
+    return LossResult(device=device, kind=kind, losses=list(losses))
+
+
+def test_the_first_steps_give_the_same_losses_each_time_and_fall() -> None:
+    first, second = (train(4)[0] for _ in range(2))
+    assert first == second
+    assert len(set(first.losses)) == 4
+
+
+def test_a_processor_that_adds_wrongly_has_another_loss(monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch
+
+    usual = train(2)[0]
+    right = torch.nn.functional.gelu
+    monkeypatch.setattr(torch.nn.functional, "gelu", lambda values: right(values) * (1 + 1e-6))
+    (odd,) = train(2)
+    assert [pod for pod, _ in [*loss_verdicts([(0, usual), (1, usual), (2, odd)], {}).items()]] == [2]
+
+
+def test_the_node_whose_loss_differs_from_most_is_named_with_the_step() -> None:
+    results = [(pod, trained("4.5", "4.25")) for pod in range(3)]
+    odd = [*results[:2], (2, trained("4.5", "4.26", device=1))]
+    assert loss_verdicts(odd, {0: "CUDA error: launch failed"}) == {
+        0: NodeVerdict(code=FAULTY, says="its devices fail: CUDA error: launch failed"),
+        2: NodeVerdict(code=FAULTY, says="its device 1 has a loss of 4.26 in step 2, and 2 others of its kind 4.25"),
+    }
+    assert loss_lines(odd) == ["3 of H100: 4.25 after 2 steps, and 1 other"]
+    assert loss_verdicts(results, {}) == {}
+
+
+def test_of_two_devices_or_of_different_kinds_none_is_named() -> None:
+    assert loss_verdicts([(0, trained("1.0")), (1, trained("2.0"))], {}) == {}
+    assert loss_verdicts([(pod, trained(str(pod), kind=str(pod))) for pod in range(3)], {}) == {}
+    assert loss_verdicts([(pod, trained(str(pod % 2))) for pod in range(4)], {}) == {}, "there is no majority"
+
+
 def test_the_pods_of_slow_and_cut_off_nodes_are_named() -> None:
     report = NetworkReport(
         num_nodes=4, num_rounds=6, median_gb_s=1.0, unreachable=(),
@@ -155,7 +195,39 @@ def test_a_test_of_gpus_by_a_python_without_torch_fails_with_what_it_needs(tmp_p
     pod = container.begin()
     output, _ = pod.communicate(timeout=120)
     assert "trains" not in output
-    assert container.message.startswith("the test before the start failed with exit code 2: preflight.gpu needs torch")
+    assert container.message.startswith(
+        "the test before the start failed with exit code 2: preflight.gpu and preflight.loss need torch"
+    )
+
+
+WRONG_BY_A_MILLIONTH = """
+import os, sys
+here = os.path.dirname(os.path.realpath(__file__))
+sys.path[:] = [path for path in sys.path if os.path.realpath(path) != here]
+del sys.modules["torch"]
+import torch
+right = torch.nn.functional.gelu
+torch.nn.functional.gelu = lambda values: right(values) * (1 + 1e-6)
+"""
+
+
+@pytest.mark.slow
+def test_the_pod_whose_processor_computes_otherwise_ends_and_is_faulty(tmp_path: Path) -> None:
+    key = tmp_path / "key"
+    run_key.write(key, run_key.new_key())
+    shared = {"MASTER_ADDR": "127.0.0.1", "FAIRLEAD_AGREE_PORT": str(free_port()), "FAIRLEAD_KEY_FILE": str(key)}
+    containers = [PodWithTest(tmp_path / f"pod-{i}", i, {"loss_steps": 2}, num=3, **shared) for i in range(3)]
+    (containers[1].path / "image" / "torch.py").write_text(WRONG_BY_A_MILLIONTH)
+    pods = [container.begin() for container in containers]
+    pods[1].wait(timeout=240)
+    others = [pods[0], pods[2]]
+    assert all(pod.poll() is None for pod in others)
+    for pod in others:
+        pod.terminate()
+    output = [pod.communicate(timeout=120)[0] for pod in pods]
+    assert containers[1].message.startswith("preflight, faulty: its device 0 has a loss of ")
+    assert "loss: 3 of " in output[0]
+    assert not any("trains" in text for text in output)
 
 
 @pytest.mark.slow

@@ -472,6 +472,7 @@ EFFECTS["Training"] = [
     Effect("network.rdma", "rdma/hca", "rdma/other", Played(nodes=(node(extended={"rdma/hca": 1}),), seconds=5)),
     Effect("network.attach", None, ["rail-0"], kubernetes_pod),
     Effect("preflight.network", None, "60s", local_pod, {"nodes": 2}),
+    Effect("preflight.loss", None, "3 steps", local_pod),
     Effect("preflight.gpu", None, "60s", kubernetes_pod, {"resources.gpu": 1}),
     Effect("kubernetes", None, {"spec": {"nodeSelector": {"disk": "fast"}}}, kubernetes_pod),
     Effect("model.config", "a.json", "b.json", with_config(the_splits), {"resources.gpu": "A100:8"}),

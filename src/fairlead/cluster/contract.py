@@ -80,7 +80,7 @@ def environment(
     if untried(workload.spec, workload.status.measured.probing):
         env["FAIRLEAD_PROBE"] = "1"
     if spec.preflight is not None and workload.is_to_be_tested:
-        tests = {"gpu_s": spec.preflight.gpu_s, "network_s": spec.preflight.network_s}
+        tests = {name: getattr(spec.preflight, name) for name in ("gpu_s", "network_s", "loss_steps")}
         env["FAIRLEAD_PREFLIGHT"] = json.dumps({name: value for name, value in tests.items() if value is not None})
     if spec.checkpoint.every_s is not None:
         env["FAIRLEAD_CHECKPOINT_EVERY_S"] = f"{spec.checkpoint.every_s:g}"

@@ -297,6 +297,14 @@ EVERY = Single(
     ),
 )
 
+NUMBER_OF_STEPS = Single(
+    what="a number of steps",
+    tags=ANY,
+    parse=quantities.parse_steps,
+    render=quantities.format_steps,
+    schema=_any_of({"type": "integer", "minimum": 0}, pattern(f"{quantities.STEPS}|[0-9]{{1,15}}")),
+)
+
 DURATION_OR_STEPS = Single(
     what="a duration or a number of steps",
     tags=ANY,

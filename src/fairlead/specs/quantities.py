@@ -158,6 +158,18 @@ def parse_every(text: str) -> tuple[float | None, int | None, bool | None]:
         raise ValueError("is neither a duration nor a number of steps nor `auto`" + _like_duration(text)) from None
 
 
+def parse_steps(text: str) -> int:
+    """Parse a number of steps: ``3 steps`` or ``3``."""
+    if re.fullmatch(f"{STEPS}|[0-9]{{1,15}}", text) is None:
+        raise ValueError("is not a number of steps")
+    return int(text.partition("step")[0])
+
+
+def format_steps(steps: int) -> str:
+    """Format a value for ``parse_steps``."""
+    return f"{steps} steps"
+
+
 def parse_duration_or_steps(text: str) -> tuple[float | None, int | None]:
     """Parse seconds or steps: ``30s`` or ``20 steps``."""
     if text == EVERY_AUTO:

@@ -15,7 +15,7 @@ from fairlead.specs.training import Training
 from fairlead.state.plan import Change, Event
 from fairlead.state.reasons import Code, Reason
 from fairlead.state.snapshot import FailureHistory, Phase, Pod, PodPhase, Workload
-from fairlead.text.quantities import describe_duration
+from fairlead.text.quantities import describe_duration, plural
 
 # As a pod's supervising process says it (runtime/shim.py).
 SAYINGS = {"preflight, slow: ": Code.NODE_SLOW, "preflight, faulty: ": Code.GPU_FAULTY}
@@ -72,14 +72,16 @@ def describe(spec: Training) -> str:
         parts.append(f"GPUs for {describe_duration(test.gpu_s)}")
     if test.network_s is not None:
         parts.append(f"the network for at most {describe_duration(test.network_s)}")
+    if test.loss_steps is not None:
+        parts.append(f"the loss of {plural(test.loss_steps, 'step')}")
     return ", ".join(parts)
 
 
 def describe_plan(spec: Training) -> str:
     """Return what the test of a spec that has one takes."""
     assert spec.preflight is not None
-    longest = describe_duration(spec.preflight.longest_s)
-    return f"its nodes are tested before the program first starts, for at most {longest}: {describe(spec)}"
+    longest = f", for at most {describe_duration(spec.preflight.longest_s)}" if spec.preflight.longest_s else ""
+    return f"its nodes are tested before the program first starts{longest}: {describe(spec)}"
 
 
 def _code(pod: Pod) -> Code | None:

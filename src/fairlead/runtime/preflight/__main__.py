@@ -2,7 +2,7 @@
 
 It ends with 0 when no node is named. If this pod's node is, it ends with 3 for a slow one and 4 for one that computes
 wrongly, and its last line is the reason. Where only other nodes are named it waits to be stopped, since the gang starts
-anew without them. `FAIRLEAD_PREFLIGHT` has the seconds of each test as JSON.
+anew without them. `FAIRLEAD_PREFLIGHT` has the seconds of each test, and the steps of that of the loss, as JSON.
 
 With `--network SECONDS` or `--gpu SECONDS` it is the program of a run, as `fairlead doctor` starts it: all pods end,
 and rank 0 prints the result as one line of JSON.
@@ -24,6 +24,7 @@ from fairlead.runtime.links import open_channels
 from fairlead.runtime.network.__main__ import LEAST_NODES, sentences
 from fairlead.runtime.network.__main__ import as_data as network_data
 from fairlead.runtime.network.measuring import NetworkReport, measure, node_of
+from fairlead.runtime.preflight.first_steps import LossResult, odd_devices, train
 from fairlead.runtime.preflight.gpu_burn import BurnResult, burn, slow_gpus
 from fairlead.untrusted_json import parse_object
 
@@ -78,7 +79,7 @@ def main() -> int:
         verdicts = test(channel, environment, os.environ, settings).verdicts
         channel.close()
     except ImportError as error:
-        print(f"preflight.gpu needs torch in the Python of `run`: {error}", file=sys.stderr)
+        print(f"preflight.gpu and preflight.loss need torch in the Python of `run`: {error}", file=sys.stderr)
         return 2
     except (AgreementFailed, Misuse, OSError) as error:
         # Its ranks are to find out whether they reach each other; they have their own time for it.
@@ -149,7 +150,7 @@ def test(
     """Test and return the same result in all pods. Collective.
 
     Args:
-        settings: The seconds ``network_s`` and ``gpu_s``, of which one may be absent.
+        settings: The seconds ``network_s`` and ``gpu_s`` and the number ``loss_steps``, of which some may be absent.
 
     Raises:
         AgreementFailed: A pod is gone.
@@ -163,6 +164,8 @@ def test(
     if settings.get("gpu_s") is not None:
         gpus, bad = _test_gpus(channel, float(settings["gpu_s"]))
         verdicts |= bad
+    if settings.get("loss_steps") is not None:
+        verdicts |= _test_loss(channel, int(settings["loss_steps"]))
     return PreflightResult(verdicts=verdicts, network=report, gpus=gpus)
 
 
@@ -215,13 +218,56 @@ def _test_gpus(channel: Channel, seconds: float) -> tuple[list[tuple[int, BurnRe
     try:
         own = burn(seconds)
     except RuntimeError as error:  # of torch: no GPU, or one that fails at work
-        problem = str(error).strip().splitlines()[0][:200] or type(error).__name__
+        problem = _first_line(error)
     rows = channel.gather([problem, [asdict(result) for result in own]])
     results = [(pod, BurnResult(**fields)) for pod, (_, burnt) in enumerate(rows) for fields in burnt]
     if channel.rank == 0:
         print("\n".join(f"gpu: {line}" for line in gpu_lines(results)), flush=True)
     failed = {pod: str(row[0]) for pod, row in enumerate(rows) if row[0] is not None}
     return results, gpu_verdicts(results, failed)
+
+
+def _test_loss(channel: Channel, num_steps: int) -> dict[int, NodeVerdict]:
+    problem: str | None = None
+    own: list[LossResult] = []
+    try:
+        own = train(num_steps)
+    except RuntimeError as error:  # of torch: a GPU that fails at work
+        problem = _first_line(error)
+    rows = channel.gather([problem, [asdict(result) for result in own]])
+    results = [(pod, LossResult(**fields)) for pod, (_, trained) in enumerate(rows) for fields in trained]
+    if channel.rank == 0:
+        print("\n".join(f"loss: {line}" for line in loss_lines(results)), flush=True)
+    failed = {pod: str(row[0]) for pod, row in enumerate(rows) if row[0] is not None}
+    return loss_verdicts(results, failed)
+
+
+def loss_verdicts(results: list[tuple[int, LossResult]], failed: Mapping[int, str]) -> dict[int, NodeVerdict]:
+    """Return the verdicts on nodes whose devices come to another loss than others of their kind, by pod.
+
+    Args:
+        results: The results of all devices, with their pods.
+        failed: Why devices could not be tested, by pod.
+    """
+    odd = odd_devices(results)
+    verdicts = {
+        pod: NodeVerdict(code=FAULTY, says=f"its device {device} {says}") for (pod, device), says in odd.items()
+    }
+    return verdicts | {pod: NodeVerdict(code=FAULTY, says=f"its devices fail: {why}") for pod, why in failed.items()}
+
+
+def loss_lines(results: list[tuple[int, LossResult]]) -> list[str]:
+    """Return what rank 0 prints: a line for each kind of device."""
+    lines = []
+    for kind in sorted({result.kind for _, result in results}):
+        last = [result.losses[-1] for _, result in results if result.kind == kind]
+        differing = "" if len(set(last)) == 1 else f", and {len(set(last)) - 1} other"
+        lines.append(f"{len(last)} of {kind}: {last[0]} after {len(results[0][1].losses)} steps{differing}")
+    return lines or ["no device was tested"]
+
+
+def _first_line(error: RuntimeError) -> str:
+    return str(error).strip().splitlines()[0][:200] or type(error).__name__
 
 
 def gpu_verdicts(results: list[tuple[int, BurnResult]], failed: Mapping[int, str]) -> dict[int, NodeVerdict]:

@@ -25,8 +25,10 @@ _MAIN = "from fairlead.runtime.inpod import main\n\nmain()\n"
 _BESIDE = (
     "__init__.py", "errors.py", "huggingface.py", "lightgbm.py", "lightning.py", "untrusted_json.py", "xgboost.py",
 )  # fmt: skip
-# Programs that run on no cluster so far, which would fill the ConfigMap: of kinds, and the launcher of one machine.
-_ELSEWHERE = frozenset(("federation", "workspace", "launcher.py"))
+# Programs that run on no cluster so far, which would fill the ConfigMap: of kinds, and what one machine alone has.
+_ELSEWHERE = frozenset(
+    ("federation", "workspace", "launcher.py", "forking.py", "preloading.py", "leftovers.py")
+)  # fmt: skip
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 
 

@@ -446,6 +446,7 @@ _QUANTITIES = {
         f"{STEPS}|{DURATION}|{NUMBER}",
         " is neither a duration nor a number of steps",
     ),
+    id(kinds.NUMBER_OF_STEPS): (f"{STEPS}|[0-9]{{1,15}}", " is not a number of steps"),
     id(kinds.GPU_COUNT): (NUMBER, " is not a number"),
 }
 
@@ -476,6 +477,8 @@ def _quantity_rules(kind: Single, limits: list[Limit | None], give: str) -> list
         value = f"double({_WORD}) * 1000.0"
         fine = f" is finer than a thousandth of a GPU{give}"
         rules.append(rule(f"!{reads} || {_is_whole(value)}", SHOWN, say(fine)))
+    elif kind is kinds.NUMBER_OF_STEPS:
+        value = f'double({_WORD}.find("[0-9]+"))'
     else:
         value = f"{_seconds(_WORD)}[0]"
     if limits[0] is None:
