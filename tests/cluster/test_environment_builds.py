@@ -108,6 +108,40 @@ def test_packages_are_locked_with_hashes_and_installed_once(home: Home, builds: 
     assert module.stat().st_nlink > 1, "its files are those of uv's cache"
 
 
+@pytest.mark.parametrize("change", ["installs", "removes"])
+def test_an_environment_that_a_program_changed_is_made_again_for_the_next_run(
+    home: Home, builds: EnvironmentBuilds, change: str
+) -> None:
+    first = submitted(home, "one", "fl_two")
+    assert settled(builds, first) is None
+    digest = digest_of(home, "one")
+    changed = complete(home, digest)
+    assert changed is not None
+    make_wheel(home.path.parent / "wheels", "fl_three", "1.0")
+    uv = [
+        "uv",
+        "pip",
+        "install",
+        "--offline",
+        "--no-index",
+        "--find-links",
+        str(home.path.parent / "wheels"),
+        "fl_three",
+    ]
+    argv = uv if change == "installs" else ["uv", "pip", "uninstall", "fl_one"]
+    python = ["--python", str(changed / "bin" / "python")]
+    subprocess.run([*argv, *python], env=environ(home), check=True, capture_output=True)
+    assert settled(builds, submitted(home, "two", "fl_two")) is None
+    second = complete(home, digest)
+    assert second is not None
+    assert second != changed, "a run that is still running keeps what it started with"
+    assert imported(home, digest, "fl_two") == "1.0"
+    assert not list(second.glob("lib/python3*/site-packages/fl_three*"))
+    assert unneeded(home, ["one"]).directories == ()
+    assert set(unneeded(home, []).directories) == {changed, second}
+    assert remove(home, unneeded(home, [])) == 2
+
+
 @pytest.mark.parametrize(
     ("packages", "message"),
     [

@@ -9,6 +9,7 @@ lock that cannot work with this machine's driver and GPUs fails before anything 
 import contextlib
 import errno
 import fcntl
+import itertools
 import os
 import shutil
 import socket
@@ -52,7 +53,7 @@ def main(home: Home, request_path: Path, *, is_for_gpus: bool = False) -> int:
     reporter = _Reporter(home, place.state)
     try:
         with _locked(place.record.with_suffix(".lock")):
-            if places.complete(home, request["digest"]) is None:
+            if places.unchanged(home, request["digest"]) is None:
                 _make(home, request, place, request_path.parent, reporter, is_for_gpus=is_for_gpus)
     except BuildFailed as error:
         reporter.fail(error.failure, is_of_gpus=error.is_of_gpus)
@@ -83,7 +84,17 @@ def _make(
         reporter.remark(_check_gpus(content, request["python"][1]))
     directory = places.directory_of(home, content, request["python"])
     with _locked(directory.with_name(f"{directory.name}.lock")):
-        if not (directory / "complete").exists():
+        for number in itertools.count(1):
+            directory = places.directory_of(home, content, request["python"], number)
+            changes = places.changes_of(directory) if places.is_complete(directory) else []
+            if not changes:
+                break
+            others = f" and {len(changes) - 1} more" if len(changes) > 1 else ""
+            reporter.remark(
+                f"it is made again, as a program added or removed {changes[0]}{others} since it was made; list what is "
+                "needed in `environment`"
+            )
+        if not places.is_complete(directory):
             _install(request, place.lock, directory, reporter)
     write_json(place.record, {"directory": directory.name, "python": request["python"], "at": time.time()})
 
@@ -172,7 +183,7 @@ def _install(request: dict[str, Any], lock: Path, directory: Path, reporter: "_R
             shutil.copyfile(lock, named)
             _uv(request, [*argv, "--python", str(directory / "bin" / "python"), str(named)], reporter.say)
         shutil.copyfile(lock, directory / "pylock.toml")
-        (directory / "complete").touch()
+        places.mark_complete(directory)
     except BaseException:
         shutil.rmtree(directory, ignore_errors=True)
         raise

@@ -80,7 +80,7 @@ class EnvironmentBuilds:
         place = places.place_of(self._home, digest)
         process = self._running.get(digest)
         if process is None:
-            if places.complete(self._home, digest) is not None:
+            if places.unchanged(self._home, digest) is not None:
                 return self._complete(key, run, place.lock, digest)
             place.state.unlink(missing_ok=True)
             self._running[digest] = self._start(run)
@@ -101,7 +101,7 @@ class EnvironmentBuilds:
             }
             self._reap(digest)
             return self._failed.get(key, Preparation(message=BEGUN))
-        if places.complete(self._home, digest) is not None:
+        if places.unchanged(self._home, digest) is not None:
             self._reap(digest)
             return self._complete(key, run, place.lock, digest)
         if code is not None:  # it ended well, and somebody has removed what it made

@@ -28,9 +28,9 @@ class UnneededEnvironments:
 def unneeded(home: Home, uids: Iterable[str]) -> UnneededEnvironments:
     """Return the environments that none of these workloads needs."""
     requests = {digest for uid in uids for digest in _requests(home.packages_of(uid))}
-    needed = {place for digest in requests if (place := places.complete(home, digest)) is not None}
+    needed = {places.lock_digest(place) for digest in requests if (place := places.complete(home, digest)) is not None}
     built, locks = home.packages / "built", home.packages / "locks"
-    directories = [path for path in sorted(built.glob("*")) if path.is_dir() and path not in needed]
+    directories = [path for path in sorted(built.glob("*")) if path.is_dir() and places.lock_digest(path) not in needed]
     others = {path.stem for path in locks.glob("*.toml")} - requests
     return UnneededEnvironments(directories=tuple(directories), locks=tuple(sorted(others)))
 
@@ -39,13 +39,13 @@ def remove(home: Home, which: UnneededEnvironments) -> int:
     """Remove environments, except those that are being made, and return how many."""
     gone = 0
     for directory in which.directories:
-        lock_path = directory.with_name(f"{directory.name}.lock")
+        lock_path = directory.with_name(f"{places.lock_digest(directory)}.lock")
         lock = take_lock(lock_path)
         if lock is None:
             continue
         try:
             # Without its mark first: a run that starts meanwhile has it made again.
-            (directory / "complete").unlink(missing_ok=True)
+            places.unmark(directory)
             shutil.rmtree(directory, ignore_errors=True)
             gone += 1
         finally:
