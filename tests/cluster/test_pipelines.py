@@ -659,3 +659,33 @@ def test_stored_content_that_was_copied_or_touched_is_read_again_and_stays(tmp_p
     (store.path(digest) / "empty").rmdir()
     assert not store.has(digest)
     assert not store.path(digest).exists()
+
+
+def test_what_a_program_adds_to_a_stored_directory_is_removed_and_the_content_stays(tmp_path: Path) -> None:
+    source, store = tmp_path / "tree", Artefacts(tmp_path / "store")
+    (source / "a").mkdir(parents=True)
+    (source / "a" / "x").write_text("x")
+    digest = store.keep(source)
+    tree = store.path(digest)
+    (tree / "a" / "cache").mkdir()
+    (tree / "a" / "cache" / "y").write_text("y")
+    os.mkfifo(tree / "fifo")
+    assert store.has(digest)
+    assert sorted(path.relative_to(tree).as_posix() for path in tree.rglob("*")) == ["a", "a/x"]
+    # Changed as well: nothing is thrown away before outputs are pruned.
+    (tree / "a" / "x").chmod(0o644)
+    (tree / "a" / "x").write_text("changed")
+    (tree / "b").write_text("b")
+    assert not store.has(digest)
+    (aside,) = (store.root / "removed").iterdir()
+    assert (aside / "a" / "x").read_text() == "changed"
+
+
+def test_a_stored_file_that_became_a_fifo_is_set_aside_without_waiting_for_a_writer(tmp_path: Path) -> None:
+    (tmp_path / "x").write_text("x")
+    store = Artefacts(tmp_path / "store")
+    digest = store.keep(tmp_path / "x")
+    store.path(digest).unlink()
+    os.mkfifo(store.path(digest))
+    assert not store.has(digest)
+    assert not store.path(digest).exists()

@@ -6,6 +6,7 @@ times are compared with those of the day it was stored, and what differs and has
 made again and nothing is read under a hash that it does not have. See decision 288.
 """
 
+import errno
 import fcntl
 import hashlib
 import json
@@ -92,40 +93,53 @@ class Artefacts:
         return not self._has_here(digest)
 
     def _has_here(self, digest: str) -> bool:
-        path, mark = self._at(digest), self._fingerprint(digest)
+        path = self._at(digest)
         if not os.path.lexists(path) or path.is_symlink():  # earlier versions stored links
             return False
         try:
-            known = mark.read_text()
-        except FileNotFoundError:
-            known = ""
-        try:
-            current = fingerprint(path)
-            if current == known:
+            current, names = fingerprint(path)
+            if current == self._known_fingerprint(digest):
                 return True
-            if content_digest(path) == digest:
+            added = self._added(digest, names)
+            without = frozenset(f"{path}{name}" for name in added)
+            if content_digest(path, without=without) == digest:
+                for name in added:
+                    _remove(Path(f"{path}{name}"))
                 protect(path)
                 self._note_fingerprint(digest)
                 return True
-        except FileNotFoundError:
-            pass  # it has just been changed, or removed
+        except OSError:
+            pass  # it has just been changed or removed, or is nothing that can be read
         self._put_aside(digest)
         return os.path.lexists(path)
 
+    def _added(self, digest: str, names: Iterable[str]) -> list[str]:
+        """Return the files and directories that programs put into a stored directory, such as caches of their own."""
+        try:
+            known = set(json.loads(self._fingerprint(digest).read_text().partition("\n")[2]))
+        except (FileNotFoundError, ValueError):
+            return []
+        return [name for name in names if name not in known and name.rpartition("/")[0] in known]
+
     def _put_aside(self, digest: str) -> None:
-        """Remove changed content, unless another process has just replaced it."""
+        """Move changed content away until outputs are pruned, unless another process has just replaced it."""
         aside = below(self.root, REMOVED, f"{digest}.{os.getpid()}.{time.monotonic_ns()}")
         aside.parent.mkdir(mode=0o700, exist_ok=True)
         try:
             os.rename(self._at(digest), aside)
-        except FileNotFoundError:
-            return
-        if content_digest(aside) == digest and not os.path.lexists(self._at(digest)):
+            is_replaced = content_digest(aside) == digest
+        except OSError:
+            is_replaced = False
+        if is_replaced and not os.path.lexists(self._at(digest)):
             os.rename(aside, self._at(digest))
             self._note_fingerprint(digest)
-        else:
-            self._fingerprint(digest).unlink(missing_ok=True)
-            _remove(aside)
+
+    def _known_fingerprint(self, digest: str) -> str | None:
+        try:
+            with self._fingerprint(digest).open(encoding="utf-8") as mark:
+                return mark.readline().rstrip("\n")
+        except FileNotFoundError:
+            return None
 
     def _fingerprint(self, digest: str) -> Path:
         return below(self.root, FINGERPRINTS, digest[:2], digest)
@@ -134,7 +148,8 @@ class Artefacts:
         mark = self._fingerprint(digest)
         mark.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         temporary = mark.with_name(f".{mark.name}.{os.getpid()}.{time.monotonic_ns()}")
-        temporary.write_text(fingerprint(self._at(digest)))
+        current, names = fingerprint(self._at(digest))
+        temporary.write_text(f"{current}\n{json.dumps(names)}", encoding="utf-8")
         os.rename(temporary, mark)
 
     def forget(self, digests: Iterable[str]) -> None:
@@ -210,29 +225,31 @@ def read_value(path: Path, most_bytes: int = VALUE_BYTES) -> Any:
         return text
 
 
-def content_digest(path: Path, *, at: Callable[[str], str] = str) -> str:
+def content_digest(path: Path, *, at: Callable[[str], str] = str, without: frozenset[str] = frozenset()) -> str:
     """Return the hash of a file's or directory's content: names, bytes, executable bits, targets of links.
 
     Args:
         at: Returns where the content of a path is.
+        without: Paths that are left out.
+
+    Raises:
+        OSError: It cannot be read, or is a FIFO, a socket or a device.
+    """
+    return _digest(os.fspath(path), at, without).hexdigest()
+
+
+def fingerprint(path: Path) -> tuple[str, list[str]]:
+    """Return a hash of the inodes, sizes and times of a file or of all files of a directory, and their names.
 
     Raises:
         OSError: It cannot be read.
     """
-    return _digest(os.fspath(path), at).hexdigest()
-
-
-def fingerprint(path: Path) -> str:
-    """Return a hash of the names, inodes, sizes and times of a file, or of all files of a directory.
-
-    Raises:
-        OSError: It cannot be read.
-    """
-    hashed = hashlib.sha256()
+    hashed, names = hashlib.sha256(), []
     for name, status in _statuses(os.fspath(path), ""):
         of_file = (status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
-        hashed.update(f"{name!r} {stat.S_IFMT(status.st_mode) if stat.S_ISDIR(status.st_mode) else of_file}\n".encode())
-    return hashed.hexdigest()
+        hashed.update(f"{name!r} {of_file if not stat.S_ISDIR(status.st_mode) else ''}\n".encode())
+        names.append(name)
+    return hashed.hexdigest(), names
 
 
 def _statuses(path: str, name: str) -> Iterator[tuple[str, os.stat_result]]:
@@ -240,8 +257,8 @@ def _statuses(path: str, name: str) -> Iterator[tuple[str, os.stat_result]]:
     yield name, status
     if stat.S_ISDIR(status.st_mode):
         with os.scandir(path) as entries:
-            names = sorted(entry.name for entry in entries)
-        for inner in names:
+            inner_names = sorted(entry.name for entry in entries)
+        for inner in inner_names:
             yield from _statuses(f"{path}/{inner}", f"{name}/{inner}")
 
 
@@ -259,16 +276,20 @@ def file_identity(path: str, status: os.stat_result, *, by_content: bool = False
     return _digest(path).hexdigest()
 
 
-def _digest(path: str, at: Callable[[str], str] = str) -> "hashlib._Hash":
+def _digest(path: str, at: Callable[[str], str] = str, without: frozenset[str] = frozenset()) -> "hashlib._Hash":
     path = at(path)
     status = os.lstat(path)
     if stat.S_ISLNK(status.st_mode):
         return digest_of_link(os.readlink(path))
-    if not stat.S_ISDIR(status.st_mode):
-        with open(path, "rb") as file:
-            return digest_of_file(file, is_executable=bool(status.st_mode & stat.S_IXUSR))
-    with os.scandir(path) as entries:
-        return digest_of_directory({entry.name: _digest(entry.path, at) for entry in entries})
+    if stat.S_ISDIR(status.st_mode):
+        with os.scandir(path) as entries:
+            return digest_of_directory(
+                {entry.name: _digest(entry.path, at, without) for entry in entries if entry.path not in without}
+            )
+    if not stat.S_ISREG(status.st_mode):
+        raise OSError(errno.EINVAL, "neither a file nor a directory", path)
+    with open(path, "rb") as file:
+        return digest_of_file(file, is_executable=bool(status.st_mode & stat.S_IXUSR))
 
 
 def protect(path: Path) -> None:
