@@ -78,7 +78,7 @@ def useful(world: World, seed: int, fixed_s: float | None) -> float:
                 # What a save in the middle did for nothing is in the time that passes.
                 break
             now, trained_s = end, trained_s + saved.period_s
-            kept = interval.kept()
+            kept = interval.measurements()
             interval.saved(blocked_s=saved.blocked_s, seconds=saved.blocked_s + saved.written_s)
         now, starts = fails_at + world.restart_s, starts + 1
     return trained_s / world.total_s

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests import tree_measures
-from tests.tree_measures import bound_names, measured, risen, store, stored, written
+from tests.tree_measures import EMPTY_WORDS, bound_names, measured, named_members, risen, store, stored, written
 
 BEFORE = {"*": {"repeated_classes": 3}, "gateway": {"words": 2, "each": 4}, "web": {"words": 1, "each": 0}}
 
@@ -16,7 +16,8 @@ def test_no_count_of_a_folder_rises() -> None:
     higher = risen(measured(), stored())
     assert not higher, (
         "these counts may only fall:\n  " + "\n  ".join(higher) + "\nName variables by the noun of what they hold "
-        "(`pods`, `route`, `reply`; a loop variable `pod`, `key`), give a class a name of its own, and import at the "
+        "(`pods`, `route`, `reply`; a loop variable `pod`, `key`) and functions by what they "
+        "return or do, give a class a name of its own, and import at the "
         "top what start-up can bear (`python -m benchmarks.cli_startup`). "
         "Where only files moved, `python -m tests.tree_measures --lower` stores the new places."
     )  # fmt: skip
@@ -44,6 +45,22 @@ def test_assignments_parameters_loops_and_captures_are_counted_and_reads_are_not
     assert sorted(bound_names(tree)) == sorted(
         ["told", "given", "found", "each", "there", "_", "found", "kept", "said", "handed"]
     )
+
+
+def test_functions_classes_and_attributes_are_counted_by_their_whole_name() -> None:
+    tree = ast.parse(
+        textwrap.dedent(
+            """
+            class Asked:
+                told: int
+                kept_at = given.there
+
+                def _said(self):
+                    self._found, self.kept_lines = self._handed, told()
+            """
+        )
+    )
+    assert [name for name in named_members(tree) if name in EMPTY_WORDS] == ["asked", "said", "found"]
 
 
 def test_a_higher_count_is_reported_and_a_lower_one_is_not() -> None:

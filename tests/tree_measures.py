@@ -54,20 +54,32 @@ def bound_names(tree: ast.AST) -> Iterator[str]:
             yield node.name
 
 
+def named_members(tree: ast.AST) -> Iterator[str]:
+    """Yield the name of each function, class and assigned attribute, without the underscores around it."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            yield node.name.strip("_").lower()
+        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+            yield node.attr.strip("_")
+
+
 def folder_of(path: Path) -> str:
     """Return the folder of a module below the package, and `.` for the package itself."""
     return path.parent.relative_to(SOURCE).as_posix()
 
 
 def words_by_folder() -> Table:
-    """Return for each folder how often variables have an empty word as name, and how often `each`."""
-    table: Table = defaultdict(lambda: {"words": 0, "each": 0})
+    """Return for each folder how many variables, and how many members, have an empty word as name, or are `each`."""
+    table: Table = defaultdict(lambda: {"words": 0, "each": 0, "members": 0})
     for path in modules():
-        for name in bound_names(parsed(path)):
+        tree = parsed(path)
+        for name in bound_names(tree):
             if name in EMPTY_WORDS:
                 table[folder_of(path)]["words"] += 1
             elif name == "each":
                 table[folder_of(path)]["each"] += 1
+        if num_members := sum(name in EMPTY_WORDS for name in named_members(tree)):
+            table[folder_of(path)]["members"] += num_members
     return dict(sorted(table.items()))
 
 
@@ -272,6 +284,7 @@ def main() -> None:
         ("lines of src", sum(path.read_text(encoding="utf-8").count("\n") for path in modules(ROOT / "src"))),
         (f"variables named {' '.join(sorted(EMPTY_WORDS))}", total["words"]),
         ("variables named each", total["each"]),
+        ("functions, classes and attributes named so", total["members"]),
         ("public class names in more than one module", total["repeated_classes"]),
         ("late imports of own modules inside functions", late_imports()),
         ("upward arrows between rooms of policy", total["upward_arrows"]),
@@ -284,8 +297,8 @@ def main() -> None:
     ):
         print(f"{figure:>8,}  {title}")
     for folder, counts in table.items():
-        if counts.get("words") or counts.get("each"):
-            print(f"{folder:<45}  words {counts['words']:>4}  each {counts['each']:>4}")
+        if folder != "*":
+            print(f"{folder:<45}  words {counts['words']:>4}  each {counts['each']:>4}  members {counts['members']:>4}")
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from click.testing import CliRunner
 from fairlead.cli.commands.doctor import doctor
 from fairlead.cli.commands.gateway import gateway
 from fairlead.cluster.local.endpoints import Endpoints
-from fairlead.cluster.local.gateway_proxy import choose, chosen, told
+from fairlead.cluster.local.gateway_proxy import choose, chosen, read_report
 from fairlead.cluster.local.home import Home
 from fairlead.errors import ClusterError
 from fairlead.gateway.proxying.programs import HAPROXY, PYTHON
@@ -83,11 +83,11 @@ def test_a_gateway_of_the_other_kind_is_told_to_end_once(home: Home, monkeypatch
 def test_what_a_gateway_before_has_told_is_not_taken_for_now(home: Home) -> None:
     home.serving.mkdir()
     write_json(home.serving / "proxy.json", {"pid": os.getpid(), "problem": None, "held": {"m": "why"}})
-    assert told(home) is None
+    assert read_report(home) is None
     write_json(home.serving / "demand.json", {"pid": os.getpid()})
-    assert (told(home) or {})["held"] == {"m": "why"}
+    assert (read_report(home) or {})["held"] == {"m": "why"}
     write_json(home.serving / "demand.json", {"pid": 1})
-    assert told(home) is None
+    assert read_report(home) is None
 
 
 def test_the_command_says_what_is_chosen_and_refuses_what_there_is_not(home: Home) -> None:

@@ -506,7 +506,7 @@ def test_without_a_snapshot_the_run_sees_what_is_there(desk: Desk) -> None:
     run = desk.submit(f"{PYTHON} train.py", snapshot=False)
     desk.write(train_py="print('new')")
     assert desk.run(run) == ["new"]
-    assert desk.code.kept(run.uid)[0]["why"] == "the spec says `snapshot: false`"
+    assert desk.code.stored_states(run.uid)[0]["why"] == "the spec says `snapshot: false`"
     assert desk.said(run) == []
 
 
@@ -549,11 +549,11 @@ def test_what_is_no_project_is_not_kept_and_runs_all_the_same(desk: Desk, monkey
     desk.write(train_py="print('here')")
     monkeypatch.setenv("HOME", str(desk.project))
     home = desk.submit(f"{PYTHON} train.py", name="home")
-    assert "is or holds a home directory" in desk.code.kept(home.uid)[0]["why"]
+    assert "is or holds a home directory" in desk.code.stored_states(home.uid)[0]["why"]
     monkeypatch.setenv("HOME", "/root")
     monkeypatch.setattr(snapshots, "MOST_BYTES", 5)
     large = desk.submit(f"{PYTHON} train.py", name="large")
-    assert "put its data into .gitignore" in desk.code.kept(large.uid)[0]["why"]
+    assert "put its data into .gitignore" in desk.code.stored_states(large.uid)[0]["why"]
     assert desk.run(large) == ["here"]
 
 
@@ -564,7 +564,7 @@ def test_large_files_and_large_directories_stay_where_they_are(desk: Desk, monke
     (desk.project / "big.bin").write_text("x" * 1001)
     desk.write(**{f"data__{number}": str(number) for number in range(5)})
     run = desk.submit(f"{PYTHON} train.py")
-    kept = desk.code.snapshot(desk.code.kept(run.uid)[0])
+    kept = desk.code.snapshot(desk.code.stored_states(run.uid)[0])
     assert kept is not None
     assert ([file.path for file in kept.files], kept.left_out) == (["train.py"], ("big.bin", "data/"))
     desk.write(train_py="print('new')")
@@ -576,7 +576,7 @@ def test_an_edit_of_a_source_in_a_large_directory_reaches_no_run(desk: Desk, mon
     desk.write(train_py="from data import conf; print(conf.V, open('data/3').read())", data__conf_py="V = 1")
     desk.write(**{f"data__{number}": str(number) for number in range(5)})
     run = desk.submit(f"{PYTHON} train.py")
-    kept = desk.code.snapshot(desk.code.kept(run.uid)[0])
+    kept = desk.code.snapshot(desk.code.stored_states(run.uid)[0])
     assert kept is not None
     assert ([file.path for file in kept.files], kept.left_out) == (["data/conf.py", "train.py"], ("data/",))
     desk.write(data__conf_py="V = 2", data__3="new")
@@ -599,9 +599,9 @@ def test_a_commit_and_what_differs_from_it_are_kept(desk: Desk) -> None:
     git = ["git", "-C", str(desk.project), "-c", "user.name=a", "-c", "user.email=a@b"]
     for words in (["init", "-qb", "trunk"], ["add", "."], ["commit", "-qm", "x"]):
         subprocess.run([*git, *words], check=True, timeout=60)
-    clean = desk.code.kept(desk.submit("true", name="clean").uid)[0]["git"]
+    clean = desk.code.stored_states(desk.submit("true", name="clean").uid)[0]["git"]
     desk.write(train_py="print(2)\n")
-    dirty = desk.code.kept(desk.submit("true", name="dirty").uid)[0]["git"]
+    dirty = desk.code.stored_states(desk.submit("true", name="dirty").uid)[0]["git"]
     assert (clean["branch"], clean["dirty"], clean["diff"]) == ("trunk", False, None)
     assert (dirty["commit"], dirty["dirty"]) == (clean["commit"], True)
     diff = desk.code.objects.get(dirty["diff"])
@@ -625,7 +625,7 @@ def test_what_a_run_ran_with_is_known_afterwards(desk: Desk) -> None:
     # A Python whose packages are as they were is not asked again.
     desk.run(run)
     assert (desk.cluster.code(run.uid).environment or {})["python"]["packages"] == python()["packages"]
-    assert desk.agent._environments._asked == []
+    assert desk.agent._environments._inspections == []
 
 
 def test_the_python_of_a_command_is_found(tmp_path: Path) -> None:

@@ -43,14 +43,14 @@ def test_answers_are_remembered_until_the_rules_change(tmp_path: Path, monkeypat
     first = Ignored()
     assert paths(tmp_path, first) == [".gitignore", "a.py"]
     assert first.is_changed
-    again = Ignored(first.told())
+    again = Ignored(first.answers())
     with monkeypatch.context() as patch:
         patch.setattr(project_files, "_verdict", lambda *_: pytest.fail("it was known"))
         assert paths(tmp_path, again) == [".gitignore", "a.py"]
     assert not again.is_changed
-    assert again.told() == first.told()
+    assert again.answers() == first.answers()
     write(tmp_path, ".gitignore", text="*.py\n")
-    assert paths(tmp_path, Ignored(first.told())) == [".gitignore", "w.pt"]
+    assert paths(tmp_path, Ignored(first.answers())) == [".gitignore", "w.pt"]
 
 
 def test_bounds_end_the_walk_or_leave_out_a_directory(tmp_path: Path) -> None:
@@ -97,7 +97,7 @@ def test_a_fairleadignore_has_the_last_word(tmp_path: Path) -> None:
     write(tmp_path, ".fairleadignore", text="!ca.pem\n*.csv\n!kept.csv\n!made.bin\n")
     write(tmp_path, "sub/.fairleadignore", text="notes.txt\nca.pem\n")
     memory = Ignored()
-    for known in (memory, Ignored(memory.told())):
+    for known in (memory, Ignored(memory.answers())):
         assert paths(tmp_path, known) == [
             ".fairleadignore", ".gitignore", "a.py", "ca.pem", "kept.csv", "made.bin", "sub/.fairleadignore",
         ]  # fmt: skip

@@ -479,8 +479,8 @@ def test_disruption_budgets_and_autoscalers_of_somebody_else_take_no_place_of_th
     assert [each.path.split("/")[-3] for each in budgets._written.values()] == ["victim"]
     autoscalers = AutoscalerController(world.client, world.view, may_act=lambda: True)
     autoscalers._survey()
-    assert autoscalers._there is not None
-    assert [each.path.split("/")[-3] for each in autoscalers._there.values()] == ["victim"]
+    assert autoscalers._autoscalers is not None
+    assert [each.path.split("/")[-3] for each in autoscalers._autoscalers.values()] == ["victim"]
 
 
 class _Recorder:

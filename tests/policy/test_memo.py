@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from fairlead.policy.decide import decide
-from fairlead.policy.placement.memo import kept
+from fairlead.policy.placement.memo import cached_last
 from fairlead.policy.placement.packed_capacity import PackedRooms
 from fairlead.policy.placement.packing import Packing
 from fairlead.policy.placement.pod_shapes import Shape
@@ -54,7 +54,7 @@ def each_anew(passes: Passes) -> list[Plan]:
 def test_nothing_is_worked_out_again_for_what_equals_the_last_value() -> None:
     asked: list[tuple[int, ...]] = []
 
-    @kept
+    @cached_last
     def total(numbers: tuple[int, ...]) -> int:
         asked.append(numbers)
         return sum(numbers)

@@ -76,7 +76,7 @@ def test_failures_shorten_the_interval_and_quiet_lengthens_it() -> None:
     assert interval.between_failures_s == pytest.approx(OTHER_FAILURE_S, rel=0.01)
     before = interval.seconds
     clock.now = 3600.0
-    after = continued(interval.kept(), ranks=8, starts=1, clock=clock)
+    after = continued(interval.measurements(), ranks=8, starts=1, clock=clock)
     assert after.between_failures_s == pytest.approx((OTHER_FAILURE_S + 3600.0) / 2, rel=0.01)
     assert after.seconds < before
     clock.now += 30 * 86_400.0
@@ -85,11 +85,11 @@ def test_failures_shorten_the_interval_and_quiet_lengthens_it() -> None:
 
 def test_a_start_after_a_stop_notice_is_no_failure() -> None:
     clock = Clock()
-    kept = SaveInterval(ranks=1, failures=2, blocked_s=1.0, clock=clock).kept
-    assert continued(kept(stopped=True), ranks=1, starts=1).kept()["failures"] == 2
-    assert continued(kept(), ranks=1, starts=1).kept()["failures"] == 3
-    assert continued(kept(), ranks=1, starts=0).kept()["failures"] == 2
-    assert continued({}, ranks=1, starts=2).kept()["failures"] == 2
+    measurements = SaveInterval(ranks=1, failures=2, blocked_s=1.0, clock=clock).measurements
+    assert continued(measurements(stopped=True), ranks=1, starts=1).measurements()["failures"] == 2
+    assert continued(measurements(), ranks=1, starts=1).measurements()["failures"] == 3
+    assert continued(measurements(), ranks=1, starts=0).measurements()["failures"] == 2
+    assert continued({}, ranks=1, starts=2).measurements()["failures"] == 2
 
 
 def test_at_the_failure_rate_of_llama_3_nearly_all_of_the_time_is_training() -> None:

@@ -184,7 +184,7 @@ def kept_code(spec: Training) -> object:
         home.run(UID).mkdir(parents=True)
         store = CodeStore(home)
         store.keep(UID, replace(spec, workdir=str(work)), 1.0)
-        return [kept["why"] for kept in store.kept(UID)]
+        return [kept["why"] for kept in store.stored_states(UID)]
 
 
 def asked_packages(spec: Training) -> object:

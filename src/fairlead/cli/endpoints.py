@@ -6,7 +6,7 @@ from typing import Any, cast
 
 from fairlead.cli.show import describe_event, message
 from fairlead.cluster.client import ClusterClient
-from fairlead.cluster.local.gateway_proxy import told
+from fairlead.cluster.local.gateway_proxy import read_report
 from fairlead.errors import NotFound
 from fairlead.gateway.proxying.programs import HAPROXY
 from fairlead.policy.kinds.serving import asked_revision, replica_counts, share_of_canary
@@ -54,7 +54,7 @@ def _proxy_json(cluster: ClusterClient, serving: Workload[Serving]) -> dict[str,
     """Return the proxy, and the reason if it does not route the endpoint's requests; None without a proxy."""
     if cluster.machine is None:
         return None
-    state = told(cluster.machine.home)
+    state = read_report(cluster.machine.home)
     if state is None:
         return None
     return {"program": HAPROXY, "held": state["held"].get(public_names(cluster.snapshot()).get(serving.uid))}

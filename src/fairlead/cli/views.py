@@ -34,7 +34,7 @@ class Plain:
         self._cluster = cluster
         self._several = several
         self._looked = time.monotonic()
-        self._told: dict[str, str] = {}
+        self._shown: dict[str, str] = {}
         self._terminal = is_terminal()
 
     def __enter__(self) -> "Plain":
@@ -61,8 +61,8 @@ class Plain:
             says = [] if run.progress is None and is_leaf(run) else [progress_of(run)]
             says += [] if wrong is None else [wrong.message]
             text = "; ".join(says)
-            if text and text != self._told.get(run.uid):
-                self._told[run.uid] = text
+            if text and text != self._shown.get(run.uid):
+                self._shown[run.uid] = text
                 message(f"* {f'{run.spec.name}: ' if self._several else ''}{text}")
 
     def end(self, run: AnyWorkload) -> None:
@@ -115,7 +115,7 @@ class Json:
     """A view with an object per line, each with ``type`` (log, event, progress, end) and ``run``."""
 
     def __init__(self) -> None:
-        self._told: dict[str, Progress] = {}
+        self._shown: dict[str, Progress] = {}
 
     def __enter__(self) -> "Json":
         return self
@@ -133,8 +133,8 @@ class Json:
     def progress(self, runs: list[AnyWorkload]) -> None:
         flush()
         for run in runs:
-            if run.progress is not None and run.progress != self._told.get(run.uid):
-                self._told[run.uid] = run.progress
+            if run.progress is not None and run.progress != self._shown.get(run.uid):
+                self._shown[run.uid] = run.progress
                 self._print("progress", run, asdict(run.progress))
 
     def end(self, run: AnyWorkload) -> None:

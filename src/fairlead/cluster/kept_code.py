@@ -51,7 +51,7 @@ class KeptCode:
     lock: str | None = None
     read: Callable[[str], bytes | None] = field(repr=False, compare=False, default=lambda _: None)
 
-    def told(self) -> dict[str, Any]:
+    def as_data(self) -> dict[str, Any]:
         """Return the data as a JSON object."""
         files = None
         if self.files is not None:

@@ -77,17 +77,17 @@ class Watermark:
     def __init__(self) -> None:
         self.wanted = 0.0
         self.reached = 0.0
-        self._asked = threading.Event()
+        self._awaited = threading.Event()
 
     def want(self, until: float) -> None:
         """Wake the reader, since output up to a Unix time is awaited."""
         self.wanted = until
-        self._asked.set()
+        self._awaited.set()
 
     def pause(self, most_s: float) -> None:
         """Pause the reader for at most so many seconds, or until it is woken."""
-        if self._asked.wait(most_s):
-            self._asked.clear()
+        if self._awaited.wait(most_s):
+            self._awaited.clear()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -200,7 +200,7 @@ class Gaps:
         self._is_known, self._seen = True, counted
         return dropped
 
-    def told(self, lines: Iterable[LogLine]) -> Iterator[LogLine]:
+    def noted(self, lines: Iterable[LogLine]) -> Iterator[LogLine]:
         """Yield the lines without counts, with notes of dropped output; a gap at the beginning is noted first."""
         waiting: list[LogLine] | None = []
         for line in lines:

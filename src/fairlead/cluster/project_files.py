@@ -90,12 +90,12 @@ class Ignored:
     def __init__(self, known: dict[str, dict[str, bool | None]] | None = None) -> None:
         self._known = known or {}
         self._used: dict[str, dict[str, bool | None]] = {}
-        self._asked = False
+        self._is_changed = False
 
     @property
     def is_changed(self) -> bool:
         """Return whether a path without a known answer was asked."""
-        return self._asked
+        return self._is_changed
 
     def ask(self, path: str, rules: Rules) -> bool | None:
         """Return whether rules exclude a path, None if none names it; the path of a directory ends with a slash."""
@@ -104,12 +104,12 @@ class Ignored:
         if path in known:
             verdict = known[path]
         else:
-            self._asked = True
+            self._is_changed = True
             verdict = _verdict(path, rules)
         self._used.setdefault(token, {})[path] = verdict
         return verdict
 
-    def told(self) -> dict[str, dict[str, bool | None]]:
+    def answers(self) -> dict[str, dict[str, bool | None]]:
         """Return the paths that were asked this time with their answers, to be passed to the next walk."""
         return self._used
 

@@ -42,7 +42,7 @@ class QueryFailed(Exception):
 
 
 @dataclass(slots=True)
-class _Asked:
+class _RepeatedQuery:
     """A query that is repeated periodically, with its samples."""
 
     query: PrometheusQuery
@@ -61,7 +61,7 @@ class PrometheusReader:
 
     def __init__(self, ask: "Callable[[PrometheusQuery], float] | None" = None) -> None:
         self._ask = ask or ask_prometheus
-        self._asked: dict[str, _Asked] = {}
+        self._queries: dict[str, _RepeatedQuery] = {}
         self._places = threading.Semaphore(AT_ONCE)
         # A server that does not answer keeps a place for seconds; see decision 199.
         self._team_places: dict[str, threading.Semaphore] = {}
@@ -73,9 +73,10 @@ class PrometheusReader:
             query = parent.spec.scale.prometheus
             if query is None or parent.spec.scale.by is not None:
                 continue
-            state = self._asked.get(parent.uid)
+            state = self._queries.get(parent.uid)
             if state is None or state.query != query:
-                state = self._asked[parent.uid] = _Asked(query=query, known=Measurement(since=now), due_at=now)
+                state = _RepeatedQuery(query=query, known=Measurement(since=now), due_at=now)
+                self._queries[parent.uid] = state
             with state.lock:
                 measurements[parent.uid] = state.known
                 is_due = now >= state.due_at and not state.under_way
@@ -83,7 +84,7 @@ class PrometheusReader:
                 state.under_way, state.due_at = True, now + EVERY_S
                 question = (state, detail_of(parent).ready, now, places)
                 threading.Thread(target=self._answer, args=question, daemon=True, name="prometheus").start()
-        self._asked = {uid: state for uid, state in self._asked.items() if uid in measurements}
+        self._queries = {uid: state for uid, state in self._queries.items() if uid in measurements}
         return measurements
 
     def _take_place(self, team: str) -> tuple[threading.Semaphore, ...]:
@@ -96,7 +97,7 @@ class PrometheusReader:
             return ()
         return own, self._places
 
-    def _answer(self, state: _Asked, replicas: int, at: float, places: tuple[threading.Semaphore, ...]) -> None:
+    def _answer(self, state: _RepeatedQuery, replicas: int, at: float, places: tuple[threading.Semaphore, ...]) -> None:
         problem: str | None = None
         value = 0.0
         try:
@@ -212,7 +213,7 @@ def ask_prometheus(query: PrometheusQuery, *handlers: urllib.request.BaseHandler
                 content = _read(error, until)
             except OSError:
                 content = b""
-        message = _said(content)
+        message = _error_message(content)
         raise QueryFailed(
             f"{query.url} answers with status {error.code}" + (f": {message}" if message else "")
         ) from error
@@ -234,7 +235,7 @@ def _read(answer: Any, until: float) -> bytes:
     return body
 
 
-def _said(content: bytes) -> str:
+def _error_message(content: bytes) -> str:
     """Return a Prometheus' own error message; empty where the content is none."""
     try:
         reply = parse_object(content, max_bytes=MOST_BYTES)

@@ -30,7 +30,7 @@ class GitRevision:
     dirty: bool
     diff: bytes = b""
 
-    def told(self) -> dict[str, Any]:
+    def as_data(self) -> dict[str, Any]:
         """Return all but the diff, as plain data."""
         content = asdict(self)
         del content["diff"]

@@ -244,7 +244,7 @@ def _of_output(cluster: LocalCluster, text: str) -> _Source:
     content = ModelContent.FILE
     if path.is_dir():
         content = ModelContent.CHECKPOINT if Directory(path).steps() else ModelContent.DIRECTORY
-    made = lineage_of(cluster, digest).told()
+    made = lineage_of(cluster, digest).as_data()
     return _Source(keep=lambda _: digest, content=content, lineage={"kind": "output", "output": text, **made})
 
 

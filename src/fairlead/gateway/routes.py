@@ -184,12 +184,12 @@ class _Reader:
         self._name = name
         self._keys = keys
         self._problems = problems
-        self._told = fields if isinstance(fields, dict) else {}
+        self._fields = fields if isinstance(fields, dict) else {}
         if not isinstance(fields, dict):
             self._wrong("has to be a mapping", fields)
 
     def service(self, name: str) -> ServiceRoute:
-        fields = self._told
+        fields = self._fields
         return ServiceRoute(
             name=name,
             path=self._take(

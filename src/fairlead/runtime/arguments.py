@@ -28,7 +28,7 @@ def whole(value: object, where: str, *, least: int = 0) -> int:
                 raise TypeError
             value = operator.index(value)  # type: ignore[arg-type] # whatever has __index__
         except (TypeError, ValueError, RuntimeError):
-            raise Misuse(f"{where} was given {said(value)}; {_whole_fix(value, least)}") from None
+            raise Misuse(f"{where} was given {described(value)}; {_whole_fix(value, least)}") from None
     if value < least:
         raise Misuse(f"{where} was given {value}; give a whole number from {least} on")
     return value
@@ -43,7 +43,7 @@ def passes(value: object) -> float:
     if type(value) is not float and type(value) is not int:
         value = math.nan if isinstance(value, bool) or not _is_one_number(value) else _read(value)
     if not 0 <= value < math.inf:
-        text = said(value) if value == value else "no number"
+        text = described(value) if value == value else "no number"
         raise Misuse(f"run.progress(epoch=...) was given {text}; give a number from 0 on, such as 2.5")
     return float(value)
 
@@ -58,12 +58,12 @@ def check_number(name: str, value: object) -> None:
     if kind is float or kind is int or value is None or _is_one_number(value):
         return
     raise Misuse(
-        f"run.progress({name}=...) was given {said(value)}; give a number or a tensor of one element, "
+        f"run.progress({name}=...) was given {described(value)}; give a number or a tensor of one element, "
         "such as loss.mean()"
     )
 
 
-def said(value: object) -> str:
+def described(value: object) -> str:
     """Return the value as messages show it, with its type: "the string 'x'", "a value of type list", "1.6 (float)"."""
     kind = type(value).__name__
     if isinstance(value, str):

@@ -55,7 +55,7 @@ class Warm:
         self._env = dict(env)
         self._first = first
         self._noise = noise
-        self._said = (b"", b"")
+        self._output = (b"", b"")
         # Wrappers of the interpreter, and CPython in a C locale, add variables that a rank must have too.
         self._added = {name: value for name, value in os.environ.items() if env.get(name) != value}
         self._removed = [name for name in env if name not in os.environ]
@@ -84,7 +84,7 @@ class Warm:
         for stream in (sys.stdout, sys.stderr):
             if stream is not None:
                 stream.flush()
-        self._said = _drain(self._noise[0]), _drain(self._noise[1])
+        self._output = _drain(self._noise[0]), _drain(self._noise[1])
 
     def refusal(self) -> str | None:
         """Return the reason why no rank may be forked now, or None. Call it in the process that will be forked."""
@@ -143,7 +143,7 @@ class Warm:
         numpy_random = sys.modules.get("numpy.random")
         if numpy_random is not None:
             numpy_random.seed()  # fresh entropy, as at import; the standard library reseeds random itself
-        for fd, output in zip((1, 2), self._said):  # noqa: B905 (strict= needs Python 3.10)
+        for fd, output in zip((1, 2), self._output):  # noqa: B905 (strict= needs Python 3.10)
             if output:
                 os.write(fd, output)
 

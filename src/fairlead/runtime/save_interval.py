@@ -124,7 +124,7 @@ class SaveInterval:
             f"later; a failure every {self.between_failures_s / 3600:.3g} h is expected, {seen}"
         )
 
-    def kept(self, *, stopped: bool = False) -> dict[str, Any]:
+    def measurements(self, *, stopped: bool = False) -> dict[str, Any]:
         """Return the measurements that a checkpoint stores for the next attempt of the run.
 
         Args:
@@ -153,7 +153,7 @@ def continued(
     """Return the interval with the measurements of the newest checkpoint and the failures since.
 
     Args:
-        kept: The result of ``SaveInterval.kept``; empty without a checkpoint, or for one saved under another `every`.
+        kept: From ``SaveInterval.measurements``; empty without a checkpoint, or for one saved under another `every`.
         starts: Number of attempts since the one that saved the checkpoint.
         node_failures_per_day: As in ``SaveInterval``.
     """

@@ -827,7 +827,7 @@ class Run:
         self._refuse_bad_loss()
         self._in_background = background
         if self._interval is not None:
-            self._saver.beside = self._interval.kept(stopped=self.stop_requested)
+            self._saver.beside = self._interval.measurements(stopped=self.stop_requested)
         self._cadence.begin(step)
         self._is_only_in_memory = False
         if self._memory is not None:

@@ -26,19 +26,19 @@ class Paced:
     """Caches expensive values for a time in proportion to their cost. Not thread-safe: used in one thread."""
 
     def __init__(self) -> None:
-        self._kept: dict[Hashable, tuple[float, Any]] = {}
+        self._cached: dict[Hashable, tuple[float, Any]] = {}
 
     def value(self, key: Hashable, find: Callable[[], Value]) -> Value:
         """Return the value of a key from the cache, or compute it."""
-        known = self._kept.get(key)
+        known = self._cached.get(key)
         began = monotonic()
         if known is not None and began < known[0]:
             value: Value = known[1]
             return value
         value = find()
         now = monotonic()
-        self._kept = {name: entry for name, entry in self._kept.items() if entry[0] > now}
-        self._kept[key] = (now + REST * (now - began), value)
+        self._cached = {name: entry for name, entry in self._cached.items() if entry[0] > now}
+        self._cached[key] = (now + REST * (now - began), value)
         return value
 
 

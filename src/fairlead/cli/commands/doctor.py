@@ -300,7 +300,7 @@ def _haproxy(cluster: LocalCluster) -> list[Finding]:
         return [Finding(what="haproxy", ok=False, says=str(error))]
     if not is_locked(home.serving / "gateway.lock"):
         return [Finding(what="haproxy", ok=True, says=f"{program}, for the first endpoint")]
-    state = gateway_proxy.told(home)
+    state = gateway_proxy.read_report(home)
     if state is None:
         says = "the gateway that runs does not use it yet: it finishes its requests, and another one follows"
         return [Finding(what="haproxy", ok=True, says=says)]

@@ -7,7 +7,7 @@ import click
 from fairlead.cli.show import as_json, json_option, message, table
 from fairlead.cluster.local.cluster import LocalCluster
 from fairlead.cluster.local.endpoints import gateway_url
-from fairlead.cluster.local.gateway_proxy import choose, chosen, told
+from fairlead.cluster.local.gateway_proxy import choose, chosen, read_report
 from fairlead.gateway.proxying.programs import HAPROXY, PROXIES
 from fairlead.policy.serving.routes import public_names
 
@@ -36,7 +36,7 @@ def gateway(proxy: str | None, json_: bool) -> None:
     names = sorted(public_names(cluster.snapshot()).values())
     if proxy is not None and names:
         _await(cluster, proxy)
-    state = told(cluster.home)
+    state = read_report(cluster.home)
     held = {} if state is None else state["held"]
     ways = {name: held.get(name) for name in names}
     if json_:
@@ -67,7 +67,7 @@ def _await(cluster: LocalCluster, proxy: str) -> None:
     """Wait a while for the new gateway, since the old one may have requests to finish."""
     until = time.monotonic() + FOLLOWS_WITHIN_S
     while time.monotonic() < until:
-        state = told(cluster.home)
+        state = read_report(cluster.home)
         if (state is not None) == (proxy == HAPROXY) and (state is None or state["problem"] is None):
             return
         cluster.nudge()

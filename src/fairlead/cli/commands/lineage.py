@@ -24,7 +24,7 @@ def lineage(artefact: str, json_: bool) -> None:
     cluster = open_local()
     tree = lineage_of(cluster, find(cluster, artefact))
     if json_:
-        print(as_json(tree.told()))
+        print(as_json(tree.as_data()))
         return
     print("\n".join(_lines(tree, "", set())))
     print(f"{Artefacts(store_of(cluster.home)).path(tree.digest)}")

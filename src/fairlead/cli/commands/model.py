@@ -76,7 +76,7 @@ def push(name: str, source: str, metrics: tuple[str, ...], objective: str | None
         with _content(target, cluster, version) as content:
             registered = register(version, content, os.environ)
     if json_:
-        print(as_json({**told(version), "new": is_new, "registered": _registration(registered)}))
+        print(as_json({**version_json(version), "new": is_new, "registered": _registration(registered)}))
         return
     print(version)
     if registered is not None:
@@ -101,7 +101,8 @@ def list_(name: str | None, json_: bool, target: Target) -> None:
     versions = cluster.models(name)
     best = {model: best_version([v for v in versions if v.name == model]) for model in {v.name for v in versions}}
     if json_:
-        print(as_json({"models": [{**told(version), "best": best[version.name] == version} for version in versions]}))
+        models = [{**version_json(version), "best": best[version.name] == version} for version in versions]
+        print(as_json({"models": models}))
         return
     if not versions:
         command = f"fairlead model push NAME RUN {cluster.named()}".rstrip()
@@ -183,7 +184,7 @@ def promote(version: str, stage: str, json_: bool, target: Target) -> None:
             registered = alias(now, content, stage, os.environ)
     if json_:
         changes = {"before": None if before is None else before.version, "registered": _registration(registered)}
-        print(as_json({**told(now), **changes}))
+        print(as_json({**version_json(now), **changes}))
         return
     print(f"{now} is {stage}")
     if registered is not None:
@@ -205,7 +206,7 @@ def delete(version: str, json_: bool, target: Target) -> None:
     """
     gone = delete_model(cast("ModelVersions", target.quietly()), version)
     if json_:
-        print(as_json(told(gone)))
+        print(as_json(version_json(gone)))
     elif gone.place is not None:
         message(f"{gone} is removed. Its content stays at {gone.place}.")
     else:
@@ -229,12 +230,12 @@ def get(version: str, place: Path, json_: bool, target: Target) -> None:
         else:
             shutil.copyfile(content, place)
     if json_:
-        print(as_json({**told(model_version), "copied_to": str(place)}))
+        print(as_json({**version_json(model_version), "copied_to": str(place)}))
     else:
         message(f"Copied {model_version} ({describe_memory(model_version.size_bytes)}) to {place}.")
 
 
-def told(version: ModelVersion) -> dict[str, Any]:
+def version_json(version: ModelVersion) -> dict[str, Any]:
     """Return a version as a JSON object."""
     return {
         "name": version.name,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, cast
 
 import click
 
-from fairlead.cli.commands.run import Asked, asked_of
+from fairlead.cli.commands.run import RequestedRun, requested_runs
 from fairlead.cli.outlook import (
     cost_forecasts,
     describe_expectation,
@@ -152,7 +152,7 @@ def plan(
             "--verify runs the program, as --no-exec or CI=true forbids: leave it out, or add --exec."
         )
     cluster = target.open()
-    requests = asked_of(files, None, overrides)
+    requests = requested_runs(files, None, overrides)
     try:
         wanted = [
             admit(cluster, request.spec, request.directory, ignore=frozenset(ignore), probing=probing)
@@ -363,13 +363,13 @@ def _revision_json(revision: "PlannedRevision") -> dict[str, object]:
     }
 
 
-def _print_splits(cluster: ClusterClient, request: Asked) -> None:
+def _print_splits(cluster: ClusterClient, request: RequestedRun) -> None:
     """Print every split of the model that a spec describes, or why there is no estimate; nothing without a model."""
     if isinstance(request.spec, Training) and request.spec.model is not None:
         print("\n".join(splits.describe_splits(cluster, request.spec, request.directory)))
 
 
-def _splits_json(cluster: ClusterClient, spec: WorkloadSpec, request: Asked) -> dict[str, object]:
+def _splits_json(cluster: ClusterClient, spec: WorkloadSpec, request: RequestedRun) -> dict[str, object]:
     if not isinstance(spec, Training) or spec.model is None:
         return {}
 
@@ -377,7 +377,7 @@ def _splits_json(cluster: ClusterClient, spec: WorkloadSpec, request: Asked) -> 
 
 
 def _text(
-    spec: WorkloadSpec, request: Asked, tokens: tuple[int, int], served: Path | None, json_: bool = False
+    spec: WorkloadSpec, request: RequestedRun, tokens: tuple[int, int], served: Path | None, json_: bool = False
 ) -> dict[str, object]:
     """Print how fast a text server would answer, or return it for JSON; nothing of others."""
     if not isinstance(spec, Serving) or spec.model is None:
@@ -403,11 +403,11 @@ def _rounds(cluster: ClusterClient, spec: WorkloadSpec, json_: bool) -> dict[str
     return {}
 
 
-def _print_traces(spec: WorkloadSpec, request: Asked) -> None:
+def _print_traces(spec: WorkloadSpec, request: RequestedRun) -> None:
     print("\n".join(splits.describe_traces(_traceable(spec), _working_directory(request))))
 
 
-def _traces_json(spec: WorkloadSpec, request: Asked) -> dict[str, object]:
+def _traces_json(spec: WorkloadSpec, request: RequestedRun) -> dict[str, object]:
     return {"traced": splits.traces_json(_traceable(spec), _working_directory(request))}
 
 
@@ -417,7 +417,7 @@ def _traceable(spec: WorkloadSpec) -> Training:
     return spec
 
 
-def _working_directory(request: Asked) -> Path:
+def _working_directory(request: RequestedRun) -> Path:
     """Return where the command of a run finds its program, on this machine."""
     own = request.spec.workdir if isinstance(request.spec, Training) else None
     return request.directory / Path(own or ".").expanduser()

@@ -47,7 +47,7 @@ SCRIPT = re.compile(r"(?!-)[^;\n]*\.(py|sh|R|jl|pl|rb|js|lua|ipynb)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class RequestedRun:
     """A requested run, and the base of its relative working directory."""
 
     spec: WorkloadSpec
@@ -74,7 +74,7 @@ class _Submission:
         doubt, left = "", self.wanted[len(self.submitted) :]
         try:
             # The interruption may have come between a submission and its response.
-            last_run = self._there(self.cluster, left[0].spec) if left else None
+            last_run = self._existing_run(self.cluster, left[0].spec) if left else None
         except FairleadError:
             doubt = f" Whether {left[0].spec.name} was submitted is not known; `fairlead status` tells."
             last_run, left = None, left[1:]
@@ -87,7 +87,7 @@ class _Submission:
         text = f"Interrupted; submitted: {names}{lacking}.{doubt}"
         return f"{text} `fairlead attach {again}` follows, `fairlead stop {again}` stops."
 
-    def _there(self, cluster: ClusterClient, spec: WorkloadSpec) -> AnyWorkload | None:
+    def _existing_run(self, cluster: ClusterClient, spec: WorkloadSpec) -> AnyWorkload | None:
         own = cluster.another()
         try:
             for run in own.unfinished(spec.team):
@@ -150,7 +150,7 @@ def run(
             )
         os.environ.update(env_file.read_env_files(env_files))  # which the run gets, as it gets those of the shell
     try:
-        requests = asked_of(files, name, overrides)
+        requests = requested_runs(files, name, overrides)
         if follow_edits:
             _refuse_edits(target, requests, detach=detach or quiet)
         if quiet:
@@ -168,7 +168,7 @@ def run(
 
 def _run(
     target: Target,
-    requests: list[Asked],
+    requests: list[RequestedRun],
     submission: "_Submission",
     *,
     ignore: tuple[str, ...],
@@ -224,7 +224,7 @@ def _run(
     return run_following.follow(cluster, others, json_=json_) or code
 
 
-def _refuse_edits(target: Target, requests: list[Asked], *, detach: bool) -> None:
+def _refuse_edits(target: Target, requests: list[RequestedRun], *, detach: bool) -> None:
     """Refuse to follow edits where nothing would follow them."""
     if target.is_kubernetes:
         raise click.UsageError("--follow-edits is for runs on this machine; pods get the files of their submission.")
@@ -288,7 +288,7 @@ def _refuse_taken(cluster: ClusterClient, specs: list[WorkloadSpec]) -> None:
         )
 
 
-def asked_of(files: tuple[str, ...], name: str | None, overrides: Overrides) -> list[Asked]:
+def requested_runs(files: tuple[str, ...], name: str | None, overrides: Overrides) -> list[RequestedRun]:
     """Return every workload of the arguments, which are files by their extension, or else a command."""
     if not files:
         raise click.UsageError("give a spec file, or a command after `--`.")
@@ -298,7 +298,7 @@ def asked_of(files: tuple[str, ...], name: str | None, overrides: Overrides) -> 
             raise click.UsageError(f"{strange[0]!r} does not end like a spec file: {', '.join(ENDINGS)}.")
         refuse_twice(files)
         requests = [
-            Asked(spec=spec, directory=directory_of(file))
+            RequestedRun(spec=spec, directory=directory_of(file))
             for file in files
             for spec in workloads(file, overrides.of_pipeline)
         ]
@@ -308,7 +308,7 @@ def asked_of(files: tuple[str, ...], name: str | None, overrides: Overrides) -> 
         if twice is not None:
             raise click.UsageError(f"several of these runs are named {twice!r}; give each its own name.")
     else:
-        requests = [Asked(spec=overrides.of(_command(files)), directory=Path.cwd())]
+        requests = [RequestedRun(spec=overrides.of(_command(files)), directory=Path.cwd())]
     if name is not None:
         if any(setting.partition("=")[0].strip() == "name" for setting in overrides.settings):
             raise click.UsageError("--set name and --name say the same key: give one of them.")

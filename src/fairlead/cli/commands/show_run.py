@@ -54,7 +54,7 @@ def show(
         number = write_code(code, export)
         message(f"Wrote {plural(number, 'file')} of {run.spec.name} to {export}.")
     if json_:
-        print(as_json({"name": run.spec.name, "uid": run.uid, "spec": conceal(render(spec)), "code": code.told()}))
+        print(as_json({"name": run.spec.name, "uid": run.uid, "spec": conceal(render(spec)), "code": code.as_data()}))
         return
     print(to_yaml(spec, form="short", shows_secrets=False))
     print("\n".join([*_say_code(code), *_say_environment(code), *(_say_files(code) if code_ else [])]))

@@ -59,7 +59,7 @@ def haproxy_program() -> Path:
     return program
 
 
-def told(home: Home) -> dict[str, Any] | None:
+def read_report(home: Home) -> dict[str, Any] | None:
     """Return the gateway's report on haproxy: its health and the endpoints it does not serve; None without a report.
 
     A report of a gateway that no longer runs is ignored.

@@ -99,7 +99,7 @@ class Probes:
                 self._more.clear()
 
     def _ask(self, target: _Target) -> None:
-        before, answer = target.answer, _asked(target.port, str(target.path))
+        before, answer = target.answer, _probe(target.port, str(target.path))
         target.silent = target.silent + 1 if answer is None else 0
         if answer is not None:
             target.answer = answer
@@ -118,7 +118,7 @@ class Probes:
             wake.sendto(b"", str(self._home.socket))
 
 
-def _asked(port: int, path: str) -> ProbeResult | None:
+def _probe(port: int, path: str) -> ProbeResult | None:
     """Probe a server; None when it does not answer in time."""
     import http.client  # here and not above: a twentieth of what a supervisor imports before the first run starts
 

@@ -76,7 +76,7 @@ class UtilizationMeter:
         seen: dict[tuple[str, int], list[idleness.UsageSample]] = {}
         for run in counted:
             key = run.uid, run.status.attempt
-            seen[key] = self._samples.get(key) or self._kept(run, now)
+            seen[key] = self._samples.get(key) or self._stored_samples(run, now)
             measurements += self._measure(run, of_run[run.uid], processes, since, now, seen[key])
         self._samples, self._idle = seen, {}
         for run in counted:
@@ -200,7 +200,7 @@ class UtilizationMeter:
     def _ranks(self, pod: Pod) -> list[int]:
         return read_pids(self._home.pod(pod.workload_uid, pod.uid))
 
-    def _kept(self, run: Workload, now: float) -> list[idleness.UsageSample]:
+    def _stored_samples(self, run: Workload, now: float) -> list[idleness.UsageSample]:
         """Read what was measured of this attempt before this process began."""
         series = self._store.points_since(run.uid, run.status.attempt, (GPU, CPU), now - run.spec.idle.for_s)
         has_gpus = bool(series[GPU])

@@ -173,19 +173,19 @@ def _nodes(readings: Readings) -> Iterator[Metric]:
 
     pools = _bounded(pool_of(node) for node in nodes)
 
-    def told(name: str, sentence: str, value: Callable[[Node], float | None]) -> Metric:
+    def metric(name: str, sentence: str, value: Callable[[Node], float | None]) -> Metric:
         sums: Counter[tuple[str, ...]] = Counter()
         for node in nodes:
             if (figure := value(node)) is not None:
                 sums[names[node.name], pools[pool_of(node)]] += figure  # type: ignore[assignment]  # a sum of floats
         return _family(name, sentence, ["node", "pool"], sums)
 
-    yield told("node_ready", "1 while a node is ready.", lambda node: float(node.ready))
-    yield told("node_cpu_cores", "CPU cores of a node.", lambda node: node.cpu_milli / 1000)
-    yield told("node_cpu_cores_held", "CPU cores of a node that pods hold.", lambda node: cpu_held[node.name] / 1000)
-    yield told("node_gpus", "GPUs of a node.", lambda node: sum(gpu.milli for gpu in node.gpus) / WHOLE_MILLI)
-    yield told("node_gpus_held", "GPUs of a node that pods hold.", lambda node: gpu_held[node.name] / WHOLE_MILLI)
-    yield told("node_price_dollars_per_hour", "Price of a node.", lambda node: node.price_per_hour)
+    yield metric("node_ready", "1 while a node is ready.", lambda node: float(node.ready))
+    yield metric("node_cpu_cores", "CPU cores of a node.", lambda node: node.cpu_milli / 1000)
+    yield metric("node_cpu_cores_held", "CPU cores of a node that pods hold.", lambda node: cpu_held[node.name] / 1000)
+    yield metric("node_gpus", "GPUs of a node.", lambda node: sum(gpu.milli for gpu in node.gpus) / WHOLE_MILLI)
+    yield metric("node_gpus_held", "GPUs of a node that pods hold.", lambda node: gpu_held[node.name] / WHOLE_MILLI)
+    yield metric("node_price_dollars_per_hour", "Price of a node.", lambda node: node.price_per_hour)
 
 
 def _held_milli(pod: Pod, node: Node) -> int:
@@ -210,39 +210,39 @@ def _runs(readings: Readings, pods: Mapping[str, list[Pod]], most_runs: int) -> 
     phases = {(*_name(run), run.status.phase.value): now - run.status.since for run in runs}
     yield _family("run_phase_seconds", "Time that a run has been in its phase.", ["team", "run", "phase"], phases)
 
-    def told(name: str, sentence: str, value: Callable[[Workload], float | None]) -> Metric:
+    def metric(name: str, sentence: str, value: Callable[[Workload], float | None]) -> Metric:
         figures = ((_name(run), value(run)) for run in runs)
         return _family(
             f"run_{name}", sentence, ["team", "run"], {key: figure for key, figure in figures if figure is not None}
         )
 
-    def said(name: str, sentence: str, field: str) -> Metric:
-        return told(name, sentence, lambda run: None if run.progress is None else getattr(run.progress, field))
+    def progress_metric(name: str, sentence: str, field: str) -> Metric:
+        return metric(name, sentence, lambda run: None if run.progress is None else getattr(run.progress, field))
 
     def used(run: Workload) -> RunUsage:
         return readings.usage.get(run.uid, RunUsage())
 
-    yield said("step", "Completed steps, as reported by the program.", "step")
-    yield said("steps_planned", "Total steps, as reported by the program.", "total_steps")
-    yield said("loss", "Last reported loss.", "loss")
-    yield said("throughput", "Last reported throughput, in the program's own unit per second.", "throughput")
-    yield told(
+    yield progress_metric("step", "Completed steps, as reported by the program.", "step")
+    yield progress_metric("steps_planned", "Total steps, as reported by the program.", "total_steps")
+    yield progress_metric("loss", "Last reported loss.", "loss")
+    yield progress_metric("throughput", "Last reported throughput, in the program's own unit per second.", "throughput")
+    yield metric(
         "silent_seconds", "Time since the last report of a running program.", lambda run: _silence(run, pods, now)
     )
-    yield told("starts", "Attempts of a run after the first.", lambda run: float(run.status.attempt))
-    yield told(
+    yield metric("starts", "Attempts of a run after the first.", lambda run: float(run.status.attempt))
+    yield metric(
         "gpus_held", "GPUs that a run holds.",
         lambda run: sum(_held_milli(pod, nodes[pod.node]) for pod in pods[run.uid] if pod.node in nodes) / WHOLE_MILLI,
     )  # fmt: skip
-    yield told(
+    yield metric(
         "checkpoint_age_seconds", "Age of the newest complete checkpoint.", lambda run: _checkpoint_age(run, now)
     )
-    yield said("failed_saves", "Failed saves since the last complete one.", "saves_failed")
-    yield told(
+    yield progress_metric("failed_saves", "Failed saves since the last complete one.", "saves_failed")
+    yield metric(
         "checkpoint_late", "1 while a checkpoint is overdue by the spec.",
         lambda run: float(warning(run, now) is not None) if run.status.phase is Phase.RUNNING else None,
     )  # fmt: skip
-    yield told("goodput_ratio", "Goodput: the useful part of what a run held.", lambda run: _ratio(used(run)))
+    yield metric("goodput_ratio", "Goodput: the useful part of what a run held.", lambda run: _ratio(used(run)))
     spent = {
         (*_name(run), use): seconds
         for run in runs
@@ -250,16 +250,16 @@ def _runs(readings: Readings, pods: Mapping[str, list[Pod]], most_runs: int) -> 
         for use, seconds in goodput.seconds.items()
     }
     yield _family("run_pod_seconds", "Pod seconds of a run by use.", ["team", "run", "use"], spent)
-    yield told(
+    yield metric(
         "waiting_seconds", "Time since submission in which a run held nothing.",
         lambda run: None if (goodput := used(run).goodput) is None else goodput.waiting_s,
     )  # fmt: skip
-    yield told("cost_dollars", "Cost of a run so far.", lambda run: _dollars(used(run).cost_microusd))
-    yield told(
+    yield metric("cost_dollars", "Cost of a run so far.", lambda run: _dollars(used(run).cost_microusd))
+    yield metric(
         "cost_dollars_per_hour", "Cost of an hour of what a run holds.",
         lambda run: dollars_per_hour(pods[run.uid], nodes, held) if pods[run.uid] else None,
     )  # fmt: skip
-    yield told("cost_limit_dollars", "The `max_cost` of a run.", lambda run: run.spec.max_cost)
+    yield metric("cost_limit_dollars", "The `max_cost` of a run.", lambda run: run.spec.max_cost)
 
 
 def _name(run: AnyWorkload) -> tuple[str, str]:
@@ -313,16 +313,16 @@ def _money(readings: Readings, pods: Mapping[str, list[Pod]]) -> Iterator[Metric
 
 
 def _gpus(readings: Readings, pods: Mapping[str, list[Pod]], most_runs: int) -> Iterator[Metric]:
-    def told(name: str, sentence: str, field: str) -> Metric:
+    def metric(name: str, sentence: str, field: str) -> Metric:
         figures = {(gpu.node, gpu.uuid): getattr(gpu, field) for gpu in readings.gpus}
         return _family(
             name, sentence, ["node", "gpu"], {key: figure for key, figure in figures.items() if figure is not None}
         )
 
-    yield told("gpu_utilization_ratio", "GPU utilization, 0 to 1.", "utilization")
-    yield told("gpu_memory_used_bytes", "GPU memory in use.", "memory_used_bytes")
-    yield told("gpu_power_watts", "Power draw of a GPU.", "power_watts")
-    yield told("gpu_temperature_celsius", "Temperature of a GPU.", "temperature_celsius")
+    yield metric("gpu_utilization_ratio", "GPU utilization, 0 to 1.", "utilization")
+    yield metric("gpu_memory_used_bytes", "GPU memory in use.", "memory_used_bytes")
+    yield metric("gpu_power_watts", "Power draw of a GPU.", "power_watts")
+    yield metric("gpu_temperature_celsius", "Temperature of a GPU.", "temperature_celsius")
     told_of = {gpu.uuid for gpu in readings.gpus}
     nodes = {node.name: node for node in readings.seen.nodes}
     shares: Counter[tuple[str, ...]] = Counter()

@@ -35,7 +35,7 @@ class Lineage:
     inputs: dict[str, str]
     read: "tuple[Lineage, ...]"
 
-    def told(self) -> dict[str, Any]:
+    def as_data(self) -> dict[str, Any]:
         """Return the lineage as plain data."""
         origin = self.origin
         made = None
@@ -52,7 +52,7 @@ class Lineage:
                 "item": parts.get("item"),
                 "python": parts.get("python"),
             }
-        read = [source.told() for source in self.read]
+        read = [source.as_data() for source in self.read]
         return {
             "name": self.name,
             "digest": self.digest,

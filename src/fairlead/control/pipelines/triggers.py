@@ -204,7 +204,7 @@ class Triggers:
         self._data_at: dict[str, float] = {}
         self._drift_at: dict[str, float] = {}
         self._looks: dict[str, Look] = {}
-        self._told: dict[str, str] = {}
+        self._reported: dict[str, str] = {}
 
     def look(self, now: float) -> int:
         """Submit every due pipeline; return their number."""
@@ -220,11 +220,11 @@ class Triggers:
                 applied = _read(place)
                 if applied is not None:
                     submitted += self._look(applied, _state(place, applied), now)
-                self._told.pop(place.stem, None)
+                self._reported.pop(place.stem, None)
             except (FairleadError, OSError, ValueError, KeyError) as error:
                 # A failing pipeline blocks no others, nor any run, and is retried.
-                if self._told.get(place.stem) != str(error):
-                    self._told[place.stem] = str(error)
+                if self._reported.get(place.stem) != str(error):
+                    self._reported[place.stem] = str(error)
                     log.error("%s cannot be run when it is due: %s", place.stem, error)
         return submitted
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 from fairlead.frozen import dataclass
-from fairlead.policy.placement.memo import kept
+from fairlead.policy.placement.memo import cached_last
 from fairlead.specs.gang import GangSpec
 from fairlead.state.reasons import Code, Reason
 from fairlead.state.snapshot import Node, Pod
@@ -18,7 +18,7 @@ class Reclaim:
     grace_s: float
 
 
-@kept
+@cached_last
 def leaving(nodes: tuple[Node, ...]) -> frozenset[str]:
     """Return the names of nodes about to be removed."""
     return frozenset(node.name for node in nodes if node.leaving is not None)

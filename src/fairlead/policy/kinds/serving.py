@@ -884,7 +884,7 @@ def _return_to_spot(
     reason = Reason(
         code=Code.SERVING,
         message=f"{child.spec.name} goes back to spot, which has had room for {format_duration(round(now - since))}"
-        f"{room.told}; it serves until another one does",
+        f"{room.prices}; it serves until another one does",
     )
     returning = Going(name=name, since=now)
     return replace(detail, returning=returning, return_at=None), Event(type="OverflowReturns", reason=reason)

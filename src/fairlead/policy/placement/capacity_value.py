@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from fairlead.frozen import dataclass
 from fairlead.policy.placement.fleet_arrays import FleetArrays
-from fairlead.policy.placement.memo import kept
+from fairlead.policy.placement.memo import cached_last
 from fairlead.policy.placement.node_arrays import Frame, Mask
 from fairlead.policy.placement.pod_shapes import WHOLE_GPU, Shape
 from fairlead.policy.placement.task_mix import TaskMix
@@ -67,7 +67,7 @@ def demands(mix: TaskMix, fleet: FleetArrays) -> tuple[DeviceDemand, ...]:
     return _demands((mix.items(), fleet.frame))
 
 
-@kept
+@cached_last
 def _demands(counts_and_frame: tuple[tuple[tuple[Shape, int], ...], Frame]) -> tuple[DeviceDemand, ...]:
     counts, frame = counts_and_frame
     devices = np.bincount(frame.kind.ravel(), frame.capacity_milli.ravel(), minlength=max(1, len(frame.kinds)))

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from fairlead.frozen import dataclass
 from fairlead.policy.placement.fleet_arrays import FleetArrays
-from fairlead.policy.placement.memo import kept
+from fairlead.policy.placement.memo import cached_last
 from fairlead.policy.placement.node_arrays import Frame, Ints, Mask
 from fairlead.policy.placement.pod_shapes import WHOLE_GPU, Shape
 from fairlead.policy.placement.task_mix import TaskMix
@@ -135,7 +135,7 @@ def _lasting(fleet: FleetArrays) -> float:
     return round(STEPS * min(1.0, max(0.0, believed, fleet.turnover / SETTLED))) / STEPS
 
 
-@kept
+@cached_last
 def _together(of: tuple[tuple[tuple[Shape, int], ...], Frame]) -> Together | None:
     return Together.asked(*of)
 

@@ -12,7 +12,7 @@ Value = TypeVar("Value")
 Result = TypeVar("Result")
 
 
-def kept(function: Callable[[Value], Result]) -> Callable[[Value], Result]:
+def cached_last(function: Callable[[Value], Result]) -> Callable[[Value], Result]:
     """Cache the function's last result, for arguments equal to its last one.
 
     Argument and result must not be modified: callers share them.

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fairlead.policy.placement.device_matching import serves
-from fairlead.policy.placement.memo import kept
+from fairlead.policy.placement.memo import cached_last
 from fairlead.policy.placement.pod_shapes import Shape
 from fairlead.policy.placement.topology import Fabric, Path
 from fairlead.state.snapshot import Gpu, Grant, Node
@@ -84,7 +84,7 @@ class Frame:
         return np.array([serves(gpu, shape) for gpu in self.kinds] or [False], dtype=np.bool_)
 
 
-@kept
+@cached_last
 def frame_of(nodes: tuple[Node, ...]) -> Frame:
     """Return the frame of these nodes."""
     return Frame(nodes)

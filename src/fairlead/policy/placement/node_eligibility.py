@@ -11,7 +11,7 @@ from functools import lru_cache
 from typing import Any
 
 from fairlead.frozen import dataclass
-from fairlead.policy.placement.memo import kept
+from fairlead.policy.placement.memo import cached_last
 from fairlead.policy.placement.networks import why_unconnected
 from fairlead.specs.gang import GangSpec
 from fairlead.specs.network import Network
@@ -87,7 +87,7 @@ class Eligibility:
         return {name: refusal for name, refusal in self.barred(spec).items() if refusal.lasts}
 
 
-@kept
+@cached_last
 def doors_of(nodes: tuple[Node, ...]) -> Eligibility:
     """Return the eligibility of these nodes."""
     return Eligibility(nodes)

@@ -24,16 +24,16 @@ class NodeRanking:
     def __init__(self, fleet: FleetArrays, score: Score) -> None:
         self._fleet = fleet
         self._score = score
-        self._kept: dict[Shape, tuple[Scores, int]] = {}
+        self._scores: dict[Shape, tuple[Scores, int]] = {}
 
     def forget(self) -> None:
         """Discard all scores."""
-        self._kept.clear()
+        self._scores.clear()
 
     def scores(self, shape: Shape) -> Scores:
         """Return the scores of all nodes (N); minus infinity where the shape does not fit."""
         fleet = self._fleet
-        cached = self._kept.get(shape)
+        cached = self._scores.get(shape)
         if cached is None:
             scores, stale = np.full(len(fleet), -np.inf), np.arange(len(fleet))
         else:
@@ -47,7 +47,7 @@ class NodeRanking:
         if fits.any():
             hosts = stale[fits]
             scores[hosts] = self._score(hosts, usable[fits], shape)
-        self._kept[shape] = (scores, fleet.changes)
+        self._scores[shape] = (scores, fleet.changes)
         return scores
 
     def best(self, shape: Shape, among: Ints | None = None, bonus: Scores | None = None) -> int | None:

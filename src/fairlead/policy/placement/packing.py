@@ -26,7 +26,7 @@ import numpy as np
 from fairlead.policy.placement.capacity_value import LEVELS, PRICES, STEP_MILLI, Floats, demands, table
 from fairlead.policy.placement.device_groups import SETTLED, Together
 from fairlead.policy.placement.fleet_arrays import FleetArrays, Spot
-from fairlead.policy.placement.memo import kept
+from fairlead.policy.placement.memo import cached_last
 from fairlead.policy.placement.node_arrays import Frame, Ints, Mask
 from fairlead.policy.placement.node_ranking import NodeRanking, Scores
 from fairlead.policy.placement.pod_shapes import WHOLE_GPU, Shape
@@ -262,7 +262,7 @@ class Packing:
         return first, same
 
 
-@kept
+@cached_last
 def _order(frame: Frame) -> Floats:
     """Return the penalty that breaks ties between nodes (N)."""
     rank, num_nodes = np.empty(len(frame.nodes)), len(frame.nodes)
@@ -277,7 +277,7 @@ def _key(num_devices: int) -> Ints:
     return np.random.default_rng(0).integers(1 << 62, size=3 + 2 * num_devices)
 
 
-@kept
+@cached_last
 def _counts(frame: Frame) -> tuple[Floats, Floats]:
     """Return the weight of a thousandth of a device, and of a core, in free capacity (N each); 0 without devices."""
     cores_each = max(1.0, frame.cpu_milli_beside_gpus / 1000 / max(1.0, frame.total_gpu_milli / WHOLE_GPU))

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
 
-from fairlead.policy.placement.memo import kept
+from fairlead.policy.placement.memo import cached_last
 from fairlead.policy.placement.pod_shapes import Shape
 from fairlead.specs.resources import Resources
 from fairlead.state.snapshot import Workload
@@ -56,7 +56,7 @@ def settled_mix(workloads: Iterable[Workload]) -> TaskMix:
     )
 
 
-@kept
+@cached_last
 def _mix_of(counts: tuple[tuple[Resources, int], ...]) -> TaskMix:
     return TaskMix.settled([(Shape.of(resources), count) for resources, count in counts])
 

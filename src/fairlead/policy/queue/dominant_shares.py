@@ -9,7 +9,7 @@ from functools import lru_cache
 
 from fairlead.frozen import dataclass
 from fairlead.policy.placement.device_matching import serves
-from fairlead.policy.placement.memo import kept
+from fairlead.policy.placement.memo import cached_last
 from fairlead.policy.placement.pod_shapes import WHOLE_GPU, Shape
 from fairlead.specs.gang import GangSpec
 from fairlead.specs.resources import Resources
@@ -73,7 +73,7 @@ def _amounts(shape: Shape, count: int, gpu_milli: int) -> Amounts:
     return Amounts(count * gpu_milli, count * shape.cpu_milli, count * shape.memory_bytes)
 
 
-@kept
+@cached_last
 def capacity(nodes: tuple[Node, ...]) -> ClusterCapacity:
     """Return the total of all nodes, including unavailable ones."""
     gpus = cpu = memory = 0

@@ -57,7 +57,7 @@ class Occupancy:
         self._durations: Durations | None = None
         self._of_kind: defaultdict[tuple[str, str], set[str]] = defaultdict(set)
         self._kind: dict[str, tuple[str, str]] = {}
-        self._told: dict[Hashable, tuple[dict[str, Any], set[str]]] = {}
+        self._facts: dict[Hashable, tuple[dict[str, Any], set[str]]] = {}
 
     def changed(self, uids: Iterable[str]) -> None:
         """Mark the runs of these uids, or their pods, as changed."""
@@ -102,11 +102,11 @@ class Occupancy:
 
     def of_rooms(self, what: Hashable, describe: Callable[[NodeCapacity], Told]) -> Mapping[str, Told]:
         """Return the same as ``Timeline.of_rooms``, recomputed only for rooms that have changed."""
-        facts = self._told.get(what)
+        facts = self._facts.get(what)
         if facts is None:
-            if len(self._told) >= MOST_TOLD:
-                self._told.clear()
-            facts = self._told[what] = ({name: describe(room) for name, room in self.rooms.items()}, set())
+            if len(self._facts) >= MOST_TOLD:
+                self._facts.clear()
+            facts = self._facts[what] = ({name: describe(room) for name, room in self.rooms.items()}, set())
         known, stale = facts
         for name in stale:
             known[name] = describe(self.rooms[name])
@@ -130,7 +130,7 @@ class Occupancy:
 
     def _take(self, node: str, grant: Grant, times: int) -> None:
         self.rooms[node].take(grant, times)
-        for _, stale in self._told.values():
+        for _, stale in self._facts.values():
             stale.add(node)
 
     def _note_kind(self, uid: str, run: Workload | None) -> None:

@@ -15,7 +15,7 @@ Of any other run nothing is known. A ``max_duration`` is a limit and does not in
 from collections.abc import Iterable
 from functools import lru_cache
 
-from fairlead.policy.placement.memo import kept
+from fairlead.policy.placement.memo import cached_last
 from fairlead.policy.queue.duration_estimates import LEAST_KNOWN, History, declared_remaining_s
 from fairlead.policy.queue.durations import kind_of
 from fairlead.state.run_times import ran_until
@@ -57,7 +57,7 @@ class Remaining:
         return self._history
 
 
-@kept
+@cached_last
 def remaining_of(completed: tuple[Completed, ...]) -> Remaining:
     """Return the estimator for these completed runs."""
     return Remaining(completed)

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from fairlead.policy.gpu.stage_interleaving import MAX_MEMBERS
-from fairlead.policy.placement.memo import kept
+from fairlead.policy.placement.memo import cached_last
 from fairlead.policy.placement.placement import matching, takes_pods
 from fairlead.policy.placement.pod_shapes import WHOLE_GPU, Shape
 from fairlead.policy.selection.jobs import Sharable
@@ -83,7 +83,7 @@ class Homes:
         return sum(min(grant.gpu_milli, WHOLE_GPU) if gpu.divisible else gpu.milli for gpu in held)
 
 
-@kept
+@cached_last
 def homes_of(nodes: tuple[Node, ...]) -> Homes:
     """Return the homes on these nodes."""
     return Homes(nodes)

@@ -369,10 +369,10 @@ class _Room:
             if pod.node in self._nodes:
                 self._take(pod.node, pod.grant)
         # The number of runs on each device now: where few are, few have to leave.
-        self._there: dict[Device, int] = defaultdict(int)
+        self._num_runs: dict[Device, int] = defaultdict(int)
         for seats in where.values():
             for device in _devices(seats):
-                self._there[device] += 1
+                self._num_runs[device] += 1
 
     def place(self, group: Sequence[Candidate], where: Mapping[str, Seats]) -> Seats | None:
         """Allocate devices for a group, preferring those on which most of it runs; return None if no room is left."""
@@ -417,7 +417,7 @@ class _Room:
                     for free in (self._free[name],)
                     for devices in (self._choose(name, shape),)
                     if devices is not None and self._fits([(name, grant_of(shape, devices), num)])
-                    for disturbed in (sum(self._there[name, uuid] for uuid in devices),)
+                    for disturbed in (sum(self._num_runs[name, uuid] for uuid in devices),)
                 ),
                 default=None,
             )
@@ -438,7 +438,7 @@ class _Room:
         free = [uuid for uuid in self._such[key] if uuid in self._free[name]]
         if len(free) < shape.num_gpus:
             return None
-        free.sort(key=lambda uuid: self._there[name, uuid])
+        free.sort(key=lambda uuid: self._num_runs[name, uuid])
         return tuple(free[: shape.num_gpus])
 
     def _fits(self, parts: Sequence[tuple[str, Grant, int]]) -> bool:
@@ -472,7 +472,7 @@ class Openings:
     _beside: dict[str, frozenset[str]] = field(default_factory=dict)
     _on: dict[Device, list[Pod]] = field(default_factory=dict)
     _free: FreeCapacity | None = None
-    _kept: dict[str, list[tuple[str, Grant]]] = field(default_factory=dict)
+    _grants: dict[str, list[tuple[str, Grant]]] = field(default_factory=dict)
 
     def __init__(
         self,
@@ -481,7 +481,7 @@ class Openings:
         pods: Iterable[Pod] = (),
         free: FreeCapacity | None = None,
     ) -> None:
-        self.seats, self._beside, self._on, self._free, self._kept = {}, {}, {}, free, {}
+        self.seats, self._beside, self._on, self._free, self._grants = {}, {}, {}, free, {}
         if chosen is None or waiting is None or free is None:
             return
         wanted: set[Device] = set()
@@ -507,7 +507,7 @@ class Openings:
                     )
             for node, grant in parts:
                 free.hold(node, grant)
-            self._kept[uid] = parts
+            self._grants[uid] = parts
 
     def nodes_of(self, uid: str) -> list[str]:
         """Return the nodes of a run's place."""
@@ -529,7 +529,7 @@ class Openings:
                 return None
             free.hold(seat.node, seat.grant)
             held.append((seat.node, seat.grant))
-        for node, grant in self._kept.pop(uid, ()):
+        for node, grant in self._grants.pop(uid, ()):
             free.hold(node, grant, -1)
         del self.seats[uid]
         return tuple(Placement(index=index, node=seat.node, grant=seat.grant) for index, seat in enumerate(seats))

@@ -16,7 +16,7 @@ from itertools import chain, combinations
 
 from fairlead.frozen import dataclass
 from fairlead.policy.gpu.stage_interleaving import INTERFERENCE
-from fairlead.policy.placement.memo import kept
+from fairlead.policy.placement.memo import cached_last
 from fairlead.policy.queue.durations import kind_of
 from fairlead.specs.gang import GangSpec
 from fairlead.state.snapshot import Completed, Pace, Phase, Pod, Snapshot, Status, Workload
@@ -117,12 +117,12 @@ def slowdowns_of(workloads: Iterable[Workload], completed: tuple[Completed, ...]
     return _slowdowns((_paces_of(completed), live))
 
 
-@kept
+@cached_last
 def _paces_of(completed: tuple[Completed, ...]) -> tuple[Pace, ...]:
     return tuple(pace for run in completed for pace in run.paces)
 
 
-@kept
+@cached_last
 def _slowdowns(paces: tuple[tuple[Pace, ...], tuple[Pace, ...]]) -> Slowdowns:
     return Slowdowns(chain(*paces))
 

@@ -52,7 +52,7 @@ class SpotRoom:
         return max(LEAST_S, start_s * share / (1.0 - share))
 
     @property
-    def told(self) -> str:
+    def prices(self) -> str:
         """Return both prices as the end of a sentence; empty if unknown."""
         if self.price is None or self.price_now is None:
             return ""

@@ -47,7 +47,7 @@ class Manifest:
         run: Identity of the run.
         attempt: Attempt of the run that saved it.
         created_at: Unix time in seconds.
-        content: Facts that the state's own code needs to load it, and the result of ``save_interval.Interval.kept``.
+        content: Facts that the state's own code needs to load it, and ``save_interval.Interval.measurements``.
         files: By path below the checkpoint's directory, with ``/`` between its parts.
     """
 

@@ -33,7 +33,7 @@ class Restored:
         rejected: Newer checkpoints that were skipped.
         run: Identity of the run that saved it; empty if none was loaded.
         attempt: Attempt of the run that saved it.
-        interval: The result of ``save_interval.Interval.kept`` stored with it; empty if there is none.
+        interval: The result of ``save_interval.Interval.measurements`` stored with it; empty if there is none.
         in_memory: The checkpoint was loaded from the memory of the nodes.
     """
 

@@ -374,7 +374,7 @@ class Staging:
     """
 
     def __init__(self) -> None:
-        self._kept: dict[str, torch.Tensor] = {}
+        self._staged: dict[str, torch.Tensor] = {}
         self._locks = PageLocks()
 
     def copy(self, tree: dict[str, Any]) -> dict[str, Any]:
@@ -384,13 +384,13 @@ class Staging:
         copied: dict[str, Any] = self._copy(tree, "", staged, devices)
         for device in devices:
             torch.cuda.current_stream(device).synchronize()
-        self._kept = staged
+        self._staged = staged
         self._locks.keep(_local(tensor).data_ptr() for tensor in staged.values())
         return copied
 
     def _copy(self, value: Any, path: str, staged: dict[str, torch.Tensor], devices: set[torch.device]) -> Any:
         if isinstance(value, torch.Tensor):
-            staged[path] = self._tensor(value.detach(), self._kept.get(path), devices)
+            staged[path] = self._tensor(value.detach(), self._staged.get(path), devices)
             return staged[path]
         if isinstance(value, dict):
             return {key: self._copy(item, f"{path}.{key}", staged, devices) for key, item in value.items()}

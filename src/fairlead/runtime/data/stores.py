@@ -294,7 +294,7 @@ class LibraryStore:
         self._system, self._root = open_place(url, what="data", options=options)
 
     def entries(self) -> list[Entry]:
-        listed = self._asked(lambda: self._system.find(self._root, detail=True))
+        listed = self._answer(lambda: self._system.find(self._root, detail=True))
         if len(listed) > MOST_ENTRIES:
             raise Misuse(f"data: {self.url} has more than {MOST_ENTRIES} objects; join small files into tar files")
         if set(listed) == {self._root}:
@@ -307,9 +307,9 @@ class LibraryStore:
     def get(self, entry: Entry, start: int, stop: int) -> bytes:
         path = f"{self._root}/{entry.key}"
         try:
-            data: bytes = self._asked(lambda: self._system.cat_file(path, start, stop))
+            data: bytes = self._answer(lambda: self._system.cat_file(path, start, stop))
             self._system.invalidate_cache()
-            info = self._asked(lambda: self._system.info(path))
+            info = self._answer(lambda: self._system.info(path))
         except FileNotFoundError as error:
             raise DataChanged(self.url, entry.key, "was removed") from error
         if _tag(info) != entry.etag or len(data) != stop - start:
@@ -319,7 +319,7 @@ class LibraryStore:
     def close(self) -> None:
         """Do nothing, since the library shares its connections."""
 
-    def _asked(self, call: Callable[[], T]) -> T:
+    def _answer(self, call: Callable[[], T]) -> T:
         """Return the store's answer to a call; an error of the library has no value of the secret."""
         if self._keys is None:
             return translated(call, f"data: {self.url}")

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 MLFLOW, WANDB, TENSORBOARD = "mlflow", "wandb", "tensorboard"
 NAMES = (MLFLOW, WANDB, TENSORBOARD)
 NONE = "none"
-SAID = {MLFLOW: "MLflow", WANDB: "Weights & Biases", TENSORBOARD: "TensorBoard"}
+TITLES = {MLFLOW: "MLflow", WANDB: "Weights & Biases", TENSORBOARD: "TensorBoard"}
 # Limits the trackers that are set up to those it names; if it is not set, all of them are used.
 CHOICE = "FAIRLEAD_TRACKERS"
 TENSORBOARD_VARIABLE = "TENSORBOARD_LOGGING_DIR"

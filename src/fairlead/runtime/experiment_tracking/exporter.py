@@ -121,12 +121,12 @@ class Exporter:
         own = (podfiles.read_json(self._report) or {}).get("trackers") or ()
         for name in self._waiting:
             if name in own:
-                self.tell(f"The program sends its metrics to {choice.SAID[name]} by itself; they are not sent twice.")
+                self.tell(f"The program sends its metrics to {choice.TITLES[name]} by itself; they are not sent twice.")
                 continue
             try:
                 target = _target(name, self._env, self._about)
             except Refused as error:
-                self.tell(f"Metrics are not sent to {choice.SAID[name]}: {error}.")
+                self.tell(f"Metrics are not sent to {choice.TITLES[name]}: {error}.")
                 continue
             lane = Lane(name, target, self, self._sent, is_first=self._about.attempt == 0)
             self._lanes.append(lane)
@@ -188,7 +188,7 @@ class Lane(threading.Thread):
         self._exporter = exporter
         self._sent = sent
         self._is_first = is_first
-        self._said = choice.SAID[name]
+        self._title = choice.TITLES[name]
         self._offset = sent.of(name)
         self._queue: deque[tuple[int, MetricPoint]] = deque()
         self._num_on_the_way = 0
@@ -225,7 +225,7 @@ class Lane(threading.Thread):
                 self._is_told = True
                 points = "1 point" if num_lost == 1 else f"{num_lost} points"
                 remedy = "`fairlead compare` has them"
-                self._exporter.tell(f"{points} of the metrics did not get to {self._said}; {remedy}.")
+                self._exporter.tell(f"{points} of the metrics did not get to {self._title}; {remedy}.")
 
     def run(self) -> None:
         """Send the queue's points until the lane is told to end."""
@@ -235,7 +235,7 @@ class Lane(threading.Thread):
             try:
                 self._try(batch)
             except Refused as error:
-                self._give_up(f"Metrics are not sent to {self._said}: {error}.")
+                self._give_up(f"Metrics are not sent to {self._title}: {error}.")
                 return
             except Exception as error:  # noqa: BLE001 (a tracker's package may raise anything)
                 self._put_back(batch)
@@ -263,7 +263,7 @@ class Lane(threading.Thread):
             where = self._target.begin()
             self._is_begun = True
             if self._is_first:
-                self._exporter.tell(f"Metrics are sent to {self._said}: {where}")
+                self._exporter.tell(f"Metrics are sent to {self._title}: {where}")
         if batch:
             self._target.send([point for _, point in batch])
             self._num_on_the_way = 0
@@ -272,7 +272,7 @@ class Lane(threading.Thread):
             self._target.end(self._status)
         if self._is_away:
             self._is_away = False
-            self._exporter.tell(f"{self._said} answers again.")
+            self._exporter.tell(f"{self._title} answers again.")
 
     def _put_back(self, batch: Sequence[tuple[int, MetricPoint]]) -> None:
         with self._changed:
@@ -290,7 +290,7 @@ class Lane(threading.Thread):
             self._is_away = True
             why = " ".join(str(getattr(error, "reason", error)).split())[:200] or type(error).__name__
             consequence = f"up to {MOST_WAITING:,} points wait for it, and the run continues"
-            self._exporter.tell(f"{self._said} does not answer: {why}; {consequence}.")
+            self._exporter.tell(f"{self._title} does not answer: {why}; {consequence}.")
 
     def _give_up(self, message: str) -> None:
         with self._changed:

@@ -29,7 +29,7 @@ class MlflowTarget:
         self._server = Mlflow(env["MLFLOW_TRACKING_URI"], env)
         self._env = env
         self._about = about
-        self._given = env.get("MLFLOW_RUN_ID") or None
+        self._existing_id = env.get("MLFLOW_RUN_ID") or None
         self._run: str | None = None
 
     def hurry(self, timeout_s: float) -> None:
@@ -38,7 +38,7 @@ class MlflowTarget:
 
     def begin(self) -> str:
         """Join the MLflow run and return its link in MLflow's UI."""
-        run = self._existing_run() if self._given is not None else self._own_run()
+        run = self._existing_run() if self._existing_id is not None else self._own_run()
         self._run = run["run_id"]
         parameters = [
             {"key": _name(name), "value": str(value)[:MOST_VALUE]} for name, value in self._about.parameters.items()
@@ -59,11 +59,11 @@ class MlflowTarget:
 
     def end(self, status: str | None) -> None:
         """Set the run's final status."""
-        if status is not None and self._given is None:
+        if status is not None and self._existing_id is None:
             self._update(status, end_time=int(time.time() * 1000))
 
     def _existing_run(self) -> dict[str, Any]:
-        return dict(self._server.get("runs/get", run_id=self._given or "")["run"]["info"])
+        return dict(self._server.get("runs/get", run_id=self._existing_id or "")["run"]["info"])
 
     def _own_run(self) -> dict[str, Any]:
         about = self._about

@@ -32,7 +32,7 @@ class Probe:
         self._settle = settle or _settle
         self._marks: list[float] = []
         self._by_gradients = False
-        self._told = clock()
+        self._reported_at = clock()
 
     @property
     def steps(self) -> int:
@@ -42,9 +42,9 @@ class Probe:
     def is_news(self) -> bool:
         """Return whether a report that the probe is running is due; at most once in ``TELL_EVERY_S`` seconds."""
         now = self._clock()
-        if now - self._told < TELL_EVERY_S:
+        if now - self._reported_at < TELL_EVERY_S:
             return False
-        self._told = now
+        self._reported_at = now
         return True
 
     @property

@@ -105,7 +105,8 @@ def put(client: Client, content: Object, *, dry: bool = False) -> ApplyOutcome:
     after = client.request("PATCH", place.path, content, query=query, content_type=APPLY)
     if before is None:
         return ApplyOutcome.CREATED
-    return ApplyOutcome.UNCHANGED if _told(before) == _told(after) else ApplyOutcome.CHANGED
+    is_same = _without_server_fields(before) == _without_server_fields(after)
+    return ApplyOutcome.UNCHANGED if is_same else ApplyOutcome.CHANGED
 
 
 def find(client: Client, place: ObjectPath) -> Object | None:
@@ -168,7 +169,7 @@ def condition(content: Object, kind: str) -> Mapping[str, Any]:
     return {}
 
 
-def _told(content: Object) -> Object:
+def _without_server_fields(content: Object) -> Object:
     """Return the object without fields that the server sets, such as versions, which a dry run changes too."""
     body = {name: value for name, value in content.items() if name != "status"}
     own = ("resourceVersion", "managedFields", "generation", "creationTimestamp", "uid", "selfLink")

@@ -37,7 +37,7 @@ MOST_LISTING = 2
 MOST_TOMBSTONES = 20_000
 
 
-class Kept(Protocol):
+class CachedObject(Protocol):
     """An object in a cache."""
 
     @property
@@ -49,7 +49,7 @@ class Kept(Protocol):
         ...
 
 
-T = TypeVar("T", bound=Kept)
+T = TypeVar("T", bound=CachedObject)
 _listing = threading.BoundedSemaphore(MOST_LISTING)
 
 
@@ -107,7 +107,7 @@ class ObjectCache(Generic[T]):
         self._lock = threading.Lock()
         # A caller of ``put`` returns once the listeners were called, from whichever thread.
         self._telling = threading.Lock()
-        self._kept: dict[str, T] = {}
+        self._values: dict[str, T] = {}
         self._unreadable: dict[str, Unreadable] = {}
         self._traced: set[str] = set()
         self._tombstones: dict[str, int] = {}
@@ -155,12 +155,12 @@ class ObjectCache(Generic[T]):
     def get(self, key: str) -> T | None:
         """Return one object as last seen, or None."""
         with self._lock:
-            return self._kept.get(key)
+            return self._values.get(key)
 
     def all(self) -> tuple[T, ...]:
         """Return all objects as last seen."""
         with self._lock:
-            return tuple(self._kept.values())
+            return tuple(self._values.values())
 
     @property
     def unreadable(self) -> tuple[Unreadable, ...]:
@@ -306,7 +306,7 @@ class ObjectCache(Generic[T]):
             for key in self._unreadable.keys() - seen:
                 del self._unreadable[key]
             # An object newer than the list is not gone: Fairlead wrote it in the meantime.
-            gone = [value for key, value in self._kept.items() if key not in seen and value.version <= int(version)]
+            gone = [value for key, value in self._values.items() if key not in seen and value.version <= int(version)]
         for value in gone:
             self._bury(value.key, int(version))
         self._version = version
@@ -388,18 +388,18 @@ class ObjectCache(Generic[T]):
     def _leave_out(self, content: Object) -> None:
         """Remove an object that is left out from now on."""
         key = _key(content)
-        if key in self._kept and key not in self._unreadable:
+        if key in self._values and key not in self._unreadable:
             self.drop(key, _version(fields(content.get("metadata"))))
 
     def _take(self, value: T) -> None:
         with self._telling:
             with self._lock:
-                before = self._kept.get(value.key)
+                before = self._values.get(value.key)
                 if before is not None and before.version >= value.version:
                     return
                 if self._tombstones.get(value.key, -1) >= value.version:
                     return
-                self._kept[value.key] = value
+                self._values[value.key] = value
             self._changed(before, value)
 
     def _bury(self, key: str, version: int) -> None:
@@ -414,8 +414,8 @@ class ObjectCache(Generic[T]):
 
     def _pop(self, key: str, version: int) -> T | None:
         """Remove an object that is not newer: its name may have been reused before the deletion was seen."""
-        known = self._kept.get(key)
-        return self._kept.pop(key) if known is not None and known.version <= version else None
+        known = self._values.get(key)
+        return self._values.pop(key) if known is not None and known.version <= version else None
 
 
 def _event(line: bytes) -> Object:

@@ -267,10 +267,10 @@ class PodLogs:
     def _places(self) -> tuple[dict[Place, LoggedPod], dict[Place, str]]:
         """Return the pods that have a log, and the output kept of pods, by attempt and index."""
         pods = {(pod.attempt, pod.index): pod for pod in self._pods() if pod.has_started}
-        stored = self._kept(pods)
+        stored = self._stored_output(pods)
         return pods, {place: text for place, text in stored.items() if self._is_wanted(*place)}
 
-    def _kept(self, pods: Mapping[Place, LoggedPod]) -> dict[Place, str]:
+    def _stored_output(self, pods: Mapping[Place, LoggedPod]) -> dict[Place, str]:
         """Return the kept output of pods, by attempt and index: the operator's last lines, or all lines of a store."""
         stored = kept_lines(self._client, self._namespace, self._uid)
         if self._store is None:
@@ -307,12 +307,12 @@ class PodLogs:
             self._names[place] = pod.name
             is_whole = self._query.since is None and (tail is None or text.count("\n") < tail)
             gaps = self._gaps[pod.name] = Gaps(attempt, KUBELET, whole=is_whole)
-            streams.append(self._wanted(gaps.told(self._new(text.split("\n"), attempt, mark))))
+            streams.append(self._wanted(gaps.noted(self._new(text.split("\n"), attempt, mark))))
         for place, text in stored.items():
             if place[0] == attempt and (place not in pods or place in unread):
                 gaps = Gaps(attempt, kept_why(text), whole=True)
                 mark = self._kept_marks[place] = Mark()
-                streams.append(self._wanted(gaps.told(self._new(text.split("\n"), attempt, mark))))
+                streams.append(self._wanted(gaps.noted(self._new(text.split("\n"), attempt, mark))))
         return streams
 
     def _last(
@@ -387,7 +387,7 @@ class PodLogs:
     def _rest(self, before: int | None = None) -> Iterator[LogLine]:
         """Yield the unread kept output of pods that are gone; only of attempts before a number, if one is given."""
         present = {(pod.attempt, pod.index): pod for pod in self._pods()}
-        for place, text in sorted(self._kept(present).items()):
+        for place, text in sorted(self._stored_output(present).items()):
             attempt, name = place[0], self._gone.get(place)
             self._found_kept.add(place)
             is_passed = attempt < self._oldest or (before is not None and attempt >= before)
@@ -399,7 +399,7 @@ class PodLogs:
                 mark = self._marks.setdefault(name, Mark())
             mark.again()
             gaps = self._gaps.setdefault(name or f"{place}", Gaps(attempt, kept_why(text), whole=True))
-            yield from self._wanted(gaps.told(self._new(text.split("\n"), attempt, mark)))
+            yield from self._wanted(gaps.noted(self._new(text.split("\n"), attempt, mark)))
 
     def _common(self, pod: LoggedPod) -> dict[str, str]:
         if self._query.since is None:

@@ -41,7 +41,7 @@ def revision_of(directory: Path) -> dict[str, str]:
     packed = base64.b64encode(gzip.compress(revision.diff, mtime=0)).decode() if revision.diff else None
     if packed is not None and len(packed) > MOST_PACKED_DIFF:
         packed = None
-    return {REVISION: json.dumps({**revision.told(), "diff": packed})}
+    return {REVISION: json.dumps({**revision.as_data(), "diff": packed})}
 
 
 def read_code(client: Client, kind: str, namespace: str, name: str, uid: str) -> KeptCode:

@@ -195,7 +195,7 @@ def _deployment(settings: InstallSettings) -> dict[str, Any]:
             "operator",
             "--policy",
             settings.policy,
-            *_kept(settings.keeps),
+            *_retention_arguments(settings.keeps),
             *_allowed(settings.allowed),
             *_bounds(settings),
         ],
@@ -254,7 +254,7 @@ def _bounds(settings: InstallSettings) -> list[str]:
     ]
 
 
-def _kept(keeps: Retention) -> list[str]:
+def _retention_arguments(keeps: Retention) -> list[str]:
     """Return the retention as arguments of the operator."""
     if keeps == KEEP_ALL:
         return ["--keep", "forever"]

@@ -130,7 +130,7 @@ class KubernetesCluster(WorkloadApi):
         self._picture: SnapshotCache | None = None
         self.shown: Snapshot | None = None
         """The latest snapshot, with all that was added to it; None before the first."""
-        self._told: dict[str, tuple[PodPhase, ...]] = {}
+        self._written_phases: dict[str, tuple[PodPhase, ...]] = {}
         self._refused: dict[str, set[tuple[RefusedWrite, str]]] = {}
         self._unaddressed: dict[str, str] = {}
         self._untold: list[tuple[str, RefusedWrite, str]] = []
@@ -273,10 +273,10 @@ class KubernetesCluster(WorkloadApi):
         state = item.state if is_parent_kind(item.kind) else self.refreshed(item)
         return adopted(item, state, now, next_event=lambda: self._next_event(now))
 
-    def has_told(self, uid: str, members: tuple[Pod, ...]) -> bool:
+    def shows_pods(self, uid: str, members: tuple[Pod, ...]) -> bool:
         """Return whether the run's object shows its pods as they are; assumed if another process wrote it."""
         phases = tuple(pod.phase for pod in members)
-        return self._told.get(uid, phases) == phases
+        return self._written_phases.get(uid, phases) == phases
 
     def write(self, item: AnyObject, state: RunRecord, *, is_quiet: bool = False) -> bool:
         """Write a state if the object is unchanged since it was read; return whether it was.
@@ -323,7 +323,7 @@ class KubernetesCluster(WorkloadApi):
                 return False
             raise
         self.view.cache_of(item.kind).put(content)
-        self._told[item.uid] = tuple(pod.phase for pod in pods)
+        self._written_phases[item.uid] = tuple(pod.phase for pod in pods)
         return True
 
     @property
@@ -519,7 +519,7 @@ class KubernetesCluster(WorkloadApi):
             self.view.cache_of(item.kind).drop(item.key, item.version)
         self.reports.forget(item.uid)
         with self._lock:
-            self._told.pop(item.uid, None)
+            self._written_phases.pop(item.uid, None)
             self._refused.pop(item.uid, None)
             self._delays.succeed(item.uid)
         return True

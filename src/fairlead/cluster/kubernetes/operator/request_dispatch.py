@@ -40,7 +40,7 @@ class Dispatcher:
         refused: Refused = lambda _run, _said: None,
     ) -> None:
         self._lock = threading.Lock()
-        self._given = threading.Condition(self._lock)
+        self._available = threading.Condition(self._lock)
         self._empty = threading.Condition(self._lock)
         self._queues: _Queues = OrderedDict()
         self._retries: _Queues = OrderedDict()
@@ -70,7 +70,7 @@ class Dispatcher:
             self._names.add(name)
             queues = self._retries if self._delays.has_failed((run, name)) else self._queues
             queues.setdefault(run, deque()).append((name, job, team, most))
-            self._given.notify()
+            self._available.notify()
             return True
 
     @property
@@ -105,14 +105,14 @@ class Dispatcher:
             self._stopping = True
             self._queues.clear()
             self._retries.clear()
-            self._given.notify_all()
+            self._available.notify_all()
         for thread in self._threads:
             thread.join(timeout=wait_s)
 
     def _work(self) -> None:
         while True:
             with self._lock:
-                self._given.wait_for(lambda: self._stopping or self._next() is not None)
+                self._available.wait_for(lambda: self._stopping or self._next() is not None)
                 following = self._next()
                 if self._stopping or following is None:
                     return
@@ -137,7 +137,7 @@ class Dispatcher:
                 self._num_of_run[run] -= 1
                 if not self._num_of_run[run]:
                     del self._num_of_run[run]
-                self._given.notify()
+                self._available.notify()
             if error is not None:
                 self._tell(run, name, error, num_failures)
             with self._lock:

@@ -36,7 +36,7 @@ class Environments:
         self._home = home
         self._objects = objects
         self._node = node
-        self._asked: list[tuple[subprocess.Popen[bytes], str, int, Path]] = []
+        self._inspections: list[tuple[subprocess.Popen[bytes], str, int, Path]] = []
         self._driver: str | None = None
         self._has_driver = False
 
@@ -73,25 +73,25 @@ class Environments:
             )
         except OSError:
             return  # no such Python: the program itself reports that
-        self._asked.append((child, uid, attempt, answer))
+        self._inspections.append((child, uid, attempt, answer))
 
     def collect(self) -> None:
         """Store the finished inspections."""
-        for inspection in list(self._asked):
+        for inspection in list(self._inspections):
             child, uid, attempt, answer = inspection
             if child.poll() is None:
                 continue
-            self._asked.remove(inspection)
+            self._inspections.remove(inspection)
             content = read_json(answer) if child.returncode == 0 else None
             if content is not None:
                 self._keep(uid, attempt, content["record"])
 
     def close(self) -> None:
         """Stop running inspections; the next attempt starts them again."""
-        for child, *_ in self._asked:
+        for child, *_ in self._inspections:
             child.kill()
             child.wait()
-        self._asked.clear()
+        self._inspections.clear()
 
     def _keep(self, uid: str, attempt: int, record: dict[str, Any]) -> None:
         known = self._read(uid)

@@ -122,7 +122,7 @@ class CodeStore:
 
     def keep(self, uid: str, spec: ProgramSpec, now: float) -> None:
         """Store the code of a run that is submitted or resumed."""
-        earlier = self.kept(uid)[1 - MOST_KEPT :]
+        earlier = self.stored_states(uid)[1 - MOST_KEPT :]
         new: dict[str, Any] = {"at": now, "workdir": spec.workdir, "snapshot": None, "why": None}
         if spec.workdir is None:
             new["why"] = "it has no working directory"
@@ -148,7 +148,7 @@ class CodeStore:
 
     def keep_again(self, uid: str, code: str) -> bool:
         """Make an earlier stored state of the code the newest; return False when it is gone."""
-        states, state = self.kept(uid), self._kept_as(uid, code)
+        states, state = self.stored_states(uid), self._kept_as(uid, code)
         if state is None:
             return False
         if state != states[-1]:
@@ -161,7 +161,7 @@ class CodeStore:
 
     def newest(self, uid: str) -> str:
         """Return the name of the newest code of a run; empty if none is stored."""
-        states = self.kept(uid)
+        states = self.stored_states(uid)
         return self.name_of(states[-1]) if states else ""
 
     def name_of(self, state: dict[str, Any]) -> str:
@@ -185,7 +185,7 @@ class CodeStore:
         return tuple(sorted({path for path, *_ in {*(sources or ())} ^ {*(sources_now or ())}}))
 
     def _kept_as(self, uid: str, code: str) -> dict[str, Any] | None:
-        return next((state for state in reversed(self.kept(uid)) if self._is_named(state, code)), None)
+        return next((state for state in reversed(self.stored_states(uid)) if self._is_named(state, code)), None)
 
     def _is_named(self, state: dict[str, Any], code: str) -> bool:
         """Return whether a stored state has a name, also as versions gave it that left out all YAML files."""
@@ -246,7 +246,7 @@ class CodeStore:
 
         For an endpoint it is the code of the replica's revision.
         """
-        of_parent = self.kept(parent_uid)
+        of_parent = self.stored_states(parent_uid)
         same = [state for state in of_parent if state["workdir"] == spec.workdir]
         if not spec.snapshot:
             same = [state for state in same if state["why"] == NOT_WANTED]
@@ -256,7 +256,7 @@ class CodeStore:
         if not same:
             self.keep(uid, spec, now)
             return
-        own = self.kept(uid)
+        own = self.stored_states(uid)
         # A link avoids waiting for the disk with each of a parent's thousands of children.
         if own or of_parent != same[-1:] or not self._link(self._home.code(parent_uid), self._home.code(uid)):
             write_json(self._home.code(uid), {"kept": [*own[1 - MOST_KEPT :], same[-1]]})
@@ -275,11 +275,11 @@ class CodeStore:
         new["snapshot"] = self.objects.put(snapshot.text())
         revision = read_revision(workdir)
         if revision is not None:
-            new["git"] = {**revision.told(), "diff": None}
+            new["git"] = {**revision.as_data(), "diff": None}
             if revision.diff:
                 new["git"]["diff"] = self.objects.put(revision.diff)
 
-    def kept(self, uid: str) -> list[dict[str, Any]]:
+    def stored_states(self, uid: str) -> list[dict[str, Any]]:
         """Return the stored states of a run's code, oldest first."""
         return list((read_json(self._home.code(uid)) or {}).get("kept") or ())
 
@@ -297,7 +297,7 @@ class CodeStore:
 
     def shown(self, uid: str) -> KeptCode:
         """Return the newest stored code of a run, for display."""
-        states = self.kept(uid)
+        states = self.stored_states(uid)
         ran = (read_json(self._home.environments(uid)) or {}).get("attempts") or {}
         environment = dict(ran[max(ran, key=int)]) if ran else None
         if environment is not None and environment["python"] is not None:
@@ -371,7 +371,11 @@ class CodeStore:
                 )
         else:
             tree.sync(self._written_in(tree))
-        message = self._said(tree, workdir, snapshot, f"attempt {pod.attempt}", spec.run) if pod.index == 0 else None
+        message = (
+            self._edited_message(tree, workdir, snapshot, f"attempt {pod.attempt}", spec.run)
+            if pod.index == 0
+            else None
+        )
         return self._place_in(tree, message)
 
     def place_at(self, directory: Path) -> tuple[AttemptDirectory, Tree] | None:
@@ -435,7 +439,7 @@ class CodeStore:
         snapshots: set[str] = set()
         workdirs: set[str] = set()
         for directory in runs.iterdir() if runs.is_dir() else ():
-            for state in self.kept(directory.name):
+            for state in self.stored_states(directory.name):
                 workdirs.add(str(state["workdir"]))
                 snapshots |= {state["snapshot"]} - {None}
                 needed |= {(state.get("git") or {}).get("diff"), state["snapshot"]} - {None}
@@ -458,7 +462,7 @@ class CodeStore:
 
     def _newest(self, uid: str, spec: ProgramSpec) -> dict[str, Any] | None:
         """Return the stored code with which a run works; None if it works with the files that are there."""
-        stored = self.kept(uid)
+        stored = self.stored_states(uid)
         # A spec that was just changed may have another directory than the stored code.
         if not stored or stored[-1]["snapshot"] is None or stored[-1]["workdir"] != spec.workdir or not spec.snapshot:
             return None
@@ -485,7 +489,7 @@ class CodeStore:
         content = self.objects.get(file.digest) if file.size <= SETTINGS_BYTES else None
         return content is not None and b"\0" not in content
 
-    def _said(self, tree: Tree, workdir: Path, snapshot: CodeSnapshot, who: str, command: str) -> str | None:
+    def _edited_message(self, tree: Tree, workdir: Path, snapshot: CodeSnapshot, who: str, command: str) -> str | None:
         """Return a message about files that were edited since submission; None if none was."""
         sentences = []
         changed = self._edited((file for file in snapshot.files if file.path in tree.copies), workdir)

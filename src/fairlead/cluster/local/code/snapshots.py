@@ -108,7 +108,7 @@ class Index:
         self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         temporary = self._path.with_name(f"{self._path.name}.{os.getpid()}.tmp")
         try:
-            temporary.write_text(json.dumps({"files": known, "ignored": self.ignored.told()}, separators=(",", ":")))
+            temporary.write_text(json.dumps({"files": known, "ignored": self.ignored.answers()}, separators=(",", ":")))
             temporary.replace(self._path)
         except OSError:
             temporary.unlink(missing_ok=True)

@@ -36,7 +36,7 @@ KEPT = ("apiVersion", "kind", "status")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Kept:
+class _EngineObject:
     """An object of an engine, or one that the engine created for it, without its spec.
 
     Attributes:
@@ -105,7 +105,7 @@ class EndpointController(ParentEngineController[Serving, EndpointDriver, EngineE
             return EngineEndpoint(kind=kind, message="" if refusal is None else refusal.problem)
         made = [part.content for part in made_from(watch, item)]
         report = watch.driver.observe(item.content, made)
-        if refusal is not None and refusal.content != _given(item):
+        if refusal is not None and refusal.content != _digest_of(item):
             return replace(report, ready=False, message=refusal.problem)
         finding = self._problems.finding(parent.uid, _target(parent))
         return report if report.ready or not finding else replace(report, message=finding)
@@ -142,7 +142,7 @@ class EndpointController(ParentEngineController[Serving, EndpointDriver, EngineE
         if content is None:
             return False
         digest = content["metadata"]["annotations"][GIVEN]
-        if item is None or (_given(item) != digest and not item.is_leaving):
+        if item is None or (_digest_of(item) != digest and not item.is_leaving):
             if not self._problems.is_paused(uid, digest):
                 agent.submit(uid, f"give {name}", partial(self._write, uid))
             return True
@@ -209,7 +209,7 @@ class EndpointController(ParentEngineController[Serving, EndpointDriver, EngineE
             return f"the {kind} {name} of an endpoint that had the name before is on its way out"
         return f"a {kind} named {name} exists that Fairlead did not create; delete it, or give another name"
 
-    def _delete(self, watch: EngineWatch[EndpointDriver], item: _Kept) -> None:
+    def _delete(self, watch: EngineWatch[EndpointDriver], item: _EngineObject) -> None:
         if not self._may_act():
             return
         namespace, _, name = item.key.partition("/")
@@ -238,13 +238,13 @@ class EndpointController(ParentEngineController[Serving, EndpointDriver, EngineE
             self._view.wake()
 
 
-def object_of(watch: EngineWatch[EndpointDriver], endpoint: Workload[Serving]) -> _Kept | None:
+def object_of(watch: EngineWatch[EndpointDriver], endpoint: Workload[Serving]) -> _EngineObject | None:
     """Return the object of an endpoint, which has its name and its namespace, and is owned by it."""
-    item: _Kept | None = watch.objects.get(f"{endpoint.spec.team}/{endpoint_name(endpoint.spec)}")
+    item: _EngineObject | None = watch.objects.get(f"{endpoint.spec.team}/{endpoint_name(endpoint.spec)}")
     return None if item is None or item.owner_uid != endpoint.uid else item
 
 
-def made_from(watch: EngineWatch[EndpointDriver], item: _Kept) -> list[_Kept]:
+def made_from(watch: EngineWatch[EndpointDriver], item: _EngineObject) -> list[_EngineObject]:
     """Return the objects that the engine created from an endpoint's; one between them has the same name."""
     namespace, _, name = item.key.partition("/")
     return [
@@ -320,18 +320,18 @@ def _is_to_run(endpoint: Workload[Serving]) -> bool:
     return endpoint.intent is Intent.RUN and endpoint.status.phase is Phase.RUNNING
 
 
-def _given(item: _Kept) -> str | None:
+def _digest_of(item: _EngineObject) -> str | None:
     digest: str | None = (item.content["metadata"].get("annotations") or {}).get(GIVEN)
     return digest
 
 
-def _read(content: dict[str, Any]) -> _Kept | None:
+def _read(content: dict[str, Any]) -> _EngineObject | None:
     metadata = content["metadata"]
     uid, owner = (metadata.get("labels") or {}).get(names.ENDPOINT_UID), names.controller_of(metadata)
     if uid is None:
         return None
     about = {name: metadata.get(name) for name in ("name", "namespace", "generation", "labels", "annotations")}
-    return _Kept(
+    return _EngineObject(
         key=f"{metadata['namespace']}/{metadata['name']}",
         version=int(metadata["resourceVersion"]),
         uid=str(metadata["uid"]),

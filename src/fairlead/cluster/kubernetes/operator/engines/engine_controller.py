@@ -68,7 +68,7 @@ class EngineController(Controller):
         self._marks = self._view.marks()
         self._unsettled: set[str] = set()
         self._missing_since: dict[Engine, float] = {}
-        self._asked: dict[str, float] = {}
+        self._asked_at: dict[str, float] = {}
 
     @property
     def is_busy(self) -> bool:
@@ -125,11 +125,11 @@ class EngineController(Controller):
         is_late = item.state.status.phase is Phase.STARTING and engine_object.observed.stage is EngineStage.WAITING
         num_pods = sum(pod.attempt == gang.attempt for pod in self._view.pods_of(item.uid).values())
         if not is_late or num_pods >= len(gang.nodes) or self._view.engines.is_explained(engine_object):
-            self._asked.pop(item.uid, None)
+            self._asked_at.pop(item.uid, None)
             return True
-        asked_at = self._asked.setdefault(item.uid, now - ASK_EVERY_S + ASK_AFTER_S)
+        asked_at = self._asked_at.setdefault(item.uid, now - ASK_EVERY_S + ASK_AFTER_S)
         if now - asked_at >= ASK_EVERY_S:
-            self._asked[item.uid] = now
+            self._asked_at[item.uid] = now
             self._agent.submit(item.uid, f"ask why {engine_object.key} lacks pods", partial(self._ask, engine_object))
         return False
 

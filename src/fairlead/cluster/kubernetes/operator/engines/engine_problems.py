@@ -41,14 +41,14 @@ class EngineProblems:
         self._lock = threading.Lock()
         self._refusals: dict[str, RefusedRequest] = {}
         self._findings: dict[str, tuple[str, str]] = {}
-        self._asked: dict[str, float] = {}
+        self._asked_at: dict[str, float] = {}
 
     def keep(self, uids: Collection[str]) -> None:
         """Forget everything about other uids."""
         with self._lock:
             self._refusals = {uid: refusal for uid, refusal in self._refusals.items() if uid in uids}
             self._findings = {uid: finding for uid, finding in self._findings.items() if uid in uids}
-            self._asked = {uid: asked_at for uid, asked_at in self._asked.items() if uid in uids}
+            self._asked_at = {uid: asked_at for uid, asked_at in self._asked_at.items() if uid in uids}
 
     def refusal(self, uid: str) -> RefusedRequest | None:
         """Return the refusal of the last request; None if it was accepted."""
@@ -87,8 +87,8 @@ class EngineProblems:
     def is_due(self, uid: str) -> bool:
         """Return whether it is time to read why an object is not ready; if so, the next time counts from now."""
         with self._lock:
-            now, asked_at = self._now(), self._asked.get(uid)
+            now, asked_at = self._now(), self._asked_at.get(uid)
             if asked_at is not None and now - asked_at < ASK_EVERY_S:
                 return False
-            self._asked[uid] = now
+            self._asked_at[uid] = now
             return True

@@ -144,7 +144,7 @@ class EventRecorder(Controller):
         self._may_act = may_act
         self._lock = threading.Lock()
         self._changed: set[str] = set()
-        self._told: dict[str, int] = {}
+        self._last_ids: dict[str, int] = {}
         self._same: OrderedDict[tuple[str, ...], tuple[str, int, float]] = OrderedDict()
         self._allowance: dict[str, tuple[float, float]] = {}
         for cache in view.leaves.values():
@@ -160,16 +160,16 @@ class EventRecorder(Controller):
         for uid in changed:
             workload_object = self._view.find_any(uid)
             if workload_object is None:
-                self._told.pop(uid, None)
+                self._last_ids.pop(uid, None)
                 self._allowance.pop(uid, None)
                 continue
-            last = self._told.get(uid, int((now - RECENT_S) * 1e6))
+            last = self._last_ids.get(uid, int((now - RECENT_S) * 1e6))
             with self._view.isolation.of(f"events of {workload_object.kind} {workload_object.key}"):
                 # Its age already shows when it was submitted.
                 fresh = [event for event in workload_object.state.events if event.id > last]
                 for event in fresh:
                     self.tell(agent, telling_of(workload_object, event), now)
-                    self._told[uid] = max(event.id, self._told.get(uid, 0))
+                    self._last_ids[uid] = max(event.id, self._last_ids.get(uid, 0))
 
     def tell(self, agent: PodAgent, telling: PendingEvent, now: float) -> None:
         """Queue an Event, unless the object has used up its allowance. Safe from any thread."""

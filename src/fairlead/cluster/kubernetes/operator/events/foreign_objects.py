@@ -35,7 +35,7 @@ class ForeignObjects(Controller):
     def __init__(self, view: Informers, recorder: EventRecorder) -> None:
         self._view = view
         self._recorder = recorder
-        self._told: OrderedDict[str, None] = OrderedDict()
+        self._recorded: OrderedDict[str, None] = OrderedDict()
         self._looked_at = float("-inf")
         self._num_left = MOST_AT_ONCE
         self._lock = threading.Lock()
@@ -55,16 +55,16 @@ class ForeignObjects(Controller):
             self.number = len(others)
             records += others
         fresh = {
-            str(record.regarding["uid"]): record for record in records if record.regarding["uid"] not in self._told
+            str(record.regarding["uid"]): record for record in records if record.regarding["uid"] not in self._recorded
         }
         for uid, record in list(fresh.items())[: self._num_left]:
             self._num_left -= 1
             about = record.regarding
             log.warning("%s %s/%s is ignored: %s", about["kind"], about["namespace"], about["name"], record.note)
             self._recorder.tell_once(agent, record)
-            self._told[uid] = None
-        while len(self._told) > MOST_REMEMBERED:
-            self._told.popitem(last=False)
+            self._recorded[uid] = None
+        while len(self._recorded) > MOST_REMEMBERED:
+            self._recorded.popitem(last=False)
 
     def numbers(self) -> Mapping[str, float]:
         return {"fairlead_foreign_objects": float(self.number)}

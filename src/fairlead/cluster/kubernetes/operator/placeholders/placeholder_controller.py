@@ -124,7 +124,7 @@ class PlaceholderController(Controller):
             growth = replace(growth, by_request=False)
         with self._lock:
             known = {*self._refused, *self._requests.known, *(uid for uid in self._held if self._held_of(uid))}
-            return growth, tuple(self._asked(uid) for uid in sorted(known))
+            return growth, tuple(self._request_of(uid) for uid in sorted(known))
 
     def extend(self, snapshot: Snapshot, now: float) -> Snapshot:
         growth, requests = self.outlook(snapshot.workloads)
@@ -218,7 +218,7 @@ class PlaceholderController(Controller):
         self._cleared = starting
         return frozenset(taken)
 
-    def _asked(self, uid: str) -> CapacityRequest:
+    def _request_of(self, uid: str) -> CapacityRequest:
         request = self._requests.known.get(uid)
         held = self._held_of(uid)
         if request is not None and not held:

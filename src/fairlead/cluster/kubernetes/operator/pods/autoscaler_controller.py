@@ -65,7 +65,7 @@ class AutoscalerController(Controller):
         self._may_act = may_act
         self._query_problem = query_problem
         self._lock = threading.Lock()
-        self._there: dict[str, _Written] | None = None
+        self._autoscalers: dict[str, _Written] | None = None
         self._wanted: dict[str, Workload[Serving]] = {}
         self._problems: dict[str, tuple[str, float]] = {}
         self._is_due = False
@@ -102,7 +102,7 @@ class AutoscalerController(Controller):
         with self._lock:
             self._wanted = wanted
             self._problems = {uid: problem for uid, problem in self._problems.items() if uid in wanted}
-            written = self._there
+            written = self._autoscalers
             waiting = {uid for uid, (_, at) in self._problems.items() if now < at}
         if written is None:
             if wanted or any(isinstance(parent.spec, Serving) for parent in seen.parents):
@@ -139,7 +139,7 @@ class AutoscalerController(Controller):
                 if error.status not in (403, 404):
                     raise
         with self._lock:
-            self._there = written
+            self._autoscalers = written
         self._view.wake()
 
     def _write(self, uid: str) -> None:
@@ -174,8 +174,8 @@ class AutoscalerController(Controller):
             self._note(uid, problem, time.monotonic() + PAUSE_S)
             return
         with self._lock:
-            if self._there is not None:
-                self._there[uid] = _Written(by=by, path=path, content=content, at=time.monotonic())
+            if self._autoscalers is not None:
+                self._autoscalers[uid] = _Written(by=by, path=path, content=content, at=time.monotonic())
         self._note(uid, problem, 0.0)
 
     def _note(self, uid: str, problem: str | None, again_at: float) -> None:
@@ -188,7 +188,7 @@ class AutoscalerController(Controller):
 
     def _delete(self, uid: str) -> None:
         with self._lock:
-            written = None if self._there is None else self._there.get(uid)
+            written = None if self._autoscalers is None else self._autoscalers.get(uid)
         if written is None or not self._may_act():
             return
         try:
@@ -197,8 +197,8 @@ class AutoscalerController(Controller):
             if error.status != 404:
                 raise
         with self._lock:
-            if self._there is not None:
-                self._there.pop(uid, None)
+            if self._autoscalers is not None:
+                self._autoscalers.pop(uid, None)
         self._view.wake()
 
 

@@ -80,7 +80,7 @@ class EndpointPublisher(Controller):
         self._gateways = gateways
         # By team. What an operator before has left of teams that have none any more is listed once.
         self._routes: dict[str, dict[str, Any]] | None = None
-        self._told: dict[str, dict[str, Any] | None] = {}
+        self._published: dict[str, dict[str, Any] | None] = {}
         self._listed: list[str] | None = None
         self._misfits: dict[str, tuple[dict[str, Any], str]] = {}
         self._unrouted: set[str] = set()
@@ -166,7 +166,8 @@ class EndpointPublisher(Controller):
         """Return the teams whose routes are to be written or removed; call with the lock held."""
         if self._routes is None:
             return []
-        return [team for team in {**self._routes, **self._told} if self._routes.get(team) != self._told.get(team)]
+        routes, published = self._routes, self._published
+        return [team for team in {**routes, **published} if routes.get(team) != published.get(team)]
 
     def _teams(self) -> list[str] | None:
         """Return the teams that gateways have to know; call with the lock held."""
@@ -187,7 +188,7 @@ class EndpointPublisher(Controller):
         """
         with self._lock:
             share = None if self._routes is None else self._routes.get(team)
-            if share == self._told.get(team):
+            if share == self._published.get(team):
                 return
         if not self._may_act():
             return
@@ -204,10 +205,10 @@ class EndpointPublisher(Controller):
                 raise
             problem = f"the API server refuses the routes of team {team}: {error.server_message}"
         with self._lock:
-            self._told[team] = share
+            self._published[team] = share
             self._misfits.pop(team, None)
             if share is None:
-                del self._told[team]
+                del self._published[team]
             elif problem:
                 self._misfits[team] = share, problem
         if problem:

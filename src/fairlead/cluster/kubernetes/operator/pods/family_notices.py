@@ -66,13 +66,13 @@ class FamilyNotices(Controller):
         family = {child.spec.name: child for child in self._children(parent)}
         driver = family.pop(child_name(parent, DRIVER), None)
         if driver is not None:
-            self._tell(agent, driver, partial(self._told, parent, driver.progress, family))
+            self._tell(agent, driver, partial(self._notice, parent, driver.progress, family))
         watch, standing = (
             family.get(child_name(parent, WATCH)),
             pipeline_detail_of(cast("Workload[Pipeline]", parent)).standing,
         )
         if watch is not None and standing is not None and spec.on is not None and spec.on.drift:
-            self._tell(agent, watch, partial(self._told_of_training, standing.drift))
+            self._tell(agent, watch, partial(self._notice_of_training, standing.drift))
 
     def _tell(self, agent: PodAgent, child: AnyWorkload, notice: Callable[[], dict[str, Any]]) -> None:
         """Write the annotation of a child's pod, unless it is up to date."""
@@ -85,7 +85,7 @@ class FamilyNotices(Controller):
             agent.submit(child.uid, f"tell {pod.key}", partial(self._write, pod, text))
 
     @staticmethod
-    def _told_of_training(cycle: DriftCycle) -> dict[str, Any]:
+    def _notice_of_training(cycle: DriftCycle) -> dict[str, Any]:
         content = {"run": cycle.run, "is_new": cycle.is_new, "begin": cycle.begin, "fresh": cycle.fresh}
         return {"cycle": content}
 
@@ -98,7 +98,7 @@ class FamilyNotices(Controller):
         pods = (pod for pod in self._view.pods_of(driver.uid).values() if pod.attempt == driver.status.attempt)
         return next((pod for pod in pods if not pod.is_over), None)
 
-    def _told(self, parent: AnyWorkload, progress: Progress | None, family: dict[str, AnyWorkload]) -> dict[str, Any]:
+    def _notice(self, parent: AnyWorkload, progress: Progress | None, family: dict[str, AnyWorkload]) -> dict[str, Any]:
         awaited = {step_child(ask.step, ask.index) for ask in (progress.asks if progress is not None else ())}
         runs = {}
         for whole, child in sorted(family.items()):

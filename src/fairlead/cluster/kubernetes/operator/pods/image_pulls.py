@@ -43,7 +43,7 @@ class ImagePulls(Controller):
         self._marks = cluster.view.marks()
         # By run, the attempt that is to be examined, and the one that was.
         self._due: dict[str, int] = {}
-        self._asked: dict[str, int] = {}
+        self._attempts: dict[str, int] = {}
         self._next_at = 0.0
 
     def act(self, turn: Turn) -> None:
@@ -53,10 +53,10 @@ class ImagePulls(Controller):
             run_object = self._cluster.view.find(uid)
             gang = None if run_object is None or run_object.state.status.phase.is_final else run_object.state.gang
             if gang is None:
-                self._asked.pop(uid, None)
+                self._attempts.pop(uid, None)
             if gang is None or gang.pull is not None or self._last_started(uid, gang, now) is None:
                 self._due.pop(uid, None)
-            elif self._asked.get(uid) != gang.attempt:
+            elif self._attempts.get(uid) != gang.attempt:
                 self._due[uid] = gang.attempt
         if not self._due or now < self._next_at:
             return
@@ -64,7 +64,7 @@ class ImagePulls(Controller):
         del self._due[uid]
         run_object = self._cluster.view.find(uid)
         gang = None if run_object is None else run_object.state.gang
-        if gang is None or gang.attempt != attempt or self._asked.get(uid) == attempt:
+        if gang is None or gang.attempt != attempt or self._attempts.get(uid) == attempt:
             return
         pod = self._last_started(uid, gang, now)
         if pod is not None:
@@ -82,7 +82,7 @@ class ImagePulls(Controller):
 
     def _ask(self, uid: str, pod: PodObject) -> None:
         pull = pull_in(of_pod(self._cluster.client, pod), pod.node)
-        self._asked[uid] = pod.attempt
+        self._attempts[uid] = pod.attempt
         if pull is not None:
             self._cluster.reports.note_pull(uid, pod.attempt, pull)
 

@@ -477,7 +477,7 @@ class PodAgent:
             return False
         state = self._cluster.refreshed(run_object)
         is_shown = run_object.shown_phase == state.status.phase.value
-        if state == run_object.state and is_shown and self._cluster.has_told(run_object.uid, members):
+        if state == run_object.state and is_shown and self._cluster.shows_pods(run_object.uid, members):
             self._refreshed[run_object.uid] = now
             return True
         # After all pods were created once none is created again, which must survive a restart of the operator.

@@ -59,7 +59,7 @@ class LogArchive(Controller):
         self._may_act = may_act
         self._lock = threading.Lock()
         self._wanted: dict[str, PodObject] = {}
-        self._asked: set[str] = set()
+        self._requested: set[str] = set()
         self._read: dict[str, dict[Place, str]] = defaultdict(dict)
         self._threads = Dispatcher(NUM_THREADS, most_of_team=MOST_OF_TEAM)
         cluster.view.pods.listen(self._note)
@@ -90,15 +90,15 @@ class LogArchive(Controller):
         if after is None:
             if before is not None:
                 with self._lock:
-                    self._asked.discard(before.uid)
+                    self._requested.discard(before.uid)
                     self._wanted.pop(before.uid, None)
             return
         is_ending = after.is_over or after.told_at is not None
         if after.run_uid and is_ending and after.started_at is not None and after.index < MOST_PODS:
             with self._lock:
-                if after.uid in self._asked:
+                if after.uid in self._requested:
                     return
-                self._asked.add(after.uid)
+                self._requested.add(after.uid)
             # Not only at the next pass: a pod whose ranks end at once is gone, with its log, within a second.
             if not (self._may_act() and self._begin(after, time.time())):
                 with self._lock:

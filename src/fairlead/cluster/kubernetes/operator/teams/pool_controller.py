@@ -59,7 +59,7 @@ class PoolKeeper(Controller):
     ) -> None:
         self._ahead: Callable[[str], tuple[str, Mapping[str, Any]] | None] = lambda _: None
         self._partitions: Callable[[str], str | None] = lambda _: None
-        self._told: dict[str, tuple[str, float]] = {}
+        self._written: dict[str, tuple[str, float]] = {}
         self._client = client
         self._wake = wake
         self._lock = threading.Lock()
@@ -113,9 +113,9 @@ class PoolKeeper(Controller):
             if ahead is None and partitioned is None:
                 continue
             words = f"{ahead[0] if ahead else ''} {partitioned}"
-            message, at = self._told.get(item.name, ("", -WRITE_EVERY_S))
+            message, at = self._written.get(item.name, ("", -WRITE_EVERY_S))
             if message != words or now - at >= WRITE_EVERY_S:
-                self._told[item.name] = words, now
+                self._written[item.name] = words, now
                 agent.submit(f"pool {item.name}", f"tell of pool {item.name} at {now}", partial(self._write, item))
         for name in changed:
             pool = self.pools.get(name)
