@@ -8,9 +8,11 @@ import pytest
 
 from fairlead.cluster.kubernetes.api.client import ApiError
 from fairlead.cluster.kubernetes.api.config import ClusterAccess
+from fairlead.cluster.kubernetes.informers.node_history import read_history
 from fairlead.cluster.kubernetes.manifests.spec_objects import write_object
 from fairlead.cluster.kubernetes.workloads.workload_api import WorkloadApi
 from fairlead.specs.network import FabricChoice, Network
+from fairlead.specs.overlay import overlay
 from fairlead.specs.resources import GpuRequest, Resources
 from fairlead.specs.training import Training
 from fairlead.state.snapshot import Phase
@@ -70,6 +72,78 @@ def test_a_run_for_a_fabric_that_no_node_has_says_so_and_asks_for_no_pod(
         reason = comes_to(cluster, "train", Phase.FAILED).status.reason
     assert f"{nodes[0]} is without rdma/hca, which `network: rdma` needs" in reason.message
     assert list(cluster.client.items(f"/api/v1/namespaces/{namespace}/pods")) == []
+
+
+NICS, CHANNELS = "dra.net", "compute-domain.nvidia.com"
+"""The drivers of DRANET and of NVIDIA's ComputeDomains."""
+RESOURCES = "/apis/resource.k8s.io/v1"
+
+
+@pytest.fixture
+def devices(plane: ControlPlane, namespace: str, nodes: list[str]) -> Iterator[None]:
+    """A network adapter and an IMEX channel of each node, and templates of claims, as their drivers make them."""
+    slices = []
+    for driver in (NICS, CHANNELS):
+        of_class = {"selectors": [{"cel": {"expression": f'device.driver == "{driver}"'}}]}
+        name = f"{driver}-{namespace}"
+        plane.request("POST", f"{RESOURCES}/deviceclasses", {"metadata": {"name": name}, "spec": of_class})
+        slices.append(f"deviceclasses/{name}")
+        template = {
+            "metadata": {"name": driver.partition(".")[0]},
+            "spec": {
+                "spec": {"devices": {"requests": [{"name": "device", "exactly": {"deviceClassName": name}}]}},
+            },
+        }
+        plane.request("POST", f"{RESOURCES}/namespaces/{namespace}/resourceclaimtemplates", template)
+        for node in nodes:
+            pool = {"name": node, "generation": 1, "resourceSliceCount": 1}
+            spec = {"driver": driver, "nodeName": node, "pool": pool, "devices": [{"name": "device-0"}]}
+            own = {"metadata": {"name": f"{node}-{driver}"}, "spec": spec}
+            plane.request("POST", f"{RESOURCES}/resourceslices", own)
+            slices.append(f"resourceslices/{node}-{driver}")
+    yield
+    for path in slices:
+        plane.request("DELETE", f"{RESOURCES}/{path}")
+
+
+CLAIMS = overlay(
+    {
+        "spec": {
+            "resourceClaims": [
+                {"name": "nic", "resourceClaimTemplateName": "dra"},
+                {"name": "channel", "resourceClaimTemplateName": "compute-domain"},
+            ],
+            "containers": [{"name": "ranks", "resources": {"claims": [{"name": "nic"}, {"name": "channel"}]}}],
+        }
+    }
+)
+
+
+def claiming(namespace: str, name: str, nodes: int) -> Training:
+    return replace(run(namespace, name, Network(profile=FabricChoice.NONE)), nodes=nodes, kubernetes=CLAIMS)
+
+
+@pytest.mark.slow
+def test_pods_get_adapters_and_channels_by_claims_and_go_elsewhere_where_none_is_left(
+    access: ClusterAccess, cluster: WorkloadApi, namespace: str, nodes: list[str], devices: None
+) -> None:
+    with operating(access, namespace):
+        cluster.submit(claiming(namespace, "first", 1))
+        comes_to(cluster, "first", Phase.RUNNING)
+        cluster.submit(claiming(namespace, "second", 1))
+        second = comes_to(cluster, "second", Phase.RUNNING)
+        claims = list(cluster.client.items(f"{RESOURCES}/namespaces/{namespace}/resourceclaims"))
+        allocated = {
+            (each["pool"], each["driver"])
+            for claim in claims
+            for each in claim["status"]["allocation"]["devices"]["results"]
+        }
+        assert allocated == {(node, driver) for node in nodes for driver in (NICS, CHANNELS)}
+        # Placement packs two pods on one node, which has GPUs for both.
+        refusals = [event.reason.message for event in cluster.events(second.uid) if event.type == "Restarting"]
+        assert len(refusals) == 1
+        assert "cannot allocate all claims" in refusals[0]
+        assert not read_history(cluster.client, namespace)[0].histories, "a refusal says nothing against a node"
 
 
 def test_the_api_server_refuses_attachments_to_networks_of_other_namespaces(

@@ -5,12 +5,15 @@ from dataclasses import replace
 
 import pytest
 
-from fairlead.policy.kinds.failures import Blame, Failure, diagnose
+from fairlead.policy.health.incidents import failed_on, with_incident
+from fairlead.policy.kinds.failures import NO_PLACE, Blame, Failure, diagnose
 from fairlead.runtime.shim import OWN_SIGNAL
 from fairlead.specs.resources import Resources
 from fairlead.specs.training import Launch, Training
+from fairlead.state.plan import Change
 from fairlead.state.reasons import Code
-from fairlead.state.snapshot import Grant, Node, Pod, PodPhase, Progress, RankExit
+from fairlead.state.snapshot import Grant, Intent, Node, Phase, Pod, PodPhase, Progress, RankExit, Workload
+from tests.builders import status
 
 NODE = Node(name="localhost", cpu_milli=4000, memory_bytes=8 * 1024**3)
 GIB = 1024**3
@@ -137,6 +140,17 @@ def test_more_memory_than_any_node_has_is_no_remedy() -> None:
 def test_a_lost_pod_explains_whatever_its_peers_report() -> None:
     lost, peer = gang(phase=PodPhase.LOST, index=0), gang(exited(1, code=1), index=1)
     assert diagnosed(lost, peer).reason.code is Code.POD_LOST
+
+
+def test_a_node_that_had_no_place_for_a_pod_is_avoided_and_nothing_is_said_against_it() -> None:
+    refused = replace(gang(phase=PodPhase.LOST), message=f"{NO_PLACE} on the node that had room: 1 cannot allocate")
+    failure = diagnosed(refused)
+    assert (failure.reason.code, failure.nodes, failure.is_refusal) == (Code.POD_LOST, ("localhost",), True)
+    run = Workload(uid="w", spec=SPEC, intent=Intent.RUN, status=status(Phase.STARTING), version=1, created_at=0.0)
+    change = Change(workload_uid="w", version=1)
+    assert with_incident(change, run, failure, (refused,), 5.0, progressed=True).incident is None
+    assert failed_on(run, failure, (refused,), progressed=False) == ()
+    assert diagnosed(gang(phase=PodPhase.LOST)).nodes == ()
 
 
 def test_silence_for_the_stall_timeout_is_a_hang_and_not_a_moment_before() -> None:

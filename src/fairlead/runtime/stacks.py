@@ -14,7 +14,7 @@ import re
 import shutil
 import time
 
-from fairlead.runtime import collectives, processes
+from fairlead.runtime import collectives, nccl_ras, processes
 from fairlead.runtime.hook.fairlead_stackdump import SIGNAL, VARIABLE, is_registered
 
 TYPE_CHECKING = False
@@ -30,6 +30,7 @@ MOST_NATIVE_BYTES = 32 * 1024  # of the tools' output for all ranks of a pod
 ANSWER_S = 1.0  # for one process to write its stacks
 QUIET_S = 0.1  # without another line, after which the stacks are complete
 MOST_LIBRARY_BYTES = 50_000_000  # of a library whose symbols gdb reads
+RAS_S = 3.0  # for NCCL's RAS service, which asks all nodes
 TOOL_S = 5.0  # for py-spy or gdb, which read the symbols of large libraries
 _LOOK_S = 0.02
 _HOOK = os.path.join(os.path.dirname(os.path.abspath(__file__)), "hook")
@@ -117,6 +118,12 @@ def take(
             heading = f"fairlead: Python stacks of process {pid} ({_command(pid)}), innermost call first:"
             keep(rank, [heading, *text.splitlines()])
     _take_native(taken, own, python_pids, env, keep, wait, until)
+    for rank in taken:
+        within_s = min(RAS_S, until - time.monotonic() - ANSWER_S)
+        status = nccl_ras.ask(env(rank), own[rank], within_s)
+        if status:
+            keep(rank, ["fairlead: NCCL's RAS service reports of the whole gang:", *status])
+            break
     changed_at = woken
     while waking:
         for rank in sorted(waking):

@@ -97,6 +97,8 @@ def with_incident(
 
 def _nodes(failure: Failure, own: Iterable[Pod]) -> tuple[str, ...]:
     """Return the node that failed, or all nodes of the gang if it is one of them; none for other failures."""
+    if failure.is_refusal:
+        return ()
     if failure.reason.code in OF_NODE:
         return failure.nodes or ((failure.node,) if failure.node else ())
     if failure.reason.code in OF_GANG:

@@ -33,6 +33,8 @@ _MISSED = re.compile(
     r"|environment variable (RANK|WORLD_SIZE|MASTER_ADDR|MASTER_PORT) expected, but not set"
     r"|in mpi_discovery$"  # where DeepSpeed looks if they are missing; that MPI is missing too does not help
 )
+# As a cluster says it of a pod for which its node lacked something that placement does not see, such as a device.
+NO_PLACE = "kube-scheduler found no place for it"
 SERVING = '{"fairlead": "serving"'
 KILLS = (signals.SIGKILL, signals.SIGTERM, signals.SIGINT, signals.SIGHUP)
 
@@ -54,6 +56,7 @@ class Failure:
         nodes: Nodes that did not start its pods, which it avoids from now on.
         is_exit_code: Whether a kill is known only from an exit code such as 137, which a program may give by itself.
         node: The node of the pod that was lost; empty if none was, or if that is unknown.
+        is_refusal: Whether the node only had no place for the pod, which says nothing against it.
     """
 
     blame: Blame
@@ -62,6 +65,7 @@ class Failure:
     nodes: tuple[str, ...] = ()
     is_exit_code: bool = False
     node: str = ""
+    is_refusal: bool = False
 
     def remedy(self, name: str, *, is_over: bool) -> str | None:
         """Return what a user can do, with commands that work as written.
@@ -118,7 +122,9 @@ def _lost(spec: Training, pod: Pod, nodes: tuple[Node, ...]) -> Failure:
         what = pod.message or "its supervising process was killed, which ended its ranks"
         where = f" on {pod.node}" if pod.node else ""  # a pod of an engine may have been on no node
         reason = Reason(code=Code.POD_LOST, message=f"pod {pod.index} of {spec.nodes}{where} was lost: {what}")
-    return Failure(blame=Blame.INFRASTRUCTURE, reason=reason, node=pod.node)
+    is_refusal = bool(pod.node) and (pod.message or "").startswith(NO_PLACE)
+    avoided = (pod.node,) if is_refusal else ()
+    return Failure(blame=Blame.INFRASTRUCTURE, reason=reason, node=pod.node, nodes=avoided, is_refusal=is_refusal)
 
 
 def _refused(spec: Training, pod: Pod) -> Failure:

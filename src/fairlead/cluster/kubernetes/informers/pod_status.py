@@ -5,6 +5,7 @@ from dataclasses import replace
 from fairlead.cluster.kubernetes.api.objects import NodeObject, PodObject
 from fairlead.cluster.kubernetes.workloads.pod_reports import Ending, read_ending
 from fairlead.frozen import dataclass
+from fairlead.policy.kinds.failures import NO_PLACE
 from fairlead.policy.kinds.slow_starts import LIMIT_S, TOLD_AFTER_S
 from fairlead.state.plan import CreatePod
 from fairlead.state.pod_uids import pod_uid
@@ -229,7 +230,7 @@ def _never_started(pod: PodObject, *, is_told: bool) -> tuple[PodPhase, str]:
             pod
         ) or f"node {pod.node} refused it: {_clause(pod.pod_reason[1] or pod.pod_reason[0])}"
     if not pod.node and pod.refused is not None:
-        return PodPhase.LOST, f"kube-scheduler found no place for it on the node that had room: {_clause(pod.refused)}"
+        return PodPhase.LOST, f"{NO_PLACE} on the node that had room: {_clause(pod.refused)}"
     if _is_of_runtime(pod):
         return PodPhase.LOST, why_not_started(pod)
     if is_stuck(pod):
