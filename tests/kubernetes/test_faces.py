@@ -141,14 +141,14 @@ def a_desk(plane: ControlPlane, namespace: str, directory: Path) -> Desk:
 
 
 @contextmanager
-def operating(desk: Desk) -> Iterator[None]:
+def operating(desk: Desk) -> "Iterator[subprocess.Popen[bytes]]":
     """An operator for the desk's namespace, as a process of its own."""
     arguments = ["operator", "--namespace", desk.namespace, "--only", desk.namespace, "--listen", "127.0.0.1:0"]
     with (desk.directory.parent / "operator.log").open("wb") as log:
         environ = {**desk.environ, "KUBECONFIG": str(desk.operator_config)}
         process = subprocess.Popen([*COMMAND, *arguments], cwd="/", env=environ, stderr=log, stdout=log)
         try:
-            yield
+            yield process
         finally:
             process.terminate()
             process.wait(timeout=60)
