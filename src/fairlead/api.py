@@ -19,6 +19,7 @@ from fairlead.deferred import deferred
 from fairlead.errors import Conflict, FairleadError, InvalidArgument, InvalidSpec, NameTaken, NotFound
 from fairlead.policy.kinds.lifecycle import check_intent, is_over
 from fairlead.policy.kinds.table import KINDS, leaf
+from fairlead.python_keys import read_keys
 from fairlead.specs.training import Training as TrainingSpec
 from fairlead.specs.workload import Kind, WorkloadSpec, renamed
 from fairlead.state.snapshot import Intent, Progress, Status, Workload
@@ -47,11 +48,7 @@ class Training:
     """
 
     def __init__(self, **keys: Any) -> None:
-        import json
-
-        # JSON is YAML, and the reader's errors name keys and values in the same words as for a file.
-        parsed = reading.parse(json.dumps(keys), source="Training", default_name="training")
-        self.spec = _only(parsed, "Training")
+        self.spec = _only((read_keys(keys, source="Training", default_name="training"),), "Training")
         self._directory: Path | None = None
 
     def __repr__(self) -> str:

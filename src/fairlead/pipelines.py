@@ -1,14 +1,13 @@
 """Pipelines in Python: ``fairlead.Pipeline("churn", [prepare, train]).run()`` of functions with ``@fairlead.step``."""
 
 import inspect
-import json
 import os
 import shlex
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from fairlead.api import WorkloadHandle, submit
 from fairlead.cluster.local.home import Home
@@ -19,18 +18,13 @@ from fairlead.control.opening import open_local
 from fairlead.control.pipelines.artefacts import Artefacts
 from fairlead.control.pipelines.step_output import progress_in, runs_of_steps
 from fairlead.control.pipelines.submission import as_workload, driver_uid, store_of
-from fairlead.deferred import deferred
 from fairlead.errors import Conflict, InvalidSpec, NotFound
 from fairlead.policy.kinds.steps import Task
+from fairlead.python_keys import read_keys
 from fairlead.runtime.steps import ITEM, KEYS, RESULT, load
 from fairlead.specs.pipeline import Pipeline as PipelineSpec
 from fairlead.specs.workload import WorkloadSpec
 from fairlead.state.snapshot import Intent
-
-if TYPE_CHECKING:
-    from fairlead.specs.formats import reading
-else:
-    reading = deferred("fairlead.specs.formats.reading")
 
 Function = Callable[..., Any]
 
@@ -56,8 +50,7 @@ class Pipeline:
             raise InvalidSpec(("Pipeline: steps: two functions have one name; rename one.",))
         described = {function.__name__: _described(function, known, workdir) for function in steps}
         document = {"kind": "Pipeline", "name": name, "workdir": str(workdir), "steps": described, **keys}
-        # JSON is YAML, and the reader's errors name keys and values in the same words as for a file.
-        (spec,) = reading.parse(json.dumps(document), source="Pipeline")
+        spec = read_keys(document, source="Pipeline")
         if not isinstance(spec, PipelineSpec):
             raise InvalidSpec((f"Pipeline: kind: {type(spec).__name__} is another kind; leave `kind` out.",))
         self.spec = spec

@@ -7,21 +7,17 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from operator import index
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, Any
 
-from fairlead.deferred import deferred
 from fairlead.errors import ClusterError, Conflict, InvalidArgument, InvalidSpec, NotFound
 from fairlead.policy.search.sampling import suggest
 from fairlead.policy.search.trials import TrialRecord, TrialState, front, ranked
+from fairlead.python_keys import as_plain, read_keys
 from fairlead.specs.sweep import MAX_TRIALS, Sampler
 from fairlead.specs.sweep import Sweep as SweepSpec
 from fairlead.untrusted_json import parse_object
-
-if TYPE_CHECKING:
-    from fairlead.specs.formats import reading
-else:
-    reading = deferred("fairlead.specs.formats.reading")
 
 MOST_LINE_BYTES = 1 << 20
 
@@ -56,13 +52,14 @@ class Search:
         file: str | os.PathLike[str] | None = None,
     ) -> None:
         keys = {"parameters": parameters, "objective": objective, "objectives": objectives, "sampler": sampler}
-        self._keys = {**{key: value for key, value in keys.items() if value is not None}, "seed": seed}
+        present = {key: value for key, value in keys.items() if value is not None}
+        self._keys = as_plain({**present, "seed": seed}, source="Search")
         if objective is None and objectives is None:
             raise InvalidSpec(("Search: objective: missing; give the name of what you tell, such as `loss`",))
         # Validated as a sweep with as many trials as there may be, in the words of files.
         most = {} if sampler == Sampler.GRID else {"trials": MAX_TRIALS}
         whole = {"kind": "Sweep", "name": "search", **self._keys, **most, "trial": {"run": "true"}}
-        (spec,) = reading.parse(json.dumps(whole), source="Search")
+        spec = read_keys(whole, source="Search")
         assert isinstance(spec, SweepSpec)
         self._spec = spec
         self._trials: list[TrialRecord] = []
@@ -91,7 +88,10 @@ class Search:
         Raises:
             InvalidArgument: There is no such trial, its value was told before, or the value is no finite number.
         """
-        number = trial if isinstance(trial, int) else trial.number
+        try:
+            number = trial.number if isinstance(trial, TrialRecord) else index(trial)
+        except TypeError as error:
+            raise InvalidArgument(f"trial: {trial!r} is none; give what ask() returned, or its number.") from error
         numbers = _numbers(value, len(self._spec.judged_by))
         with self._shared() as file:
             if not 0 <= number < len(self._trials):
@@ -212,6 +212,7 @@ def _numbers(value: object, num_wanted: int) -> list[float] | None:
     """Return the value of each objective; None for a trial that failed."""
     if value is None:
         return None
+    value = value.tolist() if hasattr(value, "tolist") else value  # of NumPy or PyTorch
     values: list[Any] = list(value) if isinstance(value, Sequence) and not isinstance(value, str) else [value]
     if len(values) != num_wanted:
         what = "one number" if num_wanted == 1 else f"{num_wanted} numbers"

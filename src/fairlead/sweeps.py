@@ -14,16 +14,15 @@ from fairlead.policy.kinds.parents import child_name
 from fairlead.policy.kinds.record import Family
 from fairlead.policy.kinds.sweep import trials_of
 from fairlead.policy.search.trials import TrialRecord, TrialState, front, ranked
+from fairlead.python_keys import read_keys
 from fairlead.specs.sweep import Sweep as SweepSpec
 from fairlead.state.snapshot import Intent, Workload
 
 if TYPE_CHECKING:
     from fairlead.control import updates as spec_updates
-    from fairlead.specs.formats import reading
     from fairlead.specs.formats import settings as spec_settings
 else:
     spec_updates = deferred("fairlead.control.updates")
-    reading = deferred("fairlead.specs.formats.reading")
     spec_settings = deferred("fairlead.specs.formats.settings")
 
 
@@ -35,10 +34,7 @@ class Sweep:
     """
 
     def __init__(self, **keys: Any) -> None:
-        import json
-
-        # JSON is YAML, and the reader's errors name keys and values in the same words as for a file.
-        (spec,) = reading.parse(json.dumps({"kind": "Sweep", **keys}), source="Sweep", default_name="sweep")
+        spec = read_keys({"kind": "Sweep", **keys}, source="Sweep", default_name="sweep")
         if not isinstance(spec, SweepSpec):
             raise InvalidSpec((f"Sweep: kind: {type(spec).__name__} is another kind; leave `kind` out.",))
         self.spec = spec
