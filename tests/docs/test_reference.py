@@ -42,6 +42,11 @@ BESIDE = {
     "Federation.server": {"client": "python client.py"},
     "Federation.client": {"server": "python server.py"},
     "Federation.deadline": {},
+    "Federation.address": {"sites": "{north: {home: /a}}"},
+    **{
+        f"Federation.sites.NAME.{key}": {"address": "fl.example.com:443"}
+        for key in ("context", "namespace", "image", "kubernetes")
+    },
     **{f"aggregate.{key}": {"sites": "{a: {}, b: {}, c: {}, d: {}, e: {}}"} for key in ("malicious", "selected")},
     "deadline": {"capacity": "{spot: auto}", "expected_duration": "8h"},
     **{key: {"replicas": "0..8"} for key in ("scale", "scale.concurrency", "scale.window", "scale.idle")},
@@ -151,6 +156,9 @@ def _others_required(whole: Section, path: list[str], without: str) -> list[str]
         if path == ["partitions", "layouts"]:
             return ["all-disabled: {}"]
         return ["home: {}"] if path == ["clusters"] else [OTHER_STEP]
+    if path == ["sites", "train"] and "image" in {key.name for key in section.keys}:  # those of a Federation
+        pod = ("context", "image") if without in ("context", "namespace", "image", "kubernetes") else ()
+        return [f"{each}: a" for each in pod if each != without]
     if path == ["sites", "train"] and "context" in {key.name for key in section.keys}:
         return [] if without in ("context", "home") else ["context: a"]
     if path[:1] == ["clusters"] and len(path) == 2:

@@ -5,16 +5,18 @@ from dataclasses import replace
 import pytest
 
 from fairlead.cluster.records import build, plain
-from fairlead.policy.kinds.federation import KIND, FederationDetail, judge, next_at
+from fairlead.policy.kinds.federation import KIND, FederationDetail, client_intent, client_run, judge, next_at
+from fairlead.policy.kinds.parents import judge_parents
 from fairlead.policy.kinds.privacy import epsilon_spent, noise_plan
 from fairlead.policy.kinds.record import Family
 from fairlead.runtime.federation.settings import FederationSettings, read_settings
 from fairlead.specs.aggregation import Privacy
-from fairlead.specs.federation import SERVER, Federation, Site
+from fairlead.specs.federation import CLIENT_OF, SERVER, Federation, Site
 from fairlead.specs.training import Training
 from fairlead.state.plan import child_uid
 from fairlead.state.reasons import Code, Reason
-from fairlead.state.snapshot import AnyWorkload, Intent, Phase, Progress, Status, Workload
+from fairlead.state.site_clients import ClientReport
+from fairlead.state.snapshot import AfterStop, AnyWorkload, Intent, Phase, Progress, Snapshot, Status, Workload
 
 REASON = Reason(code=Code.REPORTED, message="its program failed")
 SPEC = Federation(
@@ -108,6 +110,105 @@ def test_a_site_that_returns_is_told() -> None:
     assert change is not None
     assert change.event is not None
     assert change.event.reason.message == "south joins round 5 or the next one"
+
+
+ELSEWHERE = replace(
+    SPEC, sites={**SPEC.sites, "west": Site(home="/west", window="22:00-06:00")}, address="localhost:9000"
+)
+TRAINS = ClientReport(phase=Phase.RUNNING, loss=0.125, attempt=0)
+
+
+def seen_from_afar(west: ClientReport | None) -> Family:
+    family = a_family()
+    children = {name: child for name, child in family.children.items() if name != "west"}
+    return replace(family, children=children, sites={"west": west})
+
+
+def test_the_client_of_a_site_in_another_cluster_is_a_run_of_that_cluster() -> None:
+    change = judge(a_federation(spec=ELSEWHERE, phase=Phase.PENDING), Family(children={}), 1.0)
+    assert change is not None
+    assert [order.spec.name for order in change.submit] == ["digits-server", "digits-north", "digits-south"]
+    run = client_run(a_federation(spec=ELSEWHERE), "west", ("localhost:9000", "a certificate"))
+    assert (run.name, run.workdir, run.labels[CLIENT_OF]) == ("digits-west", "/west", "f")
+    settings = read_settings(run.env)
+    assert (settings.site, settings.superlink) == ("west", ("localhost:9000", "a certificate"))
+
+
+@pytest.mark.parametrize(
+    ("report", "clause"),
+    [
+        (TRAINS, "loss by site: west 0.125; all 3 sites take part"),
+        (None, "2 of 3 sites take part, west is not visited yet"),
+        (ClientReport(), "2 of 3 sites take part, west is without a client"),
+        (
+            replace(TRAINS, trouble="no route to host"),
+            "loss by site: west 0.125; 2 of 3 sites take part, west is away (no route to host)",
+        ),
+        (
+            replace(TRAINS, loss=None, message="it does not reach its server at a:1: timed out"),
+            "2 of 3 sites take part, west is Running (it does not reach its server at a:1: timed out)",
+        ),
+    ],
+)
+def test_a_site_in_another_cluster_is_told_with_what_keeps_it_away(report: ClientReport | None, clause: str) -> None:
+    change = judge(a_federation(BEGUN, ELSEWHERE), seen_from_afar(report), 1.0)
+    assert change is not None
+    assert change.status is not None
+    assert change.status.reason.message == f"4 of 50 rounds done, loss 0.5; {clause}"
+
+
+def test_a_client_that_has_failed_there_ends_a_federation_only_if_too_few_sites_are_left() -> None:
+    failed = ClientReport(phase=Phase.FAILED, message="no memory", settled=Intent.STOP)
+    change = judge(a_federation(BEGUN, ELSEWHERE), seen_from_afar(failed), 1.0)
+    assert change is not None
+    assert change.status is not None
+    assert change.status.phase is Phase.RUNNING
+    change = judge(a_federation(BEGUN, replace(ELSEWHERE, min_sites=3)), seen_from_afar(failed), 1.0)
+    assert change is not None
+    assert change.status is not None
+    assert change.status.after_stop.reason is not None
+    assert change.status.after_stop.reason.message == ("2 sites left, and a round needs 3; west is Failed (no memory)")
+
+
+def test_a_stop_waits_for_sites_of_other_clusters_and_says_which_client_stays() -> None:
+    federation = replace(a_federation(BEGUN, ELSEWHERE), intent=Intent.STOP)
+
+    def judged(report: ClientReport, now: float, before: Workload[Federation]) -> Workload[Federation] | None:
+        seen = Snapshot(nodes=(), workloads=(), pods=(), parents=(before,), sites={"f": {"west": report}})
+        (change,) = judge_parents(seen, now) or (None,)
+        return None if change is None or change.status is None else replace(before, status=change.status)
+
+    stopping = judged(TRAINS, 1.0, federation)
+    assert stopping is not None
+    assert stopping.status.reason.message == "stopped on request; waiting for its clients at 1 site: west"
+    suspended = replace(TRAINS, phase=Phase.SUSPENDED, settled=Intent.SUSPEND)
+    assert judged(suspended, 2.0, stopping) is None
+    over = judged(replace(TRAINS, phase=Phase.STOPPED, settled=Intent.STOP), 2.0, stopping)
+    assert over is not None
+    assert (over.status.phase, over.status.reason.message) == (Phase.STOPPED, "stopped on request")
+    away = replace(TRAINS, trouble="no route to host")
+    assert judged(away, 60.0, stopping) is None
+    given_up = judged(away, 61.0, stopping)
+    assert given_up is not None
+    assert given_up.status.reason.message == "stopped on request; west did not answer and keeps its client"
+    deleted = replace(over, intent=Intent.DELETE)
+    seen = Snapshot(nodes=(), workloads=(), pods=(), parents=(deleted,), sites={"f": {"west": TRAINS}})
+    assert judge_parents(seen, 3.0) == []
+    gone = replace(TRAINS, phase=None, settled=Intent.DELETE)
+    (change,) = judge_parents(replace(seen, sites={"f": {"west": gone}}), 3.0)
+    assert change.forget
+
+
+def test_the_client_elsewhere_follows_its_federation_and_its_window() -> None:
+    federation = a_federation(BEGUN, ELSEWHERE)
+    night = 23 * 3600.0
+    assert client_intent(federation, "west", night) is Intent.RUN
+    assert client_intent(federation, "west", NOON) is Intent.SUSPEND
+    for intent in (Intent.STOP, Intent.SUSPEND, Intent.DELETE):
+        assert client_intent(replace(federation, intent=intent), "west", night) is intent
+    ended = AfterStop(phase=Phase.SUCCEEDED)
+    ending = replace(federation, status=replace(federation.status, phase=Phase.STOPPING, after_stop=ended))
+    assert client_intent(ending, "west", night) is Intent.STOP
 
 
 def test_it_succeeds_with_its_server_and_stops_its_sites() -> None:

@@ -160,7 +160,7 @@ def test_a_site_that_leaves_the_spec_loses_its_endpoint_and_one_that_joins_gets_
     world.step()
     wanted = {site.name: site.wanted for site in world.rollout.sites}
     assert wanted == {"s00": 0, "s01": 1, "s02": 1, "s07": 1}
-    world.reports["s00"] = SiteReport(settled=True)
+    world.reports["s00"] = SiteReport(settled=Intent.DELETE)
     world.step()
     assert world.rollout.site("s00") is None
 
@@ -237,8 +237,8 @@ def test_whatever_the_links_do_a_rollout_is_safe(
 @pytest.mark.parametrize("is_answering", [True, False])
 def test_a_stop_waits_for_a_site_that_does_not_answer_no_longer_than_a_wave_does(is_answering: bool) -> None:
     world = serving_everywhere(World(spec=endpoint(NAMES[:2]), link=always))
-    settled = SiteReport(since=world.now, stage=SiteStage.ROLLING, settled=True)
-    busy = replace(settled, settled=False)
+    settled = SiteReport(since=world.now, stage=SiteStage.ROLLING, settled=Intent.STOP)
+    busy = replace(settled, settled=None)
     reports = {NAMES[0]: settled, NAMES[1]: busy if is_answering else replace(busy, trouble="no route to host")}
     serving = replace(world.serving, intent=Intent.STOP)
 

@@ -56,6 +56,7 @@ from fairlead.policy.decide import decide
 from fairlead.policy.fleet.placement import decide_fleet
 from fairlead.policy.kinds import idleness, workspace_idle
 from fairlead.policy.kinds.federated_rounds import resolved as resolved_rounds
+from fairlead.policy.kinds.federation import client_run
 from fairlead.policy.kinds.federation import judge as judge_federation
 from fairlead.policy.kinds.record import Family
 from fairlead.policy.kinds.replica import judge as judge_replica
@@ -1417,6 +1418,15 @@ def federated(federation: Federation, hour: int = 12) -> object:
     return first.submit, after
 
 
+def client_elsewhere(federation: Federation) -> object:
+    """Where the client of a site in another cluster runs, and as what."""
+    site = federation.sites["step"]
+    parent = Workload(
+        uid=UID, spec=federation, intent=Intent.RUN, status=status(Phase.RUNNING, since=0.0), version=1, created_at=0.0
+    )
+    return site.context, site.namespace, client_run(parent, "step", ("localhost:9000", "a certificate"))
+
+
 # Datasets -------------------------------------------------------------------------------------------------------------
 
 
@@ -1474,6 +1484,7 @@ def federation_price(federation: Federation) -> object:
 
 EXPECTED = {f"sites.{name}.expect.train": seconds for name, seconds in (("step", "10s"), ("b", "20s"), ("c", "300s"))}
 PLANNED = {**EXPECTED, "sample": "auto", "deadline": "auto", "min_sites": 1}
+AT_A_CLUSTER = {"sites.*.context": "a", "sites.*.image": "a:1", "address": "localhost:9000"}
 THREE_SITES = {f"sites.{name}.data": f"/{name}" for name in ("second", "third")}
 PRIVACY = {"privacy.epsilon": 8, "privacy.delta": 1e-5, "privacy.clip": 1}
 OF_ITS_RUNS = ("resources", "retry", "env", "secrets", "labels", "workdir", "team")
@@ -1528,6 +1539,12 @@ EFFECTS["Federation"] = [
     Effect("sites.*.expect.examples", None, 1000, planned_rounds, PLANNED),
     Effect("sites.*.expect.price", None, 2, federation_price, EXPECTED),
     Effect("sites.*.data", "/a", "/b", federated),
+    Effect("sites.*.context", "a", "b", client_elsewhere, AT_A_CLUSTER),
+    Effect("sites.*.namespace", None, "vision", client_elsewhere, AT_A_CLUSTER),
+    Effect("sites.*.home", "/a", "/b", client_elsewhere),
+    Effect("sites.*.image", "a:1", "b:1", client_elsewhere, AT_A_CLUSTER),
+    Effect("sites.*.kubernetes", None, {"spec": {"nodeSelector": {"disk": "fast"}}}, client_elsewhere, AT_A_CLUSTER),
+    Effect("address", "localhost:9000", "localhost:9001", federated, {"sites.*.home": "/a"}),
     Effect("sites.*.window", None, "22:00-06:00", federated),
 ]
 

@@ -60,7 +60,15 @@ def test_a_sample_is_a_number_of_sites_or_a_share_of_them(sample: str, sites: in
         (f"sites: {{{'a' * 45}: {{}}}}", "at most 50 characters fit"),
         ("sites: {a: {window: '22-6'}}", "give two times of day in UTC"),
         ("sites: {a: {window: '22:00-22:00'}}", "begins when it ends"),
-        ("sites: {a: {context: cloud}}", "context"),
+        ("sites: {a: {context: cloud}}", "give an image with the app's packages and `fairlead[federated]`"),
+        ("sites: {a: {context: cloud, image: i}}", "give a host and a port of this machine that its pods reach"),
+        ("sites: {a: {context: cloud, image: i, home: /a}}", "both are given; give one"),
+        ("sites: {a: {home: a}}", "is relative; give an absolute path"),
+        ("sites: {a: {home: /a, image: i}}", "it is for pods of another cluster"),
+        ("sites: {a: {namespace: n}}", "it is for pods of another cluster"),
+        ("sites: {a: {}}\naddress: localhost:9000", "all sites are processes of this machine; leave it out"),
+        ("sites: {a: {home: /a}}\naddress: localhost", "give a host and a port, such as"),
+        ("sites: {a: {home: /a}}\naddress: localhost:70000", "has a port above 65535"),
         ("sites: {a: {}}\nmin_sites: 2", "is more than there are sites, 1"),
         ("sites: {a: {}}\nserver: python s.py", "leave `server` and `client` out, or `app`"),
         ("sites: {a: {}}\nenv: {FEDERATION_SITE: a}", "is set for each program by the federation"),
@@ -99,6 +107,7 @@ def test_a_mistake_is_refused_with_a_sentence(line: str, sentence: str) -> None:
     ("line", "sentence"),
     [
         ("server: python s.py", "give the directory of a Flower app, or both"),
+        ("server: s\nclient: c\nsites: {a: {home: /a}}", "in other clusters they are clients of a Flower `app`"),
         ("server: s\nclient: c\nmin_sites: 1", "the `server` program decides that itself"),
         ("server: s\nclient: c\ndeadline: 1m", "the `server` program decides that itself"),
         ("server: s\nclient: c\nsample: auto", "the `server` program decides that itself"),
@@ -107,8 +116,9 @@ def test_a_mistake_is_refused_with_a_sentence(line: str, sentence: str) -> None:
     ],
 )
 def test_what_programs_of_others_decide_themselves_is_refused(line: str, sentence: str) -> None:
+    sites = "" if "home" in line else "sites: {a: {}}\n"
     with pytest.raises(InvalidSpec) as refused:
-        parse(f"kind: Federation\nname: digits\nsites: {{a: {{}}}}\n{line}\n")
+        parse(f"kind: Federation\nname: digits\n{sites}{line}\n")
     assert any(sentence in problem for problem in refused.value.problems)
 
 

@@ -1,16 +1,18 @@
-"""Visits the sites of endpoints: gives their clusters the release that was decided, and reports how it does there.
+"""Visits sites in other clusters: gives them the endpoints or clients that were decided, and reports how they do there.
 
-At a site the endpoint is an ordinary one of that cluster, which serves whether or not anybody visits it. A visit
-compares it with the order and changes what differs, so that visits may be lost, late or repeated. Each has a thread of
-its own, so that a site that hangs delays no other; nothing is stored here.
+At a site an endpoint is an ordinary one of that cluster, which serves whether or not anybody visits it; so is the run
+of a federation's client. A visit compares it with the order and changes what differs, so that visits may be lost, late
+or repeated. Each has a thread of its own, so that a site that hangs delays no other; nothing is stored here.
+
+See decisions 273 and 278.
 """
 
 import logging
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import cast
+from typing import Any, Protocol, TypeAlias, cast
 
 from fairlead.cluster.client import ClusterClient
 from fairlead.cluster.local.cluster import LocalCluster
@@ -24,8 +26,9 @@ from fairlead.policy.serving.site_waves import OWNER, RELEASE, stage_of
 from fairlead.specs.serving import Serving
 from fairlead.specs.serving_sites import Waves
 from fairlead.state.endpoint_detail import detail_of
+from fairlead.state.site_clients import ClientReport
 from fairlead.state.site_rollouts import SiteReport, SiteStage, SiteState
-from fairlead.state.snapshot import Intent, Phase, Snapshot, Workload
+from fairlead.state.snapshot import AnyWorkload, Intent, Phase, Snapshot, Workload
 from fairlead.text.quantities import plural
 
 log = logging.getLogger("fairlead.sites")
@@ -36,10 +39,25 @@ CHANGING_S, STEADY_S, AWAY_S = 1.0, 15.0, 10.0
 VISIT_S = 30.0
 AT_ONCE = 64
 
-Open = Callable[[SiteState], ClusterClient]
+
+class Place(Protocol):
+    """The cluster of a site: a context of the kubeconfig, or a state directory of this machine."""
+
+    @property
+    def context(self) -> str | None: ...
+
+    @property
+    def namespace(self) -> str | None: ...
+
+    @property
+    def home(self) -> str | None: ...
 
 
-def open_site(site: SiteState) -> ClusterClient:
+Open = Callable[[Place], ClusterClient]
+AnyReport: TypeAlias = SiteReport | ClientReport
+
+
+def open_site(site: Place) -> ClusterClient:
     """Open the cluster of a site.
 
     Raises:
@@ -68,49 +86,85 @@ class SiteOrder:
     spec: Serving | None
     intent: Intent
 
+    @property
+    def key(self) -> tuple[str, str]:
+        """Return the uid of the endpoint, and the name of the site."""
+        return self.owner.uid, self.site.name
+
+    @property
+    def content(self) -> object:
+        """Return what the endpoint should be and do."""
+        return self.spec, self.intent
+
+    def away(self, last: AnyReport | None, trouble: str, now: float) -> SiteReport:
+        """Return the report of a site that does not answer."""
+        before = last if isinstance(last, SiteReport) else SiteReport()
+        return replace(before, trouble=trouble, since=now if before.trouble is None else before.since, missed="")
+
+
+class AnyOrder(Protocol):
+    """What a site should have: an endpoint, or the client of a federation."""
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """Return the uid of the owner, and the name of the site."""
+        ...
+
+    @property
+    def content(self) -> object:
+        """Return a value that differs when the site has to be visited at once."""
+        ...
+
+    def away(self, last: AnyReport | None, trouble: str, now: float) -> AnyReport:
+        """Return the report of a site that does not answer."""
+        ...
+
 
 class SiteVisits:
-    """Visits of all sites of the endpoints of a machine.
+    """Visits of all sites of the endpoints and federations of a machine.
 
     Args:
-        edited: Returns the names of files that have changed since a release was submitted.
+        visit: Brings a site closer to an order; takes the report and the order before, and the time in Unix seconds.
+        orders: Returns the orders of a snapshot.
     """
 
     def __init__(
-        self, *, open_site: Open = open_site, edited: Callable[[SiteOrder], tuple[str, ...]] = lambda _: ()
+        self,
+        visit: Callable[[Any, Any, Any, float], AnyReport],
+        orders: Callable[[Snapshot, float], Sequence[AnyOrder]],
     ) -> None:
-        self._open = open_site
-        self._edited = edited
+        self._visit_site = visit
+        self._orders = orders
         self._places: dict[tuple[str, str], _Place] = {}
         self._slots = threading.Semaphore(AT_ONCE)
 
-    def look(self, seen: Snapshot, now: float) -> Mapping[str, Mapping[str, SiteReport]]:
-        """Return the reports by uid of endpoint and name of site, and begin the visits that are due."""
-        reports: dict[str, dict[str, SiteReport]] = {}
+    def look(self, seen: Snapshot, now: float) -> Mapping[str, Mapping[str, AnyReport]]:
+        """Return the reports by uid of owner and name of site, and begin the visits that are due."""
+        reports: dict[str, dict[str, AnyReport]] = {}
         used = set()
-        for order in orders(seen):
-            key = (order.owner.uid, order.site.name)
-            used.add(key)
-            place = self._places.setdefault(key, _Place())
+        for order in self._orders(seen, now):
+            owner, name = order.key
+            used.add(order.key)
+            place = self._places.setdefault(order.key, _Place())
             if place.is_due(order, now) and self._slots.acquire(blocking=False):
                 place.begin(order, now)
                 threading.Thread(target=self._visit, args=(place, order, now), daemon=True, name="site").start()
-            report = place.report_at(now)
+            report = place.report_at(order, now)
             if report is not None:
-                reports.setdefault(order.owner.uid, {})[order.site.name] = report
+                reports.setdefault(owner, {})[name] = report
         self._places = {key: place for key, place in self._places.items() if key in used}
         return reports
 
-    def _visit(self, place: "_Place", order: SiteOrder, now: float) -> None:
+    def _visit(self, place: "_Place", order: AnyOrder, now: float) -> None:
         try:
-            report = visit(order, place.last, place.applied, now, open_site=self._open, edited=self._edited)
+            report = self._visit_site(order, place.last, place.applied, now)
         except FairleadError as error:  # any error concerns this site alone, and it is visited again
-            place.end(None, _away(place.last, str(error), now), now)
+            place.end(None, order.away(place.last, str(error), now), now)
         except Exception as error:
-            log.exception("visiting %s", order.site.name)
-            place.end(None, _away(place.last, f"{type(error).__name__} here: {error}", now), now)
+            log.exception("visiting %s", order.key[1])
+            place.end(None, order.away(place.last, f"{type(error).__name__} here: {error}", now), now)
         else:
-            place.end(order.spec, report, now)
+            place.end(order, report, now)
         finally:
             self._slots.release()
 
@@ -120,40 +174,35 @@ class _Place:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self.last: SiteReport | None = None
-        self.applied: Serving | None = None
-        self._order: tuple[Serving | None, Intent] | None = None
+        self.last: AnyReport | None = None
+        self.applied: AnyOrder | None = None
+        self._content: object = None
         self._begun_at: float | None = None
         self._due_at = 0.0
 
-    def is_due(self, order: SiteOrder, now: float) -> bool:
+    def is_due(self, order: AnyOrder, now: float) -> bool:
         with self._lock:
-            return self._begun_at is None and (now >= self._due_at or self._order != (order.spec, order.intent))
+            return self._begun_at is None and (now >= self._due_at or self._content != order.content)
 
-    def begin(self, order: SiteOrder, now: float) -> None:
+    def begin(self, order: AnyOrder, now: float) -> None:
         with self._lock:
-            self._begun_at, self._order = now, (order.spec, order.intent)
+            self._begun_at, self._content = now, order.content
 
-    def end(self, applied: Serving | None, report: SiteReport, now: float) -> None:
+    def end(self, applied: AnyOrder | None, report: AnyReport, now: float) -> None:
         with self._lock:
             wait_s = CHANGING_S
             if report.trouble is not None:
                 wait_s = AWAY_S
-            elif report.stage is SiteStage.SERVING:
+            elif report.is_steady:
                 wait_s = STEADY_S
             self.applied = applied if report.trouble is None else self.applied
             self.last, self._begun_at, self._due_at = report, None, now + wait_s
 
-    def report_at(self, now: float) -> SiteReport | None:
+    def report_at(self, order: AnyOrder, now: float) -> AnyReport | None:
         with self._lock:
             if self._begun_at is not None and now > self._begun_at + VISIT_S:
-                return _away(self.last, "no answer in time", self._begun_at)
+                return order.away(self.last, "no answer in time", self._begun_at)
             return self.last
-
-
-def _away(last: SiteReport | None, trouble: str, now: float) -> SiteReport:
-    last = SiteReport() if last is None else last
-    return replace(last, trouble=trouble, since=now if last.trouble is None else last.since, missed="")
 
 
 def orders(seen: Snapshot) -> list[SiteOrder]:
@@ -188,7 +237,7 @@ def release_spec(owner: Workload[Serving], site: SiteState) -> Serving | None:
 def visit(
     order: SiteOrder,
     last: SiteReport | None,
-    applied: Serving | None,
+    applied: SiteOrder | None,
     now: float,
     *,
     open_site: Open = open_site,
@@ -198,7 +247,7 @@ def visit(
 
     Args:
         last: The report before; None before the first.
-        applied: The spec that the endpoint was last given; None if unknown.
+        applied: The order that it was last given; None if unknown.
         edited: Returns the names of files that have changed since a release was submitted.
 
     Raises:
@@ -208,7 +257,7 @@ def visit(
     try:
         if (trouble := client.trouble()) is not None:
             raise ClusterError(trouble)
-        report = _at(client, order, applied, edited, now)
+        report = _at(client, order, None if applied is None else applied.spec, edited, now)
         is_news = last is None or last.trouble is not None
         since = now if is_news or last is None else last.since
         missed = ""
@@ -257,16 +306,23 @@ def _at(
 def _halted(client: ClusterClient, order: SiteOrder, endpoint: Workload[Serving] | None) -> SiteReport:
     """Stop, suspend or delete the endpoint of a site."""
     if endpoint is None:
-        return SiteReport(settled=True)
+        return SiteReport(settled=Intent.DELETE)
     intent = Intent.DELETE if order.spec is None else order.intent
     phase = endpoint.status.phase
     if endpoint.intent is not intent and not (phase.is_final and intent is not Intent.DELETE):
         client.set_intent(endpoint.uid, intent)
         client.nudge()
-    is_settled = phase.is_final if intent is Intent.STOP else phase is Phase.SUSPENDED and intent is Intent.SUSPEND
     return SiteReport(
-        release=_release_of(endpoint), stage=SiteStage.ROLLING, message=f"it is {phase.value} there", settled=is_settled
-    )
+        release=_release_of(endpoint), stage=SiteStage.ROLLING, message=f"it is {phase.value} there",
+        settled=settled_as(endpoint),
+    )  # fmt: skip
+
+
+def settled_as(run: AnyWorkload) -> Intent | None:
+    """Return the strongest intent in whose state a workload of a site is; None if it goes on."""
+    if run.status.phase.is_final:
+        return Intent.STOP
+    return Intent.SUSPEND if run.status.phase is Phase.SUSPENDED and run.intent is not Intent.RUN else None
 
 
 def _endpoint_of(client: ClusterClient, order: SiteOrder) -> Workload[Serving] | None:

@@ -14,7 +14,7 @@ import time
 from collections.abc import Mapping
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from fairlead.cluster.local.agent import Agent
 from fairlead.cluster.local.cluster import LocalCluster
@@ -42,14 +42,17 @@ from fairlead.specs.serving import Serving
 from fairlead.state.snapshot import Snapshot
 
 if TYPE_CHECKING:
+    from fairlead.control import site_clients
     from fairlead.control import sites as site_visits
     from fairlead.control.notifications.local import LocalNotifier
     from fairlead.control.pipelines import triggers as pipeline_triggers
     from fairlead.control.pipelines.triggers import Triggers
-    from fairlead.control.sites import SiteOrder, SiteVisits
+    from fairlead.control.site_clients import ClientOrder
+    from fairlead.control.sites import AnyReport, SiteOrder, SiteVisits
     from fairlead.control.span_exporter import SpanExporter
 else:
     pipeline_triggers = deferred("fairlead.control.pipelines.triggers")
+    site_clients = deferred("fairlead.control.site_clients")
     site_visits = deferred("fairlead.control.sites")
 
 log = logging.getLogger("fairlead.supervisor")
@@ -323,19 +326,19 @@ def _step(
             # Before replicas get stop notices, so that no request is routed to one that terminates.
             seen = cluster.snapshot()
             endpoints.update(seen)
-            if sites is not None:
-                sites.look(seen)
         except (ClusterError, OSError):
             # For example on a full disk, where stopping runs makes room.
             agent.act(time.time())
             raise
+    if sites is not None and counts.seen is not None:
+        sites.look(counts.seen)
     agent.act(time.time())
     cluster.tell_budgets()
     return live, changed
 
 
 class _Sites:
-    """The sites of endpoints, which are visited once there are any."""
+    """The sites of endpoints and federations, which are visited once there are any."""
 
     def __init__(self, cluster: LocalCluster) -> None:
         self._cluster = cluster
@@ -346,7 +349,15 @@ class _Sites:
         if self._visits is None and not seen.sites:
             return
         if self._visits is None:
-            self._visits = site_visits.SiteVisits(edited=self._edited)
+
+            def visit_any(order: "SiteOrder | ClientOrder", last: Any, applied: Any, now: float) -> "AnyReport":
+                if isinstance(order, site_visits.SiteOrder):
+                    return site_visits.visit(order, last, applied, now, edited=self._edited)
+                return site_clients.visit_client(order, last, now, home=self._cluster.home)
+
+            self._visits = site_visits.SiteVisits(
+                visit_any, lambda seen, now: (*site_visits.orders(seen), *site_clients.client_orders(seen, now))
+            )
         self._cluster.visited(self._visits.look(seen, time.time()))
 
     def _edited(self, order: "SiteOrder") -> tuple[str, ...]:

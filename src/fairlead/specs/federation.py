@@ -10,8 +10,10 @@ from fairlead.specs.aggregation import SITES_MOST, AggregationStrategy, Aggregat
 from fairlead.specs.constraints import NAME, PATH, Limit, Text, enforce, quote
 from fairlead.specs.field_types import DOLLARS, DURATION, SHARE, SIZE, Named, or_auto
 from fairlead.specs.key import Key, SameKey, broken
+from fairlead.specs.overlay import Overlay
 from fairlead.specs.resources import Resources
 from fairlead.specs.secret_reference import SecretReference, secrets_problems
+from fairlead.specs.serving_sites import ServingSite
 from fairlead.specs.training import DEFAULT_TEAM, ENV, Retry, Training, env_problems
 from fairlead.specs.workload import Kind
 
@@ -23,7 +25,12 @@ VARIABLE = "FEDERATION"
 OWN_VARIABLES = (VARIABLE, "FEDERATION_SITE", "FEDERATION_DATA", "FEDERATION_REPORT", "FEDERATION_STATE")
 SERVER_PROGRAM = "python -m fairlead.runtime.federation.server"
 SITE_PROGRAM = "python -m fairlead.runtime.federation.site"
+POD_SITE_PROGRAM = f"PYTHONPATH= {SITE_PROGRAM}"
+"""In pods the bundled runtime comes first in PYTHONPATH, and has no programs of federations; the image has."""
+CLIENT_OF = "federation"
+"""The label of a client in another cluster, of which the value is the uid of its federation."""
 RETRIES = 3
+AWAY_S = 600.0
 
 
 def _sites_or_share(text: str) -> float:
@@ -42,6 +49,12 @@ PROBLEMS = {
     "unreadable": "its arrays cannot be read",
 }
 """Sentences for what keeps an update out of its round, by the word that the server reports."""
+LARGEST_PORT = 65_535
+ADDRESS = Text(
+    max_length=259,
+    pattern=r"[A-Za-z0-9](?:[A-Za-z0-9.-]{0,251}[A-Za-z0-9])?:[1-9][0-9]{0,4}",
+    what="an address; give a host and a port, such as `fl.example.com:443`",
+)
 WINDOW = Text(
     max_length=11,
     pattern=r"(?:[01][0-9]|2[0-3]):[0-5][0-9]-(?:[01][0-9]|2[0-3]):[0-5][0-9]",
@@ -104,6 +117,31 @@ class SiteExpectation:
 class Site:
     """A place with data of its own, at which a client of the federation runs."""
 
+    context: Annotated[
+        str | None,
+        SameKey(ServingSite, "context"),
+        "Context of the kubeconfig, of the cluster in which the client runs; this machine when left out.",
+    ] = None
+    namespace: Annotated[
+        str | None,
+        SameKey(ServingSite, "namespace"),
+        "Namespace of the client there; the context's own when left out.",
+    ] = None
+    home: Annotated[
+        str | None,
+        SameKey(ServingSite, "home"),
+        "State directory of another local cluster of this machine, in place of `context`.",
+    ] = None
+    image: Annotated[
+        str | None,
+        SameKey(Training, "image"),
+        "Image of the client's pod, with `context`: it has the app's packages and `fairlead[federated]`.",
+    ] = None
+    kubernetes: Annotated[
+        Overlay,
+        SameKey(Training, "kubernetes"),
+        "Fields of Kubernetes that are merged into the client's pod, such as a volume with the data.",
+    ] = field(default_factory=Overlay)
     data: Annotated[
         str | None,
         Key("data", rule=PATH, example="/data/hospital-a", also="dataset path data_path partition"),
@@ -127,6 +165,11 @@ class Site:
 
     def __post_init__(self) -> None:
         enforce(self._problems())
+
+    @property
+    def is_elsewhere(self) -> bool:
+        """Return whether its client runs in another cluster than the server."""
+        return self.context is not None or self.home is not None
 
     def is_open(self, now: float) -> bool:
         """Return whether its window is open; ``now`` in Unix seconds."""
@@ -155,6 +198,15 @@ class Site:
 
     def _problems(self) -> Iterable[tuple[str, str]]:
         yield from broken(self)
+        if self.context is not None and self.home is not None:
+            yield "context", "a site is a `context` of the kubeconfig or a `home` here, and both are given; give one"
+        if self.home is not None and not self.home.startswith("/"):
+            yield "home", f"{quote(self.home)} is relative; give an absolute path"
+        if self.context is not None and self.image is None:
+            yield "image", "its client runs in a pod; give an image with the app's packages and `fairlead[federated]`"
+        for name in ("namespace", "image", "kubernetes"):
+            if self.context is None and getattr(self, name) not in (None, Overlay()):
+                yield name, "it is for pods of another cluster; give its `context`, or leave it out"
         if self.window is not None and WINDOW.problem(self.window) is None and len(set(self._minutes())) == 1:
             yield "window", f"{quote(self.window)} begins when it ends; give two times, or leave it out for always"
 
@@ -210,6 +262,17 @@ class Federation:
             also="client_command site_command worker",
         ),
         "Command of each site's client, with `server`.",
+    ] = None
+    address: Annotated[
+        str | None,
+        Key(
+            "address",
+            rule=ADDRESS,
+            example="fl.example.com:443",
+            also="server_address superlink host endpoint listen",
+        ),
+        "Host and port at which the clients of other clusters reach the server, which listens at that port of this "
+        "machine.",
     ] = None
     rounds: Annotated[
         int,
@@ -333,13 +396,28 @@ class Federation:
             return len(self.sites)
         return int(self.sample) if self.sample >= 1 else max(1, round(self.sample * len(self.sites)))
 
+    @property
+    def elsewhere(self) -> list[str]:
+        """Return the names of the sites in other clusters."""
+        return [name for name, site in self.sites.items() if site.is_elsewhere]
+
+    @property
+    def away_s(self) -> float:
+        """Return the seconds for which sites that do not answer are waited for when it stops."""
+        return AWAY_S if self.deadline_s is None else self.deadline_s
+
     def described_server(self) -> Training:
         """Return the run of the server."""
         return self._run(SERVER, SERVER_PROGRAM if self.server is None else self.server, self.resources)
 
     def described_site(self, name: str) -> Training:
         """Return the run of a site's client."""
-        return self._run(name, SITE_PROGRAM if self.client is None else self.client, self.sites[name].resources)
+        site = self.sites[name]
+        if site.is_elsewhere:
+            program = SITE_PROGRAM if site.context is None else POD_SITE_PROGRAM
+            run = replace(self._run(name, program, site.resources), image=site.image, kubernetes=site.kubernetes)
+            return replace(run, workdir=site.home, snapshot=site.context is not None)
+        return self._run(name, SITE_PROGRAM if self.client is None else self.client, site.resources)
 
     def _run(self, name: str, command: str, resources: Resources) -> Training:
         return Training(
@@ -365,6 +443,7 @@ class Federation:
         yield from self._auto_problems()
         yield from self._round_problems()
         yield from self._site_problems()
+        yield from self._place_problems()
 
     def _auto_problems(self) -> Iterable[tuple[str, str]]:
         for name, key, is_auto in (
@@ -411,6 +490,24 @@ class Federation:
                 f"may have {self.least_sites}; raise `min_sites`, or choose fedmedian or fedtrimmedavg",
             )
 
+    def _place_problems(self) -> Iterable[tuple[str, str]]:
+        """Yield what is wrong with sites in other clusters."""
+        elsewhere = self.elsewhere
+        if self.app is None and elsewhere:
+            yield "sites", "in other clusters they are clients of a Flower `app`; leave `context` and `home` out"
+        if self.address is None:
+            remote = next((name for name in elsewhere if self.sites[name].context is not None), None)
+            if remote is not None:
+                yield (
+                    "address",
+                    f"{quote(remote)} is in another cluster; give a host and a port of this machine that its pods "
+                    "reach, such as `address: fl.example.com:443`",
+                )
+        elif not elsewhere:
+            yield "address", "all sites are processes of this machine; leave it out, or give one a `context`"
+        elif ADDRESS.problem(self.address) is None and int(self.address.rpartition(":")[2]) > LARGEST_PORT:
+            yield "address", f"{quote(self.address)} has a port above {LARGEST_PORT}; give 1 to {LARGEST_PORT}"
+
     def _site_problems(self) -> Iterable[tuple[str, str]]:
         if not self.sites:
             yield "sites", "there is none; give at least one, such as `{north: {data: /data/north}}`"
@@ -430,12 +527,17 @@ class Federation:
 
 
 def federation_variables(
-    spec: Federation, server_uid: str, site: str | None, privacy: Mapping[str, float] | None = None
+    spec: Federation,
+    server_uid: str,
+    site: str | None,
+    privacy: Mapping[str, float] | None = None,
+    superlink: tuple[str, str] | None = None,
 ) -> Mapping[str, str]:
     """Return the variables of the server's program, or of a site's, which ``runtime/federation/settings.py`` reads.
 
     Args:
         privacy: Clip and noise of the updates, and the most rounds within the budget; None without one.
+        superlink: Address of the server and its CA certificate, for a client in another cluster.
     """
     data = None if site is None else spec.sites[site].data
     chosen = spec.aggregate
@@ -444,14 +546,15 @@ def federation_variables(
         "app": spec.app, "rounds": spec.rounds, "min_sites": spec.least_sites, "deadline_s": spec.deadline_s,
         "sample": None if spec.sample is None else spec.sampled_sites,
         "aggregate": None if chosen is None else [chosen.strategy_class, dict(chosen.arguments)],
-        "privacy": privacy,
+        "privacy": privacy, "address": spec.address, "superlink": superlink,
     }  # fmt: skip
     own = {"FEDERATION_SITE": site, "FEDERATION_DATA": data}
     return {VARIABLE: json.dumps(content), **{name: text for name, text in own.items() if text is not None}}
 
 
 def map_runs(spec: Federation, of: Callable[[Training], Training]) -> Federation:
-    """Return the federation with a function applied to the runs of its server and its sites."""
+    """Return the federation with a function applied to the runs of its server and its sites on this machine."""
     server = of(spec.described_server() if spec.server_run is None else spec.server_run)
-    runs = {name: of(spec.site_runs.get(name) or spec.described_site(name)) for name in spec.sites}
+    here = [name for name in spec.sites if name not in spec.elsewhere]  # other clusters admit theirs
+    runs = {name: of(spec.site_runs.get(name) or spec.described_site(name)) for name in here}
     return replace(spec, server_run=server, site_runs=runs)

@@ -1123,6 +1123,11 @@ class Serving:
         return self.replicas if self.most_replicas is None else self.most_replicas
 
     @property
+    def away_s(self) -> float:
+        """Return the seconds for which sites that do not answer are waited for when it stops."""
+        return self.waves.deadline_s
+
+    @property
     def in_flight_target(self) -> float:
         """Return the target number of requests in flight per replica, including waiting ones."""
         if self.scale.queue is None or self.max_concurrency is None:

@@ -3,6 +3,7 @@
 from enum import StrEnum
 
 from fairlead.frozen import dataclass
+from fairlead.state.snapshot import Intent
 
 
 class SiteStage(StrEnum):
@@ -25,7 +26,7 @@ class SiteReport:
         stage: How that release does there.
         message: Why it is so, as a clause; empty if there is nothing to say.
         missed: What happened there while it did not answer, as a clause; empty if it has not just returned.
-        settled: Whether the endpoint is over, suspended or absent, as its owner's intent has it.
+        settled: SUSPEND if the endpoint is suspended, STOP if it is over, DELETE if it is absent; None otherwise.
     """
 
     trouble: str | None = None
@@ -34,7 +35,12 @@ class SiteReport:
     stage: SiteStage = SiteStage.ABSENT
     message: str = ""
     missed: str = ""
-    settled: bool = False
+    settled: Intent | None = None
+
+    @property
+    def is_steady(self) -> bool:
+        """Return whether nothing is expected to change soon."""
+        return self.stage is SiteStage.SERVING
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -34,6 +34,7 @@ if TYPE_CHECKING:  # a command that lists runs needs none of them, and defining 
     from fairlead.state.partitions import PartitionedNode
     from fairlead.state.pool_demand import PoolDemand, Standby
     from fairlead.state.preparations import Preparation
+    from fairlead.state.site_clients import ClientReport
     from fairlead.state.site_rollouts import SiteReport
 
     # ``Workload`` without arguments is one with pods; Python supports defaults of type variables from 3.13 on.
@@ -878,8 +879,8 @@ class Snapshot:
         measurements: Answers to the queries by which endpoints scale, by endpoint uid.
         engine_endpoints: States of endpoints reported by engines, by endpoint uid.
         engine_searches: Searches of sweeps as reported by engines, by the sweep's uid.
-        sites: Reports of the sites of endpoints, by endpoint uid and name of the site, None for one that was not
-            visited yet; an endpoint whose sites nobody visits is missing.
+        sites: Reports of the sites of endpoints and federations in other clusters, by their uid and name of the site,
+            None for one that was not visited yet; missing for those whose sites nobody visits.
         pools: Pools that should have nodes ahead of demand, with the demand for them.
         standby: The nodes that they should have, as last decided.
         partitioned: Nodes whose GPUs may be repartitioned.
@@ -909,7 +910,7 @@ class Snapshot:
     unaddressed: Mapping[str, str] = field(default_factory=dict)
     engine_endpoints: "Mapping[str, EngineEndpoint]" = field(default_factory=dict)
     engine_searches: "Mapping[str, EngineSearch]" = field(default_factory=dict)
-    sites: "Mapping[str, Mapping[str, SiteReport | None]]" = field(default_factory=dict)
+    sites: "Mapping[str, Mapping[str, SiteReport | ClientReport | None]]" = field(default_factory=dict)
     pools: "tuple[PoolDemand, ...]" = ()
     standby: "tuple[Standby, ...]" = ()
     partitioned: "tuple[PartitionedNode, ...]" = ()

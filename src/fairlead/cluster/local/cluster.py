@@ -87,6 +87,7 @@ if TYPE_CHECKING:
     from fairlead.specs import serving as serving_specs
     from fairlead.specs.dataset import Dataset
     from fairlead.specs.endpoint_engines import EndpointEngine
+    from fairlead.specs.federation import Federation
     from fairlead.specs.serving import Serving
     from fairlead.specs.sweep_engines import SweepEngine
     from fairlead.specs.team import Team
@@ -98,6 +99,7 @@ if TYPE_CHECKING:
     from fairlead.state.models import ModelVersion
     from fairlead.state.plan import Change, Plan
     from fairlead.state.series import Point
+    from fairlead.state.site_clients import ClientReport
     from fairlead.state.site_rollouts import SiteReport
 else:
     key_file = deferred("fairlead.cluster.local.access_keys")
@@ -156,7 +158,7 @@ class LocalCluster:
         self._prometheus: PrometheusReader | None = None
         self._node: Node | None = None
         self._unreadable: Mapping[str, str] = {}
-        self._sites: Mapping[str, Mapping[str, SiteReport]] = {}
+        self._sites: Mapping[str, Mapping[str, SiteReport | ClientReport]] = {}
         self._teams_read: tuple[tuple[int, int], InForce[tuple[Team, ...]]] | None = None
         self._seen = self.store.change_counter()
         self._meter: UtilizationMeter | None = None
@@ -178,8 +180,8 @@ class LocalCluster:
         """Take the runs that could not be observed, by uid: the next snapshot has them."""
         self._unreadable = unreadable
 
-    def visited(self, sites: "Mapping[str, Mapping[str, SiteReport]]") -> None:
-        """Take the reports of sites of endpoints, by uid and name: the next snapshot has them."""
+    def visited(self, sites: "Mapping[str, Mapping[str, SiteReport | ClientReport]]") -> None:
+        """Take the reports of sites in other clusters, by uid and name: the next snapshot has them."""
         self._sites = sites
 
     def measure(self, num_live: int, now: float) -> None:
@@ -291,11 +293,16 @@ class LocalCluster:
             debts={} if self._is_loops else self._debts(),
         )
 
-    def _reports(self, parents: "tuple[AnyWorkload, ...]") -> "Mapping[str, Mapping[str, SiteReport | None]]":
-        """Return the reports of the sites of endpoints; None for those that were not visited yet."""
-        sites = {
-            parent.uid: getattr(parent.spec, "sites", {}) for parent in parents if parent.spec.kind == Kind.SERVING
-        }
+    def _reports(
+        self, parents: "tuple[AnyWorkload, ...]"
+    ) -> "Mapping[str, Mapping[str, SiteReport | ClientReport | None]]":
+        """Return the reports of sites in other clusters; None for those that were not visited yet."""
+        sites: dict[str, list[str]] = {}
+        for parent in parents:
+            if parent.spec.kind == Kind.SERVING:
+                sites[parent.uid] = list(cast("Serving", parent.spec).sites)
+            elif parent.spec.kind == Kind.FEDERATION:
+                sites[parent.uid] = cast("Federation", parent.spec).elsewhere
         return {uid: {**dict.fromkeys(names), **self._sites.get(uid, {})} for uid, names in sites.items() if names}
 
     def _debts(self) -> Mapping[str, float]:

@@ -2,9 +2,9 @@
 
 Flower moves the model and aggregates; this judges which runs exist, which sites take part now, and how it ends. A run
 that fails is restarted by its own retries; a site that has failed for good is missed only if a round then lacks
-updates.
+updates. A client in another cluster is a run of that cluster, of which visits report.
 
-See decision 237.
+See decisions 237 and 278.
 """
 
 from collections.abc import Mapping
@@ -14,12 +14,16 @@ from fairlead.frozen import dataclass
 from fairlead.policy.kinds.parents import advance, failed, finish, submit
 from fairlead.policy.kinds.privacy import epsilon_spent, noise_plan
 from fairlead.policy.kinds.record import Family, ParentKind
-from fairlead.specs.federation import PROBLEMS, SERVER, Federation, federation_variables, map_runs
+from fairlead.specs.federation import CLIENT_OF, PROBLEMS, SERVER, Federation, federation_variables, map_runs
+from fairlead.specs.training import Training
 from fairlead.state.plan import Change, ChildIntent, Event, SubmitChild, child_uid
 from fairlead.state.reasons import Code, Reason
+from fairlead.state.site_clients import ClientReport
 from fairlead.state.snapshot import AnyWorkload, Intent, Phase, Workload
 from fairlead.text.quantities import plural
 
+ATTEMPT = "federation-attempt"
+"""The label of a client in another cluster with the attempt of its federation, which starts it anew."""
 MOST_NAMED = 5
 """The number of sites that a sentence lists by name."""
 
@@ -49,7 +53,8 @@ def judge(federation: Workload[Federation], family: Family, now: float) -> Chang
     """Submit the runs, open and close the windows of sites, tell of rounds, and end with the server."""
     before, spec = detail_of(federation), federation.spec
     if not before.submitted:
-        new = (_submission(federation, SERVER), *(_submission(federation, name) for name in spec.sites))
+        here = [name for name in spec.sites if name not in spec.elsewhere]
+        new = (_submission(federation, SERVER), *(_submission(federation, name) for name in here))
         reason = Reason(code=Code.CHILDREN_RUNNING, message=f"its server and {plural(len(spec.sites), 'site')} start")
         return advance(federation, reason, now, detail=replace(before, submitted=True), submit=new)
     server = family.children.get(SERVER)
@@ -72,10 +77,11 @@ def judge(federation: Workload[Federation], family: Family, now: float) -> Chang
         return finish(federation, family, Phase.SUCCEEDED, reason, now, detail=detail)
     if server.status.phase.is_final:
         return finish(federation, family, Phase.FAILED, _at_whole(federation, server), now, detail=detail)
-    over = [family.children[name] for name in spec.sites if _is_over(family, name)]
-    left = len(spec.sites) - len(over) - sum(name not in family.children for name in spec.sites)
+    over = [name for name in spec.sites if _is_over(family, name)]
+    deleted = [name for name in spec.sites if name not in family.children and name not in spec.elsewhere]
+    left = len(spec.sites) - len(over) - len(deleted)
     if over and left < spec.least_sites:
-        lost = _at_whole(federation, over[0])
+        lost = _why_over(federation, family, over[0])
         message = f"{plural(left, 'site')} left, and a round needs {spec.least_sites}; {lost.message}"
         return finish(federation, family, Phase.FAILED, replace(lost, message=message), now, detail=detail)
     message = "; ".join((_say_round(spec, detail), *_say_privacy(spec, detail), *_say_sites(spec, family, detail)))
@@ -117,6 +123,33 @@ def _submission(federation: Workload[Federation], name: str) -> SubmitChild:
     return submit(federation, name, replace(run, env={**run.env, **variables}))
 
 
+def client_run(federation: Workload[Federation], name: str, superlink: tuple[str, str]) -> Training:
+    """Return the run of the client of a site in another cluster, for that cluster to admit.
+
+    Args:
+        superlink: Address of the server and its CA certificate, as PEM.
+    """
+    spec = federation.spec
+    run = spec.described_site(name)
+    server = child_uid(federation.uid, SERVER)
+    variables = federation_variables(spec, server, name, _noise(spec), superlink)
+    labels = {**run.labels, CLIENT_OF: federation.uid, ATTEMPT: str(federation.status.attempt)}
+    return replace(run, env={**run.env, **variables}, labels=labels)
+
+
+def client_intent(federation: Workload[Federation], name: str, now: float) -> Intent:
+    """Return what the client of a site in another cluster should do."""
+    status = federation.status
+    if federation.intent is Intent.DELETE:
+        return Intent.DELETE
+    is_suspended = status.phase is Phase.SUSPENDED or status.after_stop.phase is Phase.SUSPENDED
+    if federation.intent is Intent.SUSPEND or is_suspended:
+        return Intent.SUSPEND
+    if federation.intent is not Intent.RUN or status.phase is Phase.STOPPING:
+        return Intent.STOP
+    return Intent.RUN if federation.spec.sites[name].is_open(now) else Intent.SUSPEND
+
+
 def _noise(spec: Federation) -> Mapping[str, float] | None:
     plan = noise_plan(spec)
     if plan is None or spec.privacy is None:
@@ -129,11 +162,7 @@ def _observed(
     spec: Federation, family: Family, before: FederationDetail, server: AnyWorkload | None
 ) -> FederationDetail:
     reported = None if server is None else server.progress
-    away = tuple(
-        name
-        for name in spec.sites
-        if name not in family.children or family.children[name].status.phase is not Phase.RUNNING
-    )
+    away = tuple(name for name in spec.sites if not _takes_part(family, name))
     if reported is None or reported.step is None or reported.step < before.round:
         return replace(before, away=away)
     figures = reported.metrics
@@ -148,9 +177,31 @@ def _observed(
     )  # fmt: skip
 
 
+def _client(family: Family, name: str) -> ClientReport | None:
+    """Return the report of a site in another cluster; None without one."""
+    report = (family.sites or {}).get(name)
+    return report if isinstance(report, ClientReport) else None
+
+
+def _takes_part(family: Family, name: str) -> bool:
+    child, client = family.children.get(name), _client(family, name)
+    if client is not None:
+        return client.trouble is None and client.phase is Phase.RUNNING and not client.message
+    return child is not None and child.status.phase is Phase.RUNNING
+
+
 def _is_over(family: Family, name: str) -> bool:
-    child = family.children.get(name)
+    child, client = family.children.get(name), _client(family, name)
+    if client is not None:
+        return client.phase is not None and client.phase.is_final
     return child is not None and child.status.phase.is_final
+
+
+def _why_over(federation: Workload[Federation], family: Family, name: str) -> Reason:
+    client = _client(family, name)
+    if client is None:
+        return _at_whole(federation, family.children[name])
+    return Reason(code=Code.CHILD_FAILED, message=f"{name} is {_state(family, name)}")
 
 
 def _at_whole(federation: Workload[Federation], child: AnyWorkload) -> Reason:
@@ -191,11 +242,8 @@ def _say_privacy(spec: Federation, detail: FederationDetail) -> tuple[str, ...]:
 
 def _say_sites(spec: Federation, family: Family, detail: FederationDetail) -> tuple[str, ...]:
     """Return the losses of the sites, and which of them do not take part and why, each as a clause."""
-    losses = [
-        f"{name} {child.progress.loss:.4g}"
-        for name, child in family.children.items()
-        if name != SERVER and child.progress is not None and child.progress.loss is not None
-    ]
+    known = ((name, _loss_at(family, name)) for name in spec.sites)
+    losses = [f"{name} {loss:.4g}" for name, loss in known if loss is not None]
     clauses = [f"loss by site: {_some(losses)}"] if losses else []
     if not detail.away:
         return (*clauses, f"all {plural(len(spec.sites), 'site')} take part")
@@ -204,8 +252,23 @@ def _say_sites(spec: Federation, family: Family, detail: FederationDetail) -> tu
     return (*clauses, f"{present} of {plural(len(spec.sites), 'site')} take part, {_some(states)}")
 
 
+def _loss_at(family: Family, name: str) -> float | None:
+    child, client = family.children.get(name), _client(family, name)
+    if client is not None:
+        return client.loss
+    return None if child is None or child.progress is None else child.progress.loss
+
+
 def _state(family: Family, name: str) -> str:
-    child = family.children.get(name)
+    """Return the state of a client as the end of a sentence about its site."""
+    child, client = family.children.get(name), _client(family, name)
+    if client is not None:
+        if client.trouble is not None:
+            return f"away ({client.trouble})"
+        state = "without a client" if client.phase is None else client.phase.value
+        return f"{state} ({client.message})" if client.message else state
+    if name in (family.sites or {}):
+        return "not visited yet"
     return "deleted" if child is None else child.status.phase.value
 
 

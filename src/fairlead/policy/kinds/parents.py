@@ -19,7 +19,7 @@ from fairlead.policy.kinds.table import parent_of
 from fairlead.policy.placement.node_eligibility import is_spot
 from fairlead.policy.queue.changes import change_to
 from fairlead.specs.training import Tier
-from fairlead.specs.workload import WorkloadSpec, renamed
+from fairlead.specs.workload import Kind, WorkloadSpec, renamed
 from fairlead.state.phase_transitions import move_parent
 from fairlead.state.plan import Change, ChildIntent, Event, SubmitChild
 from fairlead.state.reasons import Code, Reason
@@ -27,8 +27,11 @@ from fairlead.state.snapshot import AfterStop, AnyWorkload, Intent, Phase, PodPh
 from fairlead.text.quantities import plural
 
 if TYPE_CHECKING:
+    from fairlead.specs.federation import Federation
     from fairlead.specs.serving import Serving
 
+HALTS = (Intent.SUSPEND, Intent.STOP, Intent.DELETE)
+"""Intents of which each implies those before it."""
 MOST_NAMED = 3
 """The number of children that a reason lists by name."""
 
@@ -347,7 +350,8 @@ def _after_the_end(
 ) -> Change | None:
     status = parent.status
     if parent.intent is Intent.DELETE:
-        if not family.children:
+        sites = _at_sites(family, Intent.DELETE)
+        if not family.children and (not sites or _are_given_up(parent, family, sites, now)):
             return Change(workload_uid=parent.uid, version=parent.version, forget=True)
         return _order(parent, family.children.values(), Intent.DELETE)
     if parent.intent is not Intent.RUN:
@@ -400,9 +404,11 @@ def _obey(parent: AnyWorkload, family: Family, now: float) -> Change | None:
 def _halt(parent: AnyWorkload, family: Family, intent: Intent, after: Phase, reason: Reason, now: float) -> Change:
     """Return the change that brings a parent to a phase, or to Stopping while it has unsettled children."""
     left = _unsettled(family, intent)
-    if not left and not _is_at_engine(family) and not _at_sites(family):
+    if not left and not _is_at_engine(family) and not _at_sites(family, intent):
         return change_to(parent, move_parent(parent.status, after, reason, now))
-    waits = Reason(code=reason.code, message=f"{reason.message}; {_awaited(left, family)}", remedy=reason.remedy)
+    waits = Reason(
+        code=reason.code, message=f"{reason.message}; {_awaited(parent, left, family, intent)}", remedy=reason.remedy
+    )
     halted = () if intent is Intent.SUSPEND else (*parent.status.halted, *(child.uid for child in left))
     status = move_parent(parent.status, Phase.STOPPING, waits, now, halted=halted)
     status = replace(status, after_stop=AfterStop(phase=after, reason=reason))
@@ -424,10 +430,11 @@ def _keep_stopping(parent: AnyWorkload, family: Family, now: float) -> Change | 
         return _order(parent, left, wanted)
     if _is_at_engine(family):
         return None
-    if sites := _at_sites(family):
+    if sites := _at_sites(family, wanted):
         if not _are_given_up(parent, family, sites, now):
             return None
-        keep = "keeps its endpoint" if len(sites) == 1 else "keep their endpoints"
+        what = _at_each_site(parent)
+        keep = f"keeps its {what}" if len(sites) == 1 else f"keep their {what}s"
         reason = replace(reason, message=f"{reason.message}; {_few(sites)} did not answer and {keep}")
     return change_to(parent, move_parent(status, after, reason, now))
 
@@ -437,17 +444,29 @@ def _is_at_engine(family: Family) -> bool:
     return family.engine is not None and family.engine.is_there
 
 
-def _at_sites(family: Family) -> list[str]:
-    """Return the sites whose endpoints do not yet have the state of its intent, or do not answer."""
+def _at_sites(family: Family, intent: Intent) -> list[str]:
+    """Return the sites whose endpoint or client does not yet have the state of an intent, or does not answer."""
     sites = family.sites or {}
-    return [name for name, report in sites.items() if report is None or report.trouble or not report.settled]
+    return [
+        name
+        for name, report in sites.items()
+        if report is None
+        or report.trouble is not None
+        or report.settled is None
+        or HALTS.index(report.settled) < HALTS.index(intent)
+    ]
 
 
 def _are_given_up(parent: AnyWorkload, family: Family, sites: Iterable[str], now: float) -> bool:
-    """Return whether sites that do not answer were waited for as long as a wave waits for them."""
+    """Return whether sites that do not answer were waited for as long as a wave, or a federation, waits for them."""
     reports = [(family.sites or {}).get(name) for name in sites]
-    is_over = now >= parent.status.since + cast("Serving", parent.spec).waves.deadline_s
+    spec = cast("Federation | Serving", parent.spec)
+    is_over = now >= parent.status.since + spec.away_s
     return is_over and all(report is not None and report.trouble is not None for report in reports)
+
+
+def _at_each_site(parent: AnyWorkload) -> str:
+    return "endpoint" if parent.spec.kind == Kind.SERVING else "client"
 
 
 def _few(names: Sequence[str]) -> str:
@@ -479,11 +498,11 @@ def _orders(children: Iterable[AnyWorkload], intent: Intent) -> tuple[ChildInten
     )
 
 
-def _awaited(children: list[AnyWorkload], family: Family) -> str:
+def _awaited(parent: AnyWorkload, children: list[AnyWorkload], family: Family, intent: Intent) -> str:
     if not children and family.engine is not None:
         return f"waiting for its {family.engine.kind} to be deleted"
-    if not children and (sites := _at_sites(family)):
-        return f"waiting for its endpoints at {plural(len(sites), 'site')}: {_few(sites)}"
+    if not children and (sites := _at_sites(family, intent)):
+        return f"waiting for its {_at_each_site(parent)}s at {plural(len(sites), 'site')}: {_few(sites)}"
     if len(children) == 1:
         return f"waiting for {children[0].spec.name}"
     return f"waiting for {plural(len(children), 'run')}"

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from fairlead.state.engine_endpoints import EngineEndpoint
     from fairlead.state.engine_searches import EngineSearch
     from fairlead.state.measurements import Measurement
+    from fairlead.state.site_clients import ClientReport
     from fairlead.state.site_rollouts import SiteReport
 
 Spec = TypeVar("Spec", bound=WorkloadSpec)
@@ -74,7 +75,7 @@ class Family:
     search: "EngineSearch | None" = None
     share: int | None = None
     out_of_reach: str | None = None
-    sites: "Mapping[str, SiteReport | None] | None" = None
+    sites: "Mapping[str, SiteReport | ClientReport | None] | None" = None
     spot_room: "SpotRoom | None" = None
 
     @property

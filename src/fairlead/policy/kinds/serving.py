@@ -45,7 +45,7 @@ from fairlead.state.endpoint_detail import (
 from fairlead.state.engine_endpoints import EngineEndpoint
 from fairlead.state.plan import Change, ChildIntent, Event
 from fairlead.state.reasons import Code, Reason
-from fairlead.state.site_rollouts import SiteRollout
+from fairlead.state.site_rollouts import SiteReport, SiteRollout
 from fairlead.state.snapshot import AnyWorkload, Grant, Intent, Phase, Snapshot, Workload
 from fairlead.text.quantities import plural
 
@@ -202,7 +202,7 @@ def _sites_of(spec: Serving, detail: ServingDetail, family: Family) -> SitesSnap
     return SitesSnapshot(
         sites=spec.sites, waves=spec.waves, target=detail.target, good=detail.serving,
         failed=target is not None and target.failed is not None, rollout=detail.rollout or SiteRollout(),
-        reports={name: report for name, report in (family.sites or {}).items() if report is not None},
+        reports={name: report for name, report in (family.sites or {}).items() if isinstance(report, SiteReport)},
     )  # fmt: skip
 
 

@@ -10,14 +10,18 @@ import datetime
 import ipaddress
 from pathlib import Path
 
-from fairlead.runtime.federation.settings import write_atomically
+from fairlead.runtime.federation.settings import CA, write_atomically
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from cryptography import x509
 
 VALID_DAYS = 365
-CA, CERTIFICATE, KEY, SITE_KEY = "ca.crt", "server.crt", "server.key", "site.key"
+CERTIFICATE, KEY, SITE_KEY = "server.crt", "server.key", "site.key"
 
 
-def make_server_identity(directory: Path) -> None:
-    """Write ``ca.crt``, ``server.crt`` and ``server.key`` for loopback, unless they exist."""
+def make_server_identity(directory: Path, host: str | None = None) -> None:
+    """Write ``ca.crt``, ``server.crt`` and ``server.key`` for loopback and a host, unless they exist."""
     from cryptography import x509
     from cryptography.hazmat.primitives import hashes
     from cryptography.hazmat.primitives.asymmetric import ec
@@ -37,7 +41,9 @@ def make_server_identity(directory: Path) -> None:
         return made.serial_number(x509.random_serial_number()).not_valid_before(begins).not_valid_after(ends)
 
     authority = builder(issuer, ca_key).add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-    addresses = [x509.DNSName("localhost"), x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]
+    addresses: list[x509.GeneralName] = [x509.DNSName("localhost"), x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]
+    if host is not None and host not in ("localhost", "127.0.0.1"):
+        addresses.append(_general_name(host))
     server = builder(subject, server_key).add_extension(x509.SubjectAlternativeName(addresses), critical=False)
     write_atomically(directory / CA, _pem(authority.sign(ca_key, hashes.SHA384())))
     write_atomically(directory / CERTIFICATE, _pem(server.sign(ca_key, hashes.SHA384())))
@@ -55,6 +61,15 @@ def make_site_key(directory: Path) -> str:
     key = serialization.load_ssh_private_key(path.read_bytes(), None)
     form = serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH
     return key.public_key().public_bytes(*form).decode()
+
+
+def _general_name(host: str) -> x509.GeneralName:
+    from cryptography import x509
+
+    try:
+        return x509.IPAddress(ipaddress.ip_address(host))
+    except ValueError:
+        return x509.DNSName(host)
 
 
 def _pem(certificate: object) -> str:

@@ -1,10 +1,11 @@
 """Runs the server of a federation: ``python -m fairlead.runtime.federation.server``.
 
-Starts Flower's superlink on loopback with TLS, enrolls the sites of the spec by their public keys, and starts the app
-by `flwr run`. It reports each round, and ends when the app does. Started anew after a failure, it continues after the
-last round whose model was saved: the superlink's database, its port and the enrolled keys stay.
+Starts Flower's superlink on loopback with TLS, enrolls the sites of the spec by their public keys, lets those of other
+clusters reach it, and starts the app by `flwr run`. It reports each round, and ends when the app does. Started anew
+after a failure, it continues after the last round whose model was saved: the superlink's database, its port and the
+enrolled keys stay.
 
-See decision 237.
+See decisions 237 and 278.
 """
 
 from __future__ import annotations
@@ -28,6 +29,8 @@ from fairlead.runtime.federation import identities
 from fairlead.runtime.federation.flower_app import NODES
 from fairlead.runtime.federation.settings import (
     ADDRESS,
+    CA,
+    ENROLLED,
     REPORT,
     STATE,
     FederationSettings,
@@ -48,6 +51,7 @@ if TYPE_CHECKING:
 
 LOOPBACK = "127.0.0.1"
 CONNECTION = "federation"
+GATE = "fairlead.runtime.federation.fleet_gate"
 POLL_S = 0.25
 """Seconds between two looks at keys, reports and processes."""
 START_WITHIN_S = 300.0
@@ -105,23 +109,22 @@ class FlowerServer:
         self._directory = directory
         self._environment = flower_environment(directory, environ)
         self._processes: list[subprocess.Popen[bytes]] = []
-        self._registered: list[str] = []
-        self._enrolled_earlier: frozenset[str] = frozenset()
+        self._registered: dict[str, str] = {}
         self._port = 0
 
     def start(self) -> None:
         """Start the superlink and wait until it accepts connections."""
         directory = self._directory
-        identities.make_server_identity(directory)
-        key_directory = directory / "enrolled"
-        key_directory.mkdir(exist_ok=True, mode=0o700)
-        earlier_port, self._enrolled_earlier = _published(directory)
+        host, _, port = (self._settings.address or "").rpartition(":")
+        identities.make_server_identity(directory, host or None)
+        (directory / ENROLLED).mkdir(exist_ok=True, mode=0o700)
+        earlier_port, self._registered = _published(directory)
         if earlier_port is None:
             discard_database(directory)
         self._port = free_port(earlier_port)
         argv = [
             flower_program("flower-superlink"), "--host", LOOPBACK, "--port", str(self._port),
-            "--ssl-ca-certfile", str(directory / identities.CA),
+            "--ssl-ca-certfile", str(directory / CA),
             "--ssl-certfile", str(directory / identities.CERTIFICATE),
             "--ssl-keyfile", str(directory / identities.KEY),
             "--enable-supernode-auth", "--disable-runtime-dependency-installation",
@@ -131,7 +134,7 @@ class FlowerServer:
         flwr_home.mkdir(exist_ok=True, mode=0o700)
         config = (
             f'[superlink]\ndefault = "{CONNECTION}"\n\n[superlink.{CONNECTION}]\naddress = "{LOOPBACK}:{self._port}"\n'
-            f'root-certificates = "{directory / identities.CA}"\n'
+            f'root-certificates = "{directory / CA}"\n'
         )
         write_atomically(flwr_home / "config.toml", config)
         superlink = self._popen(argv)
@@ -142,16 +145,38 @@ class FlowerServer:
             if time.monotonic() > deadline:
                 sys.exit(f"fairlead: flower-superlink does not listen after {START_WITHIN_S:.0f} s")
             time.sleep(POLL_S)
+        self._publish()
+        if host:
+            self._open_gate(host, int(port))
+
+    def _open_gate(self, host: str, port: int) -> None:
+        """Listen for the sites of other clusters, on all interfaces unless the address is of loopback."""
+        listen = LOOPBACK if host in (LOOPBACK, "localhost") else "0.0.0.0"
+        argv = [sys.executable, "-m", GATE, listen, str(port), str(self._port), str(self._directory)]
+        gate = self._popen(argv)
+        deadline = time.monotonic() + START_WITHIN_S
+        while not _listens(port):
+            if gate.poll() is not None:
+                sys.exit(
+                    f"fairlead: nothing can listen at port {port} of `address` on this machine, as the log says; free "
+                    "the port, or give another one"
+                )
+            if time.monotonic() > deadline:
+                sys.exit(f"fairlead: port {port} of `address` does not listen after {START_WITHIN_S:.0f} s")
+            time.sleep(POLL_S)
+        print(f"sites of other clusters reach this server at {self._settings.address}", flush=True)
 
     def enroll(self) -> None:
-        """Register new keys of the spec's sites; keys of any other name are ignored."""
+        """Register new keys of the spec's sites, in place of their keys before; those of any other name are ignored."""
         for site in self._settings.sites:
-            key = self._directory / "enrolled" / f"{site}.pub"
-            if site in self._registered or not key.exists():
+            path = self._directory / ENROLLED / f"{site}.pub"
+            key = path.read_text(encoding="utf-8") if path.exists() else None
+            if key is None or self._registered.get(site) == key:
                 continue
-            if site not in self._enrolled_earlier:
-                self._register(site, key)
-            self._registered.append(site)
+            if site in self._registered:
+                self._revoke(site)
+            self._register(site, path)
+            self._registered[site] = key
             self._publish()
             print(f"site {site} is enrolled", flush=True)
 
@@ -170,8 +195,9 @@ class FlowerServer:
         return self._popen([flower_program("flwr"), "run", str(app_copy), CONNECTION, "--stream"])
 
     def is_alive(self) -> bool:
-        """Return whether the superlink runs."""
-        return self._processes[0].poll() is None
+        """Return whether the superlink runs, and what lets other clusters reach it."""
+        servers = self._processes[: 1 if self._settings.address is None else 2]
+        return all(process.poll() is None for process in servers)
 
     def stop(self) -> None:
         """End all processes that it started."""
@@ -191,25 +217,36 @@ class FlowerServer:
         return process
 
     def _register(self, site: str, key: Path) -> None:
-        """Register a key by Flower's command line, in this process, since each start of that takes seconds."""
+        output = self._flower("register", str(key), CONNECTION, "--name", site)
+        if (registered := REGISTERED.search(output)) is not None:
+            write_atomically(self._directory / NODES, json.dumps({**self._nodes(), registered[1]: site}))
+
+    def _revoke(self, site: str) -> None:
+        """Remove the nodes of a site, whose key is replaced."""
+        nodes = self._nodes()
+        for node in [node for node, name in nodes.items() if name == site]:
+            self._flower("unregister", node, CONNECTION)
+            del nodes[node]
+        write_atomically(self._directory / NODES, json.dumps(nodes))
+
+    def _nodes(self) -> dict[str, str]:
+        path = self._directory / NODES
+        return dict(json.loads(path.read_text(encoding="utf-8"))) if path.exists() else {}
+
+    def _flower(self, *command: str) -> str:
+        """Run a command on supernodes in this process, since each start of Flower's command line takes seconds."""
         from typer.testing import CliRunner
 
         os.environ.update({name: self._environment[name] for name in ("FLWR_HOME", "FLWR_TELEMETRY_ENABLED")})
         from flwr.cli.app import app
 
-        argv = ["supernode", "register", str(key), CONNECTION, "--name", site]
-        result = CliRunner().invoke(app, argv)
+        result = CliRunner().invoke(app, ["supernode", *command])
         if result.exit_code != 0:
-            raise Misuse(
-                f"Flower does not register the key of site {site}: {result.output.strip()[-500:] or result.exception}"
-            )
-        if (registered := REGISTERED.search(result.output)) is not None:
-            path = self._directory / NODES
-            nodes = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
-            write_atomically(path, json.dumps({**nodes, registered[1]: site}))
+            raise Misuse(f"`flwr supernode {' '.join(command)}`: {result.output.strip()[-500:] or result.exception}")
+        return str(result.output)
 
     def _publish(self) -> None:
-        content = {"port": self._port, "enrolled": sorted({*self._enrolled_earlier, *self._registered})}
+        content = {"port": self._port, "enrolled": sorted(self._registered), "keys": self._registered}
         write_atomically(self._directory / ADDRESS, json.dumps(content))
 
 
@@ -219,13 +256,13 @@ def discard_database(directory: Path) -> None:
         path.unlink()
 
 
-def _published(directory: Path) -> tuple[int | None, frozenset[str]]:
-    """Return the port of an earlier attempt, and the sites that its superlink knows, whose database stays."""
+def _published(directory: Path) -> tuple[int | None, dict[str, str]]:
+    """Return the port of an earlier attempt, and the keys of sites that its superlink knows, whose database stays."""
     path = directory / ADDRESS
     if not path.exists():
-        return None, frozenset()
+        return None, {}
     content = json.loads(path.read_text(encoding="utf-8"))
-    return int(content["port"]), frozenset(content["enrolled"])
+    return int(content["port"]), dict(content["keys"])
 
 
 def _listens(port: int) -> bool:

@@ -1,7 +1,8 @@
 """Reads what a federation's judge tells the programs of its server and its sites, and the files that they share.
 
 Server and sites have a directory each, that of their run. A site reads the server's address and certificate there, and
-writes its public key to it; its private key and its data stay where the site runs.
+writes its public key to it; its private key and its data stay where the site runs. A site in another cluster gets
+address and certificate in its variable, and writes its public key to its output, where visits read it.
 """
 
 from __future__ import annotations
@@ -22,7 +23,11 @@ if TYPE_CHECKING:
 VARIABLE = "FEDERATION"
 REPORT = "FEDERATION_REPORT"
 STATE = "FEDERATION_STATE"
-ADDRESS = "address.json"
+ADDRESS, CA, ENROLLED = "address.json", "ca.crt", "enrolled"
+SAYS = "fairlead: "
+PUBLIC_KEY = f"{SAYS}public key "
+UNREACHABLE = f"{SAYS}it does not reach its server at "
+LONGEST_KEY = 1_000
 LONGEST_LINE = 1 << 16
 
 
@@ -44,6 +49,8 @@ class FederationSettings:
         privacy: Clip and noise multiplier of the updates, the probability with which a site takes part in a round, and
             the most rounds within the budget; None without a budget.
         aggregate: Name of the class in ``flwr.serverapp.strategy`` in place of the app's own, and its arguments.
+        address: Host and port at which sites of other clusters reach the server; None without any.
+        superlink: Of a site in another cluster: the server's host and port, and its CA certificate as PEM.
     """
 
     name: str
@@ -58,6 +65,8 @@ class FederationSettings:
     sample: int | None = None
     aggregate: list[Any] | None = None
     privacy: Mapping[str, float] | None = None
+    address: str | None = None
+    superlink: tuple[str, str] | None = None
 
 
 def read_settings(environ: Mapping[str, str]) -> FederationSettings:
@@ -67,7 +76,9 @@ def read_settings(environ: Mapping[str, str]) -> FederationSettings:
         KeyError: It was not started by a federation.
     """
     content = json.loads(environ[VARIABLE])
-    return FederationSettings(**{**content, "sites": tuple(content["sites"])})
+    superlink = content["superlink"]
+    lists = {"sites": tuple(content["sites"]), "superlink": None if superlink is None else tuple(superlink)}
+    return FederationSettings(**{**content, **lists})
 
 
 def own_directory(environ: Mapping[str, str]) -> Path:
@@ -81,6 +92,11 @@ def own_directory(environ: Mapping[str, str]) -> Path:
 def server_directory(environ: Mapping[str, str], settings: FederationSettings) -> Path:
     """Return the directory of the server's run, which may not exist yet."""
     return below(Path(environ["FAIRLEAD_RUN_DIR"]).parent.parent, settings.server_uid, "files", "federation")
+
+
+def server_files(run_directory: Path) -> Path:
+    """Return the private directory of a server's run, from the directory of that run."""
+    return run_directory / "files" / "federation"
 
 
 def write_atomically(path: Path, text: str, mode: int = 0o600) -> None:
