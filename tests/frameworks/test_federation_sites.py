@@ -74,6 +74,17 @@ class Centre:
         finally:
             site.close()
 
+    def cut(self, name: str) -> None:
+        """Let a site not answer, in whose place a file keeps a visit under way from making a new one."""
+        home = self.path / name / "home"
+        home.rename(self.path / name / "away")
+        home.write_text("no directory")
+
+    def mend(self, name: str) -> None:
+        home = self.path / name / "home"
+        home.unlink()
+        (self.path / name / "away").rename(home)
+
     def server_files(self) -> Path:
         return self.cluster.home.run(self.cluster.find("digits-server").uid) / "files" / "federation"
 
@@ -134,10 +145,9 @@ def test_rounds_go_on_without_a_site_that_is_away_and_a_stopped_client_is_starte
     (stopped,) = site.workloads()
     site.set_intent(stopped.uid, Intent.STOP)
     site.nudge()
-    moved = centre.path / "west" / "away"
-    (centre.path / "west" / "home").rename(moved)
+    centre.cut("west")
     until(lambda: any("SiteLeft" in event and "west is away" in event for event in centre.events(uid)), state)
-    moved.rename(centre.path / "west" / "home")
+    centre.mend("west")
     until(lambda: [run.uid for run in site.workloads()] not in ([stopped.uid], []), state)
     site.close()
     until(lambda: "all 3 sites take part" in centre.message(uid), state, timeout_s=RUN_TIMEOUT_S)
@@ -149,11 +159,11 @@ def test_rounds_go_on_without_a_site_that_is_away_and_a_stopped_client_is_starte
     assert sorted(json.loads((files / "nodes.json").read_text()).values()) == sorted(SITES), "its old key is revoked"
 
     # A stop waits for a site that is away no longer than the deadline, and says that its client stays.
-    (centre.path / "west" / "home").rename(moved)
+    centre.cut("west")
     until(lambda: "west is away" in centre.message(uid), state)
     centre.cluster.set_intent(uid, Intent.STOP)
     centre.cluster.nudge()
     until(lambda: centre.cluster.get(uid).status.phase is Phase.STOPPED, state, timeout_s=RUN_TIMEOUT_S)
     assert centre.message(uid) == "stopped on request; west did not answer and keeps its client"
-    moved.rename(centre.path / "west" / "home")
+    centre.mend("west")
     assert set(centre.runs("south").values()) == {Phase.STOPPED}
