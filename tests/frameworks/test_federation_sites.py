@@ -12,11 +12,14 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
+from typing import cast
 
 import pytest
 
 from fairlead.cluster.local.cluster import LocalCluster
-from fairlead.state.snapshot import Intent, Phase
+from fairlead.policy.kinds.federation import detail_of
+from fairlead.specs.federation import Federation
+from fairlead.state.snapshot import Intent, Phase, Workload
 from tests.frameworks.environments import interpreter_with
 from tests.frameworks.test_federation import APP, MARK, RUN_TIMEOUT_S, SITES, parameters, under_flower_alone
 from tests.home import end_everything
@@ -62,6 +65,9 @@ class Centre:
 
     def message(self, uid: str) -> str:
         return self.cluster.get(uid).status.reason.message
+
+    def rounds(self, uid: str) -> int:
+        return detail_of(cast("Workload[Federation]", self.cluster.get(uid))).round
 
     def events(self, uid: str) -> list[str]:
         return [f"{event.type}: {event.reason.message}" for event in self.cluster.events(uid)]
@@ -127,7 +133,7 @@ def test_rounds_go_on_without_a_site_that_is_away_and_a_stopped_client_is_starte
     def state() -> object:
         return centre.message(uid), centre.events(uid)[-5:]
 
-    until(lambda: centre.cluster.get(uid).status.detail.round >= 1, state, timeout_s=RUN_TIMEOUT_S)
+    until(lambda: centre.rounds(uid) >= 1, state, timeout_s=RUN_TIMEOUT_S)
     files = centre.server_files()
     keys = json.loads((files / "address.json").read_text())["keys"]
     assert sorted(keys) == sorted(SITES)
@@ -151,8 +157,8 @@ def test_rounds_go_on_without_a_site_that_is_away_and_a_stopped_client_is_starte
     until(lambda: [run.uid for run in site.workloads()] not in ([stopped.uid], []), state)
     site.close()
     until(lambda: "all 3 sites take part" in centre.message(uid), state, timeout_s=RUN_TIMEOUT_S)
-    reached = centre.cluster.get(uid).status.detail.round
-    until(lambda: centre.cluster.get(uid).status.detail.round >= reached + 2, state, timeout_s=RUN_TIMEOUT_S)
+    reached = centre.rounds(uid)
+    until(lambda: centre.rounds(uid) >= reached + 2, state, timeout_s=RUN_TIMEOUT_S)
     renewed = json.loads((files / "address.json").read_text())["keys"]
     assert renewed["south"] != keys["south"], "the new run has a key of its own"
     assert renewed["north"] == keys["north"]
