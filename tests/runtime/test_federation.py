@@ -184,7 +184,7 @@ def test_a_superlink_that_never_served_leaves_no_database_to_the_next_one(
 
     monkeypatch.setattr(FlowerServer, "_popen", begin)
     monkeypatch.setattr("fairlead.runtime.federation.server.flower_program", lambda name: name)
-    for address in (None, {"port": 4000, "enrolled": []}):
+    for address in (None, {"port": 4000, "enrolled": [], "keys": {}}):
         (tmp_path / "superlink.db").write_text("half of it")
         if address is not None:
             write_atomically(tmp_path / ADDRESS, json.dumps(address))
