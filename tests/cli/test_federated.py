@@ -7,6 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from fairlead.cluster.local.cluster import LocalCluster
+from fairlead.specs.federation import SERVER, Federation, Site
+from fairlead.state.plan import child_uid
+from fairlead.state.series import Point
 from tests.cli.conftest import Call
 
 APP = Path(__file__).parents[1] / "frameworks" / "digits_app"
@@ -65,3 +69,21 @@ def test_without_expectations_plan_says_what_is_missing_and_auto_is_refused(call
     answer = call("plan", "federation.yaml")
     assert answer.code != 0
     assert '"south" has no `expect`; give each site one' in answer.err
+
+
+def test_status_shows_the_bytes_to_and_from_each_site_in_the_newest_rounds(call: Call) -> None:
+    cluster = LocalCluster.open()
+    sites = {name: Site() for name in ("north", "south")}
+    federation = cluster.submit(Federation(name="digits", app="digits-app", sites=sites))
+    figures = {f"{way}.{name}": 2048.0 for way in ("to", "from") for name in sites}
+    del figures["from.south"]
+    points = {name: tuple(Point(at=1.0, step=step, value=value) for step in (1, 2)) for name, value in figures.items()}
+    cluster.close()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(LocalCluster, "series", lambda _, uid: points if uid == child_uid(federation.uid, SERVER) else {})
+        shown = call("status", "digits").out
+        crossed = json.loads(call("status", "digits", "--json").out)["crossed"]
+    (headers, first, second) = shown[shown.index("ROUND") :].splitlines()[:3]
+    assert headers.split() == ["ROUND", "NORTH", "SOUTH"]
+    assert (first.split()[0], second.split()) == ("1", ["2", "2", "KiB", "/", "2", "KiB", "2", "KiB", "/", "0", "B"])
+    assert crossed["2"] == {"north": {"to": 2048, "from": 2048}, "south": {"to": 2048}}

@@ -232,6 +232,15 @@ def test_updates_that_are_left_out_are_counted_by_problem_and_site() -> None:
     assert run.metrics == {"updates": 1, "sent": None, "received": None, "releases": 1, "not_finite.north": 1}
 
 
+def test_bytes_to_and_from_each_site_are_metrics_of_the_round() -> None:
+    run = Reports()
+    crossed = {"north": [8, 4], "stranger": [8, 8], "south": ["8", 4]}
+    follow(run, SETTINGS, [{"event": "round", "round": 1, "loss": 0.5, "crossed": crossed}])  # type: ignore[arg-type]
+    assert {name: value for name, value in run.metrics.items() if value is not None} == {
+        "to.north": 8, "from.north": 4, "from.south": 4,
+    }  # fmt: skip
+
+
 def test_a_budget_that_not_even_one_round_fits_is_refused(tmp_path: Path) -> None:
     privacy = Privacy(epsilon=1.0, delta=1e-5, clip=0.5, noise=1.0)
     spec = Federation(name="digits", app=str(an_app(tmp_path)), sites={"north": Site()}, privacy=privacy)

@@ -1,9 +1,9 @@
-"""Formats simulated rounds of a Federation as text and JSON."""
+"""Formats simulated rounds of a Federation, and the bytes of its rounds, as text and JSON."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
-from typing import Any
+from typing import Any, cast
 
 from fairlead.cli.outlook import cost_forecasts
 from fairlead.cli.show import table
@@ -15,12 +15,14 @@ from fairlead.policy.kinds.federated_rounds import (
     forecast,
     is_foreseeable,
 )
-from fairlead.specs.federation import DAY_MINUTES, Federation, Site
+from fairlead.specs.federation import DAY_MINUTES, SERVER, WAYS, Federation, Site
 from fairlead.specs.training import Training
+from fairlead.state.plan import child_uid
+from fairlead.state.snapshot import AnyWorkload
 from fairlead.text.money import describe_microusd
-from fairlead.text.quantities import describe_duration
+from fairlead.text.quantities import describe_duration, describe_memory
 
-MOST_ROWS = 6
+MOST_ROWS, MOST_COLUMNS = 6, 8
 HOUR_S = 3600.0
 HEADERS = ("SAMPLE", "DEADLINE", "A ROUND", "UPDATES", "ROUNDS", "THEY TAKE", "COST")
 
@@ -55,6 +57,42 @@ def federation_json(cluster: ClusterClient, spec: Federation) -> dict[str, Any]:
     own, others = _simulated(spec)
     hourly = _hourly(cluster, spec)
     return {"rounds": _json(spec, hourly, own), "other_rounds": [_json(spec, hourly, other) for other in others]}
+
+
+def crossed_bytes(cluster: ClusterClient, federation: AnyWorkload) -> Mapping[int, Mapping[str, Mapping[str, int]]]:
+    """Return the bytes of arrays that went to and came from each site, by round and site."""
+    rounds: dict[int, dict[str, dict[str, int]]] = {}
+    for name, points in cluster.series(child_uid(federation.uid, SERVER)).items():
+        way, _, site = name.partition(".")
+        if way not in WAYS or site not in cast("Federation", federation.spec).sites:
+            continue
+        for point in points:
+            if point.step is not None:
+                rounds.setdefault(point.step, {}).setdefault(site, {})[way] = int(point.value)
+    return dict(sorted(rounds.items()))
+
+
+def crossed_lines(cluster: ClusterClient, federation: AnyWorkload) -> list[str]:
+    """Return a table of the bytes to and from each site in the newest rounds; empty before the first one is over."""
+    rounds = crossed_bytes(cluster, federation)
+    names = [name for name in cast("Federation", federation.spec).sites if any(name in by for by in rounds.values())]
+    shown = names[:MOST_COLUMNS]
+    if not shown:
+        return []
+    rows = [
+        (str(number), *(_both_ways(by_site.get(name, {})) for name in shown))
+        for number, by_site in list(rounds.items())[-MOST_ROWS:]
+    ]
+    left = len(names) - len(shown)
+    more = f"; {left} more sites: --json" if left else ""
+    return [
+        f"Bytes of arrays to and from each site{more}:",
+        *table([("ROUND", *(name.upper() for name in shown)), *rows]).splitlines(),
+    ]
+
+
+def _both_ways(numbers: Mapping[str, int]) -> str:
+    return " / ".join(describe_memory(numbers.get(way, 0)) for way in WAYS) if numbers else "-"
 
 
 def _simulated(spec: Federation) -> tuple[RoundsForecast, tuple[RoundsForecast, ...]]:

@@ -42,6 +42,10 @@ def _sites_or_share(text: str) -> float:
 
 
 SITES_OR_SHARE = replace(SHARE, what="a number of sites, or a share such as 20%", parse=_sites_or_share)
+WAYS = ("to", "from")
+"""Ways of bytes, as the server sees them: its run has metrics named ``to.SITE`` and ``from.SITE``."""
+CROSSED_MOST = 200
+"""Most sites of which the bytes of each round are recorded."""
 PROBLEMS = {
     "not_finite": "it has a value that is NaN or infinite",
     "misshapen": "its arrays are not those of the model",

@@ -50,7 +50,7 @@ from fairlead.text.quantities import (
 )
 
 if TYPE_CHECKING:
-    from fairlead.cli import endpoints
+    from fairlead.cli import endpoints, federated
     from fairlead.control import budget_balances
     from fairlead.control.pipelines import submission
     from fairlead.ledger.goodput import Goodput
@@ -60,6 +60,7 @@ if TYPE_CHECKING:
     from fairlead.policy.strategy import probing
 else:
     endpoints = deferred("fairlead.cli.endpoints")
+    federated = deferred("fairlead.cli.federated")
     budget_balances = deferred("fairlead.control.budget_balances")
     submission = deferred("fairlead.control.pipelines.submission")
     slowdowns = deferred("fairlead.policy.selection.slowdowns")
@@ -167,6 +168,7 @@ def _parent_json(cluster: ClusterClient, parent: AnyWorkload) -> dict[str, Any]:
         "children": children,
         **where,
         **_endpoint(cluster, parent),
+        **({"crossed": federated.crossed_bytes(cluster, parent)} if parent.spec.kind == Kind.FEDERATION else {}),
     }
 
 
@@ -199,6 +201,7 @@ def _full_parent(cluster: ClusterClient, parent: AnyWorkload) -> str:
         [f"  {what:<12} {says}" for what, says in facts],
         [f"  {line}" for line in step_lines(cluster, parent)],
         [f"  {line}" for line in table(run_rows(children)).splitlines()] if children else [],
+        [f"  {line}" for line in federated.crossed_lines(cluster, parent)] if spec.kind == Kind.FEDERATION else [],
         [f"  {describe_time(event.at)}  {event.run}  {_event(event)}" for event in events[-NEWEST_EVENTS:]],
         [f"Next: {_next(cluster, parent)}"],
     ]

@@ -338,6 +338,7 @@ class _WatchedGrid:
         self._is_flowers = type(inner).aggregate_train.__module__.startswith(STRATEGIES)
         self._losses: list[tuple[float, float]] = []
         self._sent = self._received = self._updates = 0
+        self._crossed: dict[str, list[int]] = {}
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._grid, name)
@@ -357,7 +358,9 @@ class _WatchedGrid:
             if not messages:
                 return []
         for _ in range(MOST_TRIES):
-            replies = self._checked(messages, list(self._grid.send_and_receive(messages, timeout=timeout)))
+            answers = list(self._grid.send_and_receive(messages, timeout=timeout))
+            self._note_crossed(messages, answers)
+            replies = self._checked(messages, answers)
             valid = [reply for reply in replies if not reply.has_error()]
             self._sent += sum(_size(message) for message in messages)
             self._received += sum(_size(reply) for reply in valid)
@@ -373,13 +376,29 @@ class _WatchedGrid:
 
     def finish_round(self) -> dict[str, Any]:
         """Return the mean loss, the number of updates and the bytes of the round that is over."""
+        figures: dict[str, Any]
         weight = sum(count for _, count in self._losses)
         mean = sum(loss * count for loss, count in self._losses) / weight if weight else None
-        figures = {"site_loss": mean, "updates": self._updates, "sent": self._sent, "received": self._received}
+        figures = {
+            "site_loss": mean, "updates": self._updates, "sent": self._sent, "received": self._received,
+            "crossed": self._crossed,
+        }  # fmt: skip
         if self._settings["privacy"] is not None:
             figures["releases"] = releases()
         self._losses, self._sent, self._received, self._updates = [], 0, 0, 0
+        self._crossed = {}
         return figures
+
+    def _note_crossed(self, messages: list[Any], answers: list[Any]) -> None:
+        """Note the bytes of arrays to and from each site, also of updates that are left out or repeated."""
+        sites = _sites_by_node()
+        to_site = [(message.metadata.dst_node_id, _size(message), 0) for message in messages]
+        from_site = [(answer.metadata.src_node_id, 0, _size(answer)) for answer in answers if not answer.has_error()]
+        for node, sent, received in (*to_site, *from_site):
+            site = sites.get(str(node))
+            if site is not None:
+                before = self._crossed.get(site, [0, 0])
+                self._crossed[site] = [before[0] + sent, before[1] + received]
 
     def _again(self, messages: list[Any]) -> list[Any]:
         """Return the same messages to the sites that are connected, once enough of them are."""
@@ -460,9 +479,12 @@ def _problem_of(reply: Any, shapes: dict[str, tuple[int, ...]] | None, weight: s
 
 def _site_of(node: int) -> str | None:
     """Return the site of a node, as the server enrolled it; None if that is unknown."""
+    return _sites_by_node().get(str(node))
+
+
+def _sites_by_node() -> dict[str, str]:
     path = Path(os.environ["FEDERATION_STATE"], NODES)
-    site = json.loads(path.read_text(encoding="utf-8")).get(str(node)) if path.exists() else None
-    return None if site is None else str(site)
+    return dict(json.loads(path.read_text(encoding="utf-8"))) if path.exists() else {}
 
 
 def _round_of(message: Any) -> int | None:

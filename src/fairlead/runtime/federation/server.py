@@ -40,7 +40,7 @@ from fairlead.runtime.federation.settings import (
     write_atomically,
 )
 from fairlead.runtime.federation.wrapped_copy import make_wrapped_copy
-from fairlead.specs.federation import PROBLEMS
+from fairlead.specs.federation import CROSSED_MOST, PROBLEMS, WAYS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -287,7 +287,8 @@ def follow(
         if event == "round" and isinstance(round_number, int):
             loss = report.get("loss") if report.get("loss") is not None else report.get("site_loss")
             figures = {name: report.get(name) for name in ("updates", "sent", "received", "releases")}
-            run.progress(round_number, total=settings.rounds, loss=loss, **figures, **dict(left_out or {}))
+            crossed = _crossed(settings, report)
+            run.progress(round_number, total=settings.rounds, loss=loss, **figures, **crossed, **dict(left_out or {}))
             print(f"round {round_number} of {settings.rounds}: {figures['updates']} updates, loss {loss}", flush=True)
         elif event == "resumed":
             print(f"continues after round {round_number}, whose model was saved", flush=True)
@@ -309,6 +310,19 @@ def follow(
         elif event == "finished":
             return FINISHED
     return outcome
+
+
+def _crossed(settings: FederationSettings, report: Mapping[str, Any]) -> dict[str, int]:
+    """Return the bytes of a round to and from each site, by the names of metrics; empty for very many sites."""
+    by_site = report.get("crossed")
+    if not isinstance(by_site, dict) or len(settings.sites) > CROSSED_MOST:
+        return {}
+    figures = {}
+    for site in settings.sites:
+        for way, number in zip(WAYS, by_site.get(site, ()), strict=False):
+            if isinstance(number, int):
+                figures[f"{way}.{site}"] = number
+    return figures
 
 
 def main() -> None:
