@@ -12,6 +12,8 @@ class Device:
     Attributes:
         by_process: Percent of its time by process, as its newest samples say.
         memory_by_process: Bytes by process.
+        uncorrected: Errors of its memory since its driver was loaded.
+        xids: Reported and not yet read.
     """
 
     uuid: str
@@ -22,6 +24,15 @@ class Device:
     name: str | bytes = "NVIDIA A100-SXM4-80GB"
     by_process: dict[int, int] | None = field(default_factory=dict)
     memory_by_process: dict[int, int | None] | None = field(default_factory=dict)
+    uncorrected: int | None = 0
+    xids: list[int] = field(default_factory=list)
+
+
+class _EventSet(list[Device]):
+    """A set of events; like NVML's own it is true without devices, too."""
+
+    def __bool__(self) -> bool:
+        return True
 
 
 def fake_nvml(*devices: Device) -> Any:
@@ -55,6 +66,18 @@ def fake_nvml(*devices: Device) -> Any:
         held = told(device.memory_by_process)
         return [SimpleNamespace(pid=pid, usedGpuMemory=size) for pid, size in held.items()]
 
+    def event(watched: list[Device], _: int) -> SimpleNamespace:
+        reporting = next((device for device in watched if device.xids), None)
+        if reporting is None:
+            raise NVMLError("Timeout")
+        return SimpleNamespace(device=reporting, eventData=reporting.xids.pop(0))
+
+    module.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, module.NVML_VOLATILE_ECC, module.nvmlEventTypeXidCriticalError = 1, 0, 8
+    module.nvmlDeviceGetTotalEccErrors = lambda device, *_: told(device.uncorrected)
+    module.nvmlEventSetCreate = lambda: _EventSet()
+    module.nvmlEventSetFree = lambda _: None
+    module.nvmlDeviceRegisterEvents = lambda device, _, watched: watched.append(device)
+    module.nvmlEventSetWait_v2 = event
     module.nvmlDeviceGetComputeRunningProcesses = holders
     module.nvmlInit = lambda: opened(1)
     module.nvmlShutdown = lambda: opened(-1)

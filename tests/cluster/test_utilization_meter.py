@@ -19,10 +19,12 @@ from fairlead.cluster.local.tables import PodRow
 from fairlead.cluster.local.utilization_meter import SAMPLE_S, UtilizationMeter
 from fairlead.control.metrics.local import read_gpus
 from fairlead.ledger.usage import Use
+from fairlead.policy.health.node_risk import SAME_S
 from fairlead.runtime.podfiles import write_json
 from fairlead.specs.resources import GpuRequest, Resources
 from fairlead.specs.serving import Replica
 from fairlead.specs.training import Idle, Training
+from fairlead.state.node_health import FailureCause
 from fairlead.state.plan import CreatePod, Plan
 from fairlead.state.snapshot import Gpu, Grant, Phase, Pod, PodPhase, RankExit, Workload, is_leaf
 from fairlead.state.system_metrics import CPU, GPU, GPU_MEMORY, POWER, TEMPERATURE
@@ -118,6 +120,29 @@ def test_gpus_are_points_of_the_run_and_idle_time_on_its_bill(cluster: LocalClus
     found = bench.meter.idle_of(bench.run)
     assert found is not None
     assert (found.busy, found.has_gpus) == (0.4, True)
+
+
+def test_errors_of_gpus_are_in_the_history_of_this_machine_and_those_of_programs_are_not(
+    cluster: LocalCluster, devices: tuple[Any, ...]
+) -> None:
+    bench = with_gpus(cluster)
+    _, first, second = devices
+    first.uncorrected, second.uncorrected = 7, None  # of before, and of a device without ECC
+    bench.measure()
+    second.xids += [13, 31]
+    bench.measure()
+    assert cluster.store.node_histories() == {}
+    first.uncorrected = 8
+    bench.measure()
+    assert [one.cause for one in cluster.store.node_histories()["localhost"].recent] == [FailureCause.ECC]
+    second.xids.append(79)
+    bench.measure(every_s=2 * SAME_S)
+    history = cluster.store.node_histories()["localhost"]
+    assert [(one.cause, one.team, one.share) for one in history.recent] == [
+        (FailureCause.ECC, "", 1.0), (FailureCause.XID, "", 1.0),
+    ]  # fmt: skip
+    bench.measure(times=3)
+    assert len(cluster.store.node_histories()["localhost"].recent) == 2
 
 
 def test_a_pod_that_ends_keeps_its_idle_time(cluster: LocalCluster, devices: tuple[Any, ...]) -> None:

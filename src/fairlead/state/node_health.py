@@ -32,6 +32,8 @@ OF_HARDWARE = frozenset({
     FailureCause.UNREADY,
 })  # fmt: skip
 """Causes that a node or its detector reports. Programs can bring about all others."""
+PROGRAM_XIDS = frozenset({13, 31, 43, 45, 68, 69})
+"""XIDs that programs bring about (https://docs.nvidia.com/deploy/xid-errors/, user application errors)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,7 +15,7 @@ from datetime import datetime
 from typing import Any
 
 from fairlead.frozen import dataclass
-from fairlead.state.node_health import FailureCause, NodeFault
+from fairlead.state.node_health import PROGRAM_XIDS, FailureCause, NodeFault
 from fairlead.state.snapshot import Taint
 
 XID, ECC, NETWORK, HEAT, SYSTEM = (
@@ -24,7 +24,6 @@ XID, ECC, NETWORK, HEAT, SYSTEM = (
 MOST_FAULTS = 8
 MOST_MESSAGE, MOST_REASON = 200, 200
 """Characters of a detector's message, and of an administrator's reason, that are held."""
-PROGRAM_XIDS = frozenset({13, 31, 43, 45, 68, 69})
 _XID = re.compile(
     r"(?:errorcode:|\bxid(?: errors?)?[^0-9a-z]{0,24}(?:\(pci:[0-9a-f:.]{1,24}\)[^0-9]{0,8})?)(\d{1,3})\b(?![:.])",
     re.IGNORECASE,

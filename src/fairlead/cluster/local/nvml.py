@@ -8,6 +8,9 @@ from typing import Any
 
 from fairlead.cluster.local.machine import DRIVERS
 from fairlead.cluster.usages import GpuUsage
+from fairlead.state.node_health import PROGRAM_XIDS, FailureCause
+
+MOST_EVENTS = 64  # of NVML that are read at once
 
 
 class NvmlReader:
@@ -20,6 +23,47 @@ class NvmlReader:
     def __init__(self) -> None:
         self._is_open = False
         self.problem: str | None = None
+        self._uncorrected: dict[str, int] = {}
+        self._watched = set[str]()
+        self._events: Any = None
+
+    def faults(self, uuids: Collection[str]) -> frozenset[FailureCause]:
+        """Return what devices reported since the last call: errors of memory that ECC could not correct, and XIDs.
+
+        The first call for a device only begins to watch it. XIDs that programs bring about are none.
+        """
+        causes = set[FailureCause]()
+        for uuid in uuids:
+            handle = self._handle(uuid)
+            if handle is not None and self._has_new_errors(uuid, handle):
+                causes.add(FailureCause.ECC)
+        if self._events is not None:
+            import pynvml
+
+            for _ in range(MOST_EVENTS):
+                event = self._ask(lambda: pynvml.nvmlEventSetWait_v2(self._events, 0))
+                if event is None:
+                    break
+                if event.eventData not in PROGRAM_XIDS:
+                    causes.add(FailureCause.XID)
+        return frozenset(causes)
+
+    def _has_new_errors(self, uuid: str, handle: Any) -> bool:
+        import pynvml
+
+        if uuid not in self._watched:
+            self._watched.add(uuid)
+            self._events = self._events or self._ask(pynvml.nvmlEventSetCreate)
+            if self._events is not None:
+                self._ask(
+                    lambda: pynvml.nvmlDeviceRegisterEvents(handle, pynvml.nvmlEventTypeXidCriticalError, self._events)
+                )
+        kind, span = pynvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, pynvml.NVML_VOLATILE_ECC
+        count = self._ask(lambda: pynvml.nvmlDeviceGetTotalEccErrors(handle, kind, span))
+        if count is None:
+            return False
+        before, self._uncorrected[uuid] = self._uncorrected.get(uuid, count), count
+        return bool(count > before)
 
     def read(self, uuid: str) -> GpuUsage:
         """Read one device; values that it does not report, as parts of a device do not, are None."""
@@ -99,6 +143,9 @@ class NvmlReader:
             import pynvml
 
             self._is_open = False
+            if self._events is not None:
+                self._ask(lambda: pynvml.nvmlEventSetFree(self._events))
+                self._events = None
             self._ask(pynvml.nvmlShutdown)
 
     def _handle(self, uuid: str) -> Any:

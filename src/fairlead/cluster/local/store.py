@@ -99,7 +99,7 @@ if TYPE_CHECKING:
     from fairlead.policy.queue.budgets import Account
     from fairlead.state import transitions
     from fairlead.state.models import ModelVersion
-    from fairlead.state.node_health import Histories
+    from fairlead.state.node_health import Histories, Incident
     from fairlead.state.plan import Change, CreatePod, Event
     from fairlead.state.series import Point
     from fairlead.state.snapshot import Spending
@@ -503,6 +503,11 @@ class LocalStore:
                 self._update_shares(pod.node, pod.grant, max((rank_exit.at for rank_exit in pod.exits), default=now))
 
     @_retried_when_disk_full
+    def charge(self, incident: Incident) -> None:
+        """Enter a failure that this machine reports by itself in its history."""
+        with self._transaction():
+            node_tables.charge(self._db, incident)
+
     def keep_measured(self, measurements: Sequence[UsageMeasurement]) -> None:
         """Record measurements of pods: points of their runs, and idle time of what they hold."""
         with self._transaction():

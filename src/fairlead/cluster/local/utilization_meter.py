@@ -10,10 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from fairlead.cluster.local.machine import NAME
 from fairlead.cluster.local.nvml import NvmlReader
 from fairlead.cluster.local.pod_files import read_pids
 from fairlead.cluster.local.store import UsageMeasurement
 from fairlead.policy.kinds import idleness
+from fairlead.state.node_health import Incident
 from fairlead.state.series import Point
 from fairlead.state.snapshot import WHOLE_MILLI, Pod, PodPhase, Workload, is_replica, is_workspace
 from fairlead.state.system_metrics import CPU, GPU, GPU_MEMORY, MEMORY, POWER, TEMPERATURE
@@ -87,6 +89,10 @@ class UtilizationMeter:
         self._cpu_s = {uid: total for uid, total in self._cpu_s.items() if uid in processes}
         if measurements:
             self._store.keep_measured(measurements)
+        if self._nvml is not None:
+            held = {uuid for run in counted for pod in of_run[run.uid] for uuid in pod.grant.gpu_uuids}
+            for cause in sorted(self._nvml.faults(held)):
+                self._store.charge(Incident(at=now, cause=cause, nodes=(NAME,)))
 
     def idle_of(self, run: Workload) -> Idleness | None:
         """Return the idleness of a run as its spec defines it; None if it is busy, or that is not known yet."""
