@@ -21,12 +21,15 @@ import trustme
 from fairlead.runtime.data import cache as caching
 from fairlead.runtime.data import copying, http_client, reader
 from fairlead.runtime.data.cache import BundleCache
+from fairlead.runtime.data.http_client import HttpConnection
+from fairlead.runtime.data.http_pool import HttpPool, Transfer
 from fairlead.runtime.data.manifest import DataManifest, Entry, make
 from fairlead.runtime.data.reader import Data, DataSet
 from fairlead.runtime.data.sources import data_of
-from fairlead.runtime.data.stores import FolderStore, expand, open_data
+from fairlead.runtime.data.stores import FolderStore, HttpStore, expand, open_data
 from fairlead.runtime.errors import CheckpointMismatch, DataChanged, Misuse, StoreUnavailable
 from tests.s3 import S3, s3, s3_binary
+from tests.waiting import until
 
 __all__ = ["s3", "s3_binary"]
 
@@ -466,6 +469,34 @@ def test_a_changed_object_of_a_server_ends_the_batch_with_its_name(tmp_path: Pat
             list(data.batches(2))
     finally:
         data.close()
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+def test_a_connection_that_opens_while_its_pool_closes_is_closed_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Files)
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+    thread.start()
+    store = open_data(f"http://127.0.0.1:{server.server_port}/a.bin")
+    assert isinstance(store, HttpStore)
+    pool, connections = HttpPool(store), []
+    dispatch, open_connection = pool._dispatch, HttpConnection.open
+
+    def opening(connection: HttpConnection) -> Any:
+        connections.append(connection)
+        return open_connection(connection)
+
+    monkeypatch.setattr(HttpConnection, "open", opening)
+    monkeypatch.setattr(pool, "_dispatch", lambda selector: None if pool._opened else dispatch(selector))
+    try:
+        (entry,) = store.entries()
+        pool.submit([(0.0, Transfer(entry, 0, 10, memoryview(bytearray(10)), lambda _: None))])
+        until(lambda: pool._opened, "a connection that nothing was sent on")
+        pool.close()
+        assert [connection._socket for connection in connections] == [None] * len(connections)
+    finally:
+        store.close()
         server.shutdown()
         thread.join()
         server.server_close()

@@ -182,7 +182,10 @@ class HttpPool:
                     is_busy = bool(self._num_active or self._waiting or self._opening or self._opened)
                     if self._is_closed or (not is_busy and now - last > IDLE_S):
                         self._thread = self._wake = None
+                        opened, self._opened = self._opened, []
                         break
+            for link in opened:  # ready just now, and taken by nobody
+                link.connection.close()
             for link in list(self._links):
                 self._drop(selector, link, is_retried=False)
 
