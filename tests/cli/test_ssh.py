@@ -12,6 +12,7 @@ import pytest
 from fairlead.cli.workspaces import await_address
 from fairlead.cluster.local.workspaces import WorkspaceAddress
 from fairlead.errors import Conflict
+from fairlead.runtime.workspace import servers
 from fairlead.runtime.workspace.servers import SESSION, missing
 from fairlead.state.snapshot import Intent, Phase
 from tests.builders import status
@@ -53,19 +54,20 @@ def test_sessions_have_the_home_variables_and_packages_of_the_workspace_and_file
     assert process("delete", "dev", "--yes").code == 0
 
 
-def test_a_run_and_a_cluster_are_refused_with_what_to_do(call: Call) -> None:
+def test_a_run_is_refused_with_what_to_do(call: Call) -> None:
     assert call("run", "--name", "a", "--", "true").code == 0
     assert "a is a Training, not a Workspace; `fairlead debug a` makes one" in call("ssh", "a").err
-    assert "`fairlead exec a -it -- bash` is a shell in a pod" in call("ssh", "a", "--cluster", "kubernetes").err
+    assert "--stdio is for a workspace in a pod" in call("ssh", "a", "--stdio").err
 
 
 @pytest.mark.skipif(not Path("/proc").is_dir(), reason="needs /proc")
 def test_a_session_has_the_variables_of_the_process_and_those_of_its_client(tmp_path: Path) -> None:
     own = {"PATH": os.environ["PATH"], "A": "of the workspace", "TERM": "dumb"}
+    program = str(Path(servers.__file__).with_name(SESSION))
     with subprocess.Popen(["sleep", "60"], env=own) as workspace:
         try:
             ended = subprocess.run(
-                [sys.executable, "-I", SESSION, str(workspace.pid), str(tmp_path / "home"), str(tmp_path)],
+                [sys.executable, "-I", program, str(workspace.pid), str(tmp_path / "home"), str(tmp_path)],
                 env={"SSH_ORIGINAL_COMMAND": "echo $A $HOME $TERM $B; pwd", "TERM": "xterm", "B": "of a login"},
                 capture_output=True, text=True, check=True, timeout=60,
             )  # fmt: skip

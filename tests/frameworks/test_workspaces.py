@@ -87,7 +87,7 @@ class Desk:
     def execute(self, code: str) -> str:
         """Run code in a new kernel, started through the API, and return what it prints."""
         kernel = self.ask("kernels", "POST", {})["id"]
-        runtime = Path(str(self.run.spec.home), ".local/share/jupyter/runtime")  # type: ignore[attr-defined]
+        runtime = Path(str(self.run.spec.home.path), ".local/share/jupyter/runtime")  # type: ignore[attr-defined]
         command = [str(self.python), "-c", EXECUTE, str(runtime / f"kernel-{kernel}.json"), code]
         ended = subprocess.run(command, capture_output=True, text=True, timeout=180, check=False)
         assert ended.returncode == 0, ended.stderr

@@ -59,6 +59,7 @@ pytestmark = pytest.mark.kubernetes
 
 SYSTEM, TEAM = "fairlead-system", "careful"
 RUNS = f"/apis/fairlead.dev/v1alpha1/namespaces/{TEAM}/trainings"
+WORKSPACES = f"/apis/fairlead.dev/v1alpha1/namespaces/{TEAM}/workspaces"
 SWEEPS = f"/apis/fairlead.dev/v1alpha1/namespaces/{TEAM}/sweeps"
 PIPELINES = f"/apis/fairlead.dev/v1alpha1/namespaces/{TEAM}/pipelines"
 SERVINGS = f"/apis/fairlead.dev/v1alpha1/namespaces/{TEAM}/servings"
@@ -108,6 +109,7 @@ def asked(plane: ControlPlane) -> list[Asked]:
     client = Client(load_access((plane.kubeconfig(),)))
     until(lambda: all(is_ready(node) for node in client.items("/api/v1/nodes")))
     a_run_from_its_first_pod_to_its_last(plane, client)
+    a_workspace_with_a_home(plane, client)
     a_run_that_asks_for_nodes(plane, client)
     nodes_that_are_asked_for_without_pods(plane, client)
     a_team_from_its_namespace_to_its_last_bound(plane, client)
@@ -162,6 +164,32 @@ def a_run_from_its_first_pod_to_its_last(plane: ControlPlane, client: Client) ->
         client.delete(f"{RUNS}/train")
         until(lambda: not list(client.items(RUNS)) and not list(client.items(PODS)))
     assert refused
+
+
+def a_workspace_with_a_home(plane: ControlPlane, client: Client) -> None:
+    """Workspaces, whose home the operator makes and does not remove; of two that are stopped one is kept."""
+    refused: list[str] = []
+
+    def choose(method: str, path: str) -> Fault:
+        if method != "PATCH" or "/workspaces/" not in path or "/status" not in path or refused:
+            return None
+        refused.append(path)
+        return Refuse(409, "Conflict")
+
+    token, retention = token_of(client, SYSTEM, OPERATOR), Retention(last=1)
+    with operating(plane, token, choose, keeps=retention, keep_s=0.5):
+        for name in ("dev-1", "dev-2"):
+            client.create(WORKSPACES, {
+                "apiVersion": "fairlead.dev/v1alpha1", "kind": "Workspace", "metadata": {"name": name},
+                "spec": {"image": "jupyter"},
+            })  # fmt: skip
+            until(lambda: list(client.items(PODS)))
+            client.merge(f"{WORKSPACES}/{name}", {"metadata": {"annotations": {"fairlead.dev/intent": "stop"}}})
+            until(lambda: not list(client.items(PODS)))
+        until(lambda: [each["metadata"]["name"] for each in client.items(WORKSPACES)] == ["dev-2"])
+        assert len(list(client.items(f"/api/v1/namespaces/{TEAM}/persistentvolumeclaims"))) == 2
+        client.delete(f"{WORKSPACES}/dev-2")
+        until(lambda: not list(client.items(WORKSPACES)))
 
 
 def a_run_that_asks_for_nodes(plane: ControlPlane, client: Client) -> None:

@@ -71,7 +71,7 @@ def a_cluster(num_runs: int) -> Any:
     marks = Marks()
     marks.add(runs=uids)
     found = SimpleNamespace(
-        workload=SimpleNamespace(spec=SimpleNamespace(stall_timeout_s=None, env={}), parent=None),
+        workload=SimpleNamespace(spec=SimpleNamespace(kind="Training", stall_timeout_s=None, env={}), parent=None),
         state=SimpleNamespace(
             gang=SimpleNamespace(attempt=0),
             progress=None,

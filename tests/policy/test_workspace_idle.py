@@ -66,6 +66,21 @@ def decided(run: Workload[Workspace], *pods: Pod, now: float = NOW) -> Workload[
     return run
 
 
+def test_time_in_which_a_pod_gave_no_answer_is_no_lack_of_activity() -> None:
+    quiet = pod(NOW - 2 * HOUR_S, heard_at=NOW - HOUR_S - notice_s(HOUR_S) - 1)
+    assert decided(running(warned_at=NOW - HOUR_S), quiet).status.warning.reason is None
+    assert decided(running(warned_at=NOW - HOUR_S), replace(quiet, heard_at=NOW)).intent is Intent.SUSPEND
+
+
+def test_a_workspace_whose_server_is_not_installed_has_failed_and_another_end_restarts_it() -> None:
+    def after(code: int) -> Phase:
+        end = RankExit(rank=0, exit_code=code, signal=None, at=NOW, tail=("error: there is no jupyter_server.",))
+        return decided(running(), pod(None, phase=PodPhase.FAILED, exits=(end,))).status.phase
+
+    assert after(127) is Phase.FAILED
+    assert after(1) is Phase.RESTARTING
+
+
 def test_a_workspace_without_activity_is_announced_and_then_suspended() -> None:
     quiet = pod(NOW - HOUR_S + notice_s(HOUR_S))
     warned = decided(running(), quiet)

@@ -67,7 +67,7 @@ OWN = {
     "cluster/kubernetes/manifests/runtime_bundle.py": {"root / name"},  # modules of this package
     "cluster/kubernetes/manifests/workdir.py": {"directory / entry.path"},  # files that were just listed here
     "cluster/local/cluster.py": {  # the user's own spec and directories
-        "base / Path(spec.home).expanduser()",
+        "base / Path(spec.home.path).expanduser()",
         "base / Path(spec.workdir).expanduser()",
         "directory / Path(environment.file).expanduser()",
         "os.path.join(directory, file)",

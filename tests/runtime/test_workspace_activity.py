@@ -12,11 +12,12 @@ from typing import Any, ClassVar
 
 import pytest
 
-from fairlead.runtime.workspace.__main__ import look_interval_s
+from fairlead.runtime.workspace.__main__ import look_interval_s, opened
 from fairlead.runtime.workspace.activity import (
     MOST_ENTRIES,
     SystemProcess,
     newest_file,
+    newest_of_gpus,
     newest_of_jupyter,
     newest_of_shells,
     running_processes,
@@ -148,3 +149,35 @@ def test_activity_is_looked_for_more_often_before_a_suspension() -> None:
     assert look_interval_s(3600.0, 0.0) == 30.0
     assert look_interval_s(3600.0, 3000.0) == 1.0
     assert look_interval_s(10.0, 0.0) == 0.5
+
+
+@pytest.mark.parametrize(
+    ("answer", "is_used"),
+    [("0\n57\n", True), ("0\n2\n", False), ("[N/A]\n", False), ("", False), ("no devices\n", False)],
+)
+def test_gpus_are_used_where_the_driver_says_so(
+    answer: str, is_used: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = tmp_path / "nvidia-smi"
+    program.write_text(f"#!/bin/sh\nprintf '{answer}'\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    assert newest_of_gpus(NOW) == (NOW if is_used else 0.0)
+
+
+def test_a_container_without_the_drivers_program_tells_of_no_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "")
+    assert newest_of_gpus(NOW) == 0.0
+
+
+def test_code_is_copied_into_a_home_once_and_edits_in_it_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    code, root = tmp_path / "work", tmp_path / "home" / "code-1"
+    code.mkdir()
+    (code / "train.py").write_text("1")
+    unfinished = tmp_path / "home" / "code-1.part"
+    unfinished.mkdir(parents=True)  # of a start that was killed
+    assert opened(str(code), str(root)) == os.getcwd() == str(root)
+    (root / "train.py").write_text("2")
+    opened(str(code), str(root))
+    assert (root / "train.py").read_text() == "2"

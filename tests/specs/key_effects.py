@@ -29,6 +29,7 @@ from fairlead.cluster.kubernetes.engines.table import driver_of
 from fairlead.cluster.kubernetes.manifests.autoscalers import render_autoscaler
 from fairlead.cluster.kubernetes.manifests.pods import render_pod
 from fairlead.cluster.kubernetes.manifests.teams import TeamSettings, render_object_counts, render_team
+from fairlead.cluster.kubernetes.manifests.workspaces import render_claim
 from fairlead.cluster.local import pod_spec
 from fairlead.cluster.local.cluster import LocalCluster
 from fairlead.cluster.local.code.keeping import CodeStore
@@ -519,6 +520,11 @@ def selected(spec: Any) -> object:
     return RunSelection(labels=(("experiment", "a"),)).matches(a_workload(spec))
 
 
+def claim_of_home(spec: Any) -> object:
+    """The claim that an operator makes for a workspace."""
+    return render_claim(spec)
+
+
 QUIET = Reason(code=Code.IDLE, message="nothing ran in it")
 EFFECTS["Workspace"] = [
     *(
@@ -532,18 +538,21 @@ EFFECTS["Workspace"] = [
     *(
         each
         for each in EFFECTS["Training"]
-        if each.key.startswith("data.") and each.key not in ("data.*.at", "data.*.write") and each.seen is local_pod
+        if each.key.startswith("data.")
     ),
     *(
         each
         for each in EFFECTS["Training"]
-        if each.key in ("logs.max", "priority", "max_duration", "max_cost", "grace")
+        if each.key in ("logs.max", "priority", "max_duration", "max_cost", "grace", "checkpoint.from",
+                        "checkpoint.trust", "image", "kubernetes")
     ),
     Effect("name", "t", "u", local_pod),
     Effect("team", None, "vision", local_pod),
     Effect("labels", None, {"experiment": "a"}, selected),
     Effect("ide", None, "ssh", local_pod),
-    Effect("home", "/a", "/b", local_pod),
+    Effect("home.path", "/a", "/b", local_pod),
+    Effect("home.size", None, "20Gi", claim_of_home),
+    Effect("home.class", None, "fast", claim_of_home),
     Effect("workdir", "/a", "/b", local_pod),
     Effect("idle.after", None, "3h", left_alone),
     Effect("suspend_at.at", "0 0 1 1 *", "* * * * *", left_alone),

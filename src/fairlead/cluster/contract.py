@@ -9,7 +9,7 @@ from fairlead.runtime.rendezvous import FIRST_PORT
 from fairlead.specs.data import DataMode, DataSource
 from fairlead.specs.secret_reference import SecretReference, as_files
 from fairlead.specs.training import LISTING, Framework
-from fairlead.state.snapshot import Workload, is_replica, is_workspace
+from fairlead.state.snapshot import Workload, is_replica
 from fairlead.state.split_probing import untried
 
 if TYPE_CHECKING:
@@ -99,8 +99,6 @@ def environment(
     env |= secret_paths(spec.secrets, secrets_dir)
     if is_replica(workload.spec):
         env |= _replica(workload.spec, pod_uid, listen, master[1], data_dir)
-    if is_workspace(workload):
-        env["FAIRLEAD_WORKSPACE"] = _workspace(workload.spec, listen, master[1])
     if workload.spec.has_rendezvous:
         env |= _rendezvous(workload, attempt, index, *master) | {run_key.FILE: key_file}
         env |= _of_torchrun(workload, index, *master)
@@ -175,10 +173,25 @@ def _signer(spec: "Replica", data_dir: str) -> dict[str, str]:
     return {"FAIRLEAD_MODEL_SIGNER": spec.signed_by, "FAIRLEAD_MODEL_CACHE": f"{data_dir}/models"}
 
 
-def _workspace(spec: "Workspace", listen: str, port: int) -> str:
-    """Return the settings of a workspace as its process reads them."""
-    settings = {"ide": spec.ide.value, "home": spec.home, "host": listen, "port": port, "after_s": spec.idle.after_s}
-    return json.dumps(settings)
+def workspace_settings(
+    spec: "Workspace", *, port: int, home: str | None, root: str | None = None, watches_gpus: bool = False
+) -> dict[str, str]:
+    """Return the variable with the settings of a workspace, as its process reads them.
+
+    Its server listens on the loopback address: on a cluster it is reached by a port-forward, which kubelet connects
+    to the loopback of the pod, so that no other pod can reach it.
+
+    Args:
+        home: HOME, which outlives it.
+        root: The directory that it opens, made as a copy of the working directory if it is not there; None for the
+            working directory itself.
+        watches_gpus: Its own process measures the use of its GPUs, as nothing else does.
+    """
+    settings = {
+        "ide": spec.ide.value, "home": home, "host": LOOPBACK, "port": port, "after_s": spec.idle.after_s,
+        "root": root, "watches_gpus": watches_gpus,
+    }  # fmt: skip
+    return {"FAIRLEAD_WORKSPACE": json.dumps(settings)}
 
 
 def _rendezvous(workload: Workload, attempt: int, index: int, host: str, port: int) -> dict[str, str]:

@@ -26,6 +26,7 @@ from fairlead.specs.serving import Serving
 from fairlead.specs.sweep import Sweep
 from fairlead.specs.training import Training
 from fairlead.specs.workload import WorkloadSpec
+from fairlead.specs.workspace import HOME_IS_CLAIM, Ide, Workspace
 
 if TYPE_CHECKING:
     from fairlead.specs.serving import Replica, Serving
@@ -226,6 +227,26 @@ def pod_model_problem(spec: "Replica") -> str | None:
         return None
     if model_path.startswith("run://") or "@" in model_path:
         return f"{quote(model_path)} {OF_A_REGISTRY}; {MODEL_PLACES}"
+    return None
+
+
+POD_SERVERS = {
+    Ide.JUPYTER: "give `environment: {packages: [...]}`, with which jupyterlab goes along, or an `image` that has it, "
+    "such as `quay.io/jupyter/minimal-notebook`",
+    Ide.VSCODE: "give an `image` with openvscode-server or code-server and Python, such as "
+    "`gitpod/openvscode-server`, or take `ide: jupyter` or `ide: ssh`",
+    Ide.SSH: "give an `image` with openssh-server, Python and a user of the number 1000; without one, `fairlead exec "
+    "NAME -it -- bash` is a shell in a pod",
+}
+
+
+def pod_server_problem(spec: Workspace) -> str | None:
+    """Return why a workspace in a pod would have no server, as a clause with the key; None when it may have one."""
+    if spec.home.path is not None:
+        return f"home.path: {HOME_IS_CLAIM}"
+    environment = spec.environment
+    if spec.image is None and environment is None and spec.setup is None:
+        return f"`ide: {spec.ide}`: the image of runs that name none has no such server; {POD_SERVERS[spec.ide]}"
     return None
 
 

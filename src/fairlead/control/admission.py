@@ -103,11 +103,6 @@ def admit(
         CannotFit: The gang would not fit even on an empty cluster, where this cluster can check that in advance.
     """
     chosen: tuple[str, ...] = ()
-    if cluster.has_containers and spec.kind == Kind.WORKSPACE:
-        raise Conflict(
-            f"{spec.name}: a Workspace runs on this machine only so far: on Kubernetes nothing keeps its home, which "
-            "needs a claim that outlives its pod. Give `--cluster local`."
-        )
     if spec.kind == Kind.SERVING:
         _refuse_endpoint(cluster, cast("Serving", spec))
     if spec.kind == Kind.SWEEP:

@@ -1,6 +1,6 @@
 """Prepares the debugging of a run: a workspace with its code, data and variables at its newest checkpoint.
 
-See decision 232.
+See decisions 232 and 274.
 """
 
 import os
@@ -15,6 +15,7 @@ from fairlead.cluster.local.packages.place import complete
 from fairlead.cluster.local.packages.requests import request_of
 from fairlead.cluster.local.pod_spec import checkpoint_place
 from fairlead.cluster.written_code import write_code
+from fairlead.control.image.locks import wheels_in
 from fairlead.frozen import dataclass
 from fairlead.runtime.paths import below
 from fairlead.specs.environment import PythonEnvironment
@@ -23,6 +24,8 @@ from fairlead.specs.workspace import Workspace
 from fairlead.state.snapshot import Workload
 
 NAME_MOST = 50
+HAS_SERVER = "python3 -c 'import jupyter_server' 2>/dev/null || python3 -m pip install --quiet --user jupyterlab"
+"""Setup of a workspace in an image that may have no Jupyter, which its home has from then on."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +49,62 @@ class DebugSession:
     lacks_packages: bool = False
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodDebugSession:
+    """The workspace to debug a run of a cluster in.
+
+    Attributes:
+        workspace: Its spec; the files of ``directory`` go along with it, if it has a ``workdir`` that is relative.
+        step: The newest checkpoint, at which it stands; None for none.
+        notes: What it does not have, a clause each.
+    """
+
+    workspace: Workspace
+    step: int | None
+    notes: tuple[str, ...]
+
+
+def debug_in_pod(cluster: ClusterClient, run: Workload, directory: Path) -> PodDebugSession:
+    """Return the workspace to debug a run in on its cluster, with the run's code in an empty directory of this machine.
+
+    Raises:
+        Conflict: A file of the kept code cannot be read any more.
+    """
+    spec, code = run.gang, cluster.code(run.uid)
+    notes = []
+    workdir = spec.workdir if code.files is None else "."
+    if code.files is None:
+        notes.append(f"its code is not copied: {code.why}")
+        workdir = workdir if workdir is not None and workdir.startswith("/") else None
+    else:
+        write_code(code, directory)
+    step = None if run.progress is None else run.progress.checkpoint_step
+    if step is not None and spec.checkpoint.to is None:
+        step = None
+        notes.append("its checkpoints are gone with its pods, or where the operator keeps those of all runs")
+    environment, image, setup = None, spec.image, spec.setup
+    if code.lock is not None:
+        environment, image = _same_versions(code.lock), None
+    else:
+        setup = HAS_SERVER if setup is None else f"{setup}\n{HAS_SERVER}"
+    workspace = Workspace(
+        name=_name(spec.name), team=spec.team, labels=spec.labels, env=spec.env, data=spec.data, setup=setup,
+        resources=spec.resources, environment=environment, image=image, secrets=spec.secrets, workdir=workdir,
+        priority=spec.priority, kubernetes=spec.kubernetes,
+        checkpoint=Checkpoint(origin=None if step is None else spec.name, trust=spec.checkpoint.trust),
+    )  # fmt: skip
+    return PodDebugSession(workspace=workspace, step=step, notes=tuple(notes))
+
+
+def _same_versions(lock: str) -> PythonEnvironment:
+    """Return the packages of a lock by their versions, with which the server of a workspace goes along."""
+    return PythonEnvironment(packages=tuple(f"{wheel.name}=={wheel.version}" for wheel in wheels_in(lock)))
+
+
+def _name(run: str) -> str:
+    return f"debug-{run}"[:NAME_MOST].rstrip("-")
+
+
 def debug_session(cluster: ClusterClient, home: Home, run: Workload) -> DebugSession:
     """Return the place to debug a run in, with a copy of its code, which later calls for the same code keep as it is.
 
@@ -53,7 +112,7 @@ def debug_session(cluster: ClusterClient, home: Home, run: Workload) -> DebugSes
         Conflict: The kept code cannot be read any more.
     """
     spec, code = run.gang, cluster.code(run.uid)
-    name = f"debug-{spec.name}"[:NAME_MOST].rstrip("-")
+    name = _name(spec.name)
     directory, why_live = Path(spec.workdir or Path.home()), None
     if code.files is None:
         why_live = code.why

@@ -1,6 +1,6 @@
 """The spec of a workspace: an interactive run of one process that does not end."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import field, replace
 from enum import StrEnum
 from typing import Annotated, ClassVar
@@ -8,14 +8,19 @@ from typing import Annotated, ClassVar
 from fairlead.frozen import dataclass
 from fairlead.specs.constraints import PATH, Limit, Text, enforce, quote
 from fairlead.specs.cron import TIMEZONE, parse_cron, timezone_problem
-from fairlead.specs.data import DataSource, without_claims
 from fairlead.specs.field_types import CPU, DURATION, SIZE, Section
 from fairlead.specs.key import Key, SameKey, broken
 from fairlead.specs.resources import Resources
 from fairlead.specs.sections import part_of, with_keys, without
-from fairlead.specs.training import DAY_S, Idle, Launch, Retry, Training
+from fairlead.specs.training import DAY_S, Checkpoint, Idle, Launch, Retry, Training
 from fairlead.specs.workload import Kind
 
+STORAGE_CLASS = Text(
+    max_length=253, pattern=r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?", what="the name of a StorageClass, such as `fast-ssd`"
+)
+HOME_IS_CLAIM = (
+    "a path is of one machine, and on Kubernetes the home is a claim; leave it out, or give `size` and `class` instead"
+)
 SERVER = "python -m fairlead.runtime.workspace"
 """The command of every workspace, which starts the server of its `ide` and reports activity."""
 
@@ -81,6 +86,30 @@ class SuspendTimes:
             yield "timezone", problem
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkspaceHome:
+    """The directory that outlives a workspace, and is its HOME: on a cluster a claim, elsewhere a directory."""
+
+    path: Annotated[
+        str | None,
+        Key("path", rule=PATH, example="~/work", also="dir directory folder", alone=True),
+        "Directory on this machine; one for the workspace's name in the state directory when left out.",
+    ] = None
+    size_bytes: Annotated[
+        int | None,
+        Key("size", SIZE, Limit(low=1024**2, high=2**60, whole=True), example="20Gi", also="storage capacity disk"),
+        "On Kubernetes, size of the claim when it is made; 10Gi when left out.",
+    ] = None
+    storage_class: Annotated[
+        str | None,
+        Key("class", rule=STORAGE_CLASS, example="fast", also="storage_class storageclass storageClassName type"),
+        "On Kubernetes, StorageClass of the claim; that of the cluster when left out.",
+    ] = None
+
+    def __post_init__(self) -> None:
+        enforce(broken(self))
+
+
 def _resources() -> Section:
     """Return the resources of a workspace, of whose use nothing is learnt and which shares no GPU by pace."""
     whole = without(part_of(Resources), "colocate", "shm")
@@ -91,6 +120,11 @@ def _resources() -> Section:
         if key.name in fixed
     )
     return with_keys(whole, *keys)
+
+
+def _checkpoint() -> Section:
+    """Return where a workspace begins: its programs save to places of their own."""
+    return without(part_of(Checkpoint), "to", "every", "keep", "memory_every")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,22 +140,25 @@ class Workspace(Training):
     kind: ClassVar[str] = Kind.WORKSPACE
 
     OBJECT_KEYS: ClassVar = (
-        "name", "team", "labels", "ide", "home", "workdir", "setup", "environment", "env", "secrets", "resources",
-        "data", "idle", "suspend_at", "max_duration", "max_cost", "priority", "grace", "logs",
+        "name", "team", "labels", "ide", "home", "image", "workdir", "setup", "environment", "env", "secrets",
+        "resources", "data", "checkpoint", "idle", "suspend_at", "max_duration", "max_cost", "priority", "grace",
+        "logs", "kubernetes",
     )  # fmt: skip
 
     run: str = SERVER
     workdir: Annotated[
         str | None,
         SameKey(Training, "workdir"),
-        "Directory that it opens, with the live files in it; its home when left out.",
+        "Directory that it opens: the live files here, a copy in its home on Kubernetes; its home when left out.",
     ] = None
     resources: Annotated[Resources, SameKey(Training, "resources", {"kind": _resources}), "What it gets."] = field(
         default_factory=Resources
     )
-    data: Annotated[
-        Mapping[str, DataSource], SameKey(Training, "data", {"kind": without_claims}), "Data sets that it reads."
-    ] = field(default_factory=dict)
+    checkpoint: Annotated[
+        Checkpoint,
+        SameKey(Training, "checkpoint", {"kind": _checkpoint, "example": "{from: train}"}),
+        "The checkpoint at which a program that is started in it stands.",
+    ] = field(default_factory=Checkpoint)
     idle: Annotated[
         WorkspaceIdle,
         Key("idle", example="1h", also="idleness idle_timeout auto_stop idle_policy culling"),
@@ -133,10 +170,10 @@ class Workspace(Training):
         "The server that it runs: JupyterLab or jupyter-server, an editor in the browser, or sshd.",
     ] = Ide.JUPYTER
     home: Annotated[
-        str | None,
-        Key("home", rule=PATH, example="~/work", also="home_dir volume storage persistent_volume disk"),
-        "Directory that outlives it, and its HOME; one for its name in the state directory when left out.",
-    ] = None
+        WorkspaceHome,
+        Key("home", example="~/work", also="home_dir volume storage persistent_volume disk"),
+        "What outlives it, and is its HOME; a text alone is `path`.",
+    ] = field(default_factory=WorkspaceHome)
     suspend_at: Annotated[
         SuspendTimes | None,
         Key("suspend_at", example="0 20 * * *", also="stop_at off off_hours shutdown_at schedule night"),

@@ -2,6 +2,8 @@
 
 import os
 import subprocess
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 import click
@@ -10,18 +12,21 @@ from fairlead.api import submit
 from fairlead.cli.names import RunName, find_run
 from fairlead.cli.show import message
 from fairlead.cli.target import Target, cluster_options
+from fairlead.cli.workspace_servers import open_in_pod
 from fairlead.cli.workspaces import await_address, show_address
 from fairlead.cluster.preflight import command_problem
 from fairlead.control.admission import admit
-from fairlead.control.debugging import DebugSession, debug_session
+from fairlead.control.debugging import DebugSession, debug_in_pod, debug_session
 from fairlead.errors import Conflict
 from fairlead.runtime.paths import below
 from fairlead.runtime.secret_entries import variables
 from fairlead.specs.secret_reference import as_variables
-from fairlead.state.snapshot import Intent, is_workspace
+from fairlead.state.snapshot import Intent, is_leaf, is_workspace
 
 if TYPE_CHECKING:
+    from fairlead.cluster.client import ClusterClient
     from fairlead.cluster.local.home import Home
+    from fairlead.state.snapshot import Workload
 
 
 @click.command()
@@ -33,14 +38,17 @@ def debug(target: Target, name: str, shell: bool) -> int:
 
     NAME may have failed, ended or still run, and stays as it is. The code is a copy; the program continues from the
     checkpoint of NAME and saves elsewhere. A workspace waits in the queue for what NAME requests; a shell does not.
+    On a cluster the workspace is a pod with the image and the volumes of NAME, and is opened as by `workspace open`.
     """
-    if target.is_kubernetes:
-        raise click.UsageError("debug is for runs of this machine; `fairlead exec` runs a command in a pod.")
     cluster = target.open(is_to_submit=True)
     run = find_run(cluster, name)
     if is_workspace(run):
         raise Conflict(f"{name} is a Workspace; `fairlead workspace open {name}` opens it.")
-    assert cluster.machine is not None, "it is this machine"
+    if cluster.machine is None:
+        if shell:
+            raise click.UsageError(f"--shell is for runs of this machine; `fairlead exec {name} -it -- bash` is one.")
+        _debug_in_pod(target, cluster, run)
+        return 0
     session = debug_session(cluster, cluster.machine.home, run)
     _tell(session, name)
     problem = None if shell else command_problem(session.workspace, session.directory, os.environ)
@@ -62,6 +70,27 @@ def debug(target: Target, name: str, shell: bool) -> int:
         f"`fairlead delete {wanted.name}` ends it, `fairlead workspace delete-home {wanted.name}` removes its files."
     )
     return 0
+
+
+def _debug_in_pod(target: Target, cluster: "ClusterClient", run: "Workload") -> None:
+    """Submit the workspace of a run of a cluster, unless it is there, and open it."""
+    name = run.spec.name
+    with TemporaryDirectory(prefix="fairlead-debug-") as place:
+        session = debug_in_pod(cluster, run, Path(place))
+        wanted = session.workspace
+        for note in session.notes:
+            message(f"{name}: {note}.")
+        if session.step is not None:
+            message(f"Its newest checkpoint is of step {session.step}; `run.resume` of its program continues there.")
+        unfinished = filter(is_leaf, cluster.unfinished(wanted.team))
+        workspace = next((run for run in unfinished if run.spec.name == wanted.name and is_workspace(run)), None)
+        if workspace is None:
+            workspace = submit(cluster, admit(cluster, wanted, Path(place)))
+        else:
+            cluster.set_intent(workspace.uid, Intent.RUN)
+    named = cluster.named(workspace)
+    message(f"`fairlead delete {named}` ends it, `fairlead workspace delete-home {wanted.name}` removes its files.")
+    open_in_pod(target, cluster, workspace, browser=None, port=0, json_=False)
 
 
 def _tell(session: DebugSession, name: str) -> None:

@@ -1,19 +1,16 @@
 """``fairlead port-forward``: forward local ports to a rank."""
 
-import errno
-import socket
-import threading
+from functools import partial
 
 import click
 
 from fairlead.cli.names import RunName, find_run
 from fairlead.cli.show import as_json, json_option, message
 from fairlead.cli.target import Target, cluster_options
-from fairlead.cluster.kubernetes.api.streams import forward
-from fairlead.cluster.kubernetes.client.rank_pods import member_of
-from fairlead.errors import Conflict, FairleadError
+from fairlead.cluster.kubernetes.client.port_forwarding import LOOPBACK, listen, serve
+from fairlead.cluster.kubernetes.client.rank_pods import RankPod, member_of
+from fairlead.errors import FairleadError
 
-LOOPBACK = "127.0.0.1"
 MOST_PORT = 65_535
 
 
@@ -52,37 +49,19 @@ def port_forward(name: str, ports: tuple[tuple[int, int], ...], rank: int, targe
         )
     client, cluster = target.client(), target.quietly()
     member_of(client, find_run(cluster, name), rank)
-    listeners = [(_listen(local), remote) for local, remote in ports]
+    listeners = [(listen(local), remote) for local, remote in ports]
     for listener, remote in listeners:
         local = listener.getsockname()[1]
         if json_:
             print(as_json({"host": LOOPBACK, "port": local, "remote_port": remote, "rank": rank}), flush=True)
         message(f"{LOOPBACK}:{local} leads to port {remote} of rank {rank} of {name}; Ctrl-C ends it.")
 
-    def join(connection: socket.socket, remote: int) -> None:
-        try:
-            member = member_of(client, find_run(cluster, name), rank)
-            forward(client.access, member.path, remote, connection)
-        except FairleadError as error:
-            message(f"A connection to port {remote} failed: {error}")
-        finally:
-            connection.close()
+    def tell(remote: int, error: FairleadError) -> None:
+        message(f"A connection to port {remote} failed: {error}")
 
-    def serve(listener: socket.socket, remote: int) -> None:
-        while True:
-            connection, _ = listener.accept()
-            threading.Thread(target=join, args=(connection, remote), daemon=True).start()
+    def pod() -> RankPod:
+        return member_of(client, find_run(cluster, name), rank)
 
-    threads = [threading.Thread(target=serve, args=listener, daemon=True) for listener in listeners]
-    for thread in threads:
-        thread.start()
+    threads = [serve(listener, remote, pod, client.access, partial(tell, remote)) for listener, remote in listeners]
     for thread in threads:
         thread.join()
-
-
-def _listen(port: int) -> socket.socket:
-    try:
-        return socket.create_server((LOOPBACK, port))
-    except OSError as error:
-        why = "is taken" if error.errno == errno.EADDRINUSE else f"cannot be used ({error.strerror})"
-        raise Conflict(f"Port {port} of this machine {why}. Give another, or 0:REMOTE for any.") from error

@@ -1,26 +1,17 @@
 """``fairlead workspace``: open workspaces, and remove their homes."""
 
-import html
-import json
-import sys
-import webbrowser
-from pathlib import Path
-from typing import TYPE_CHECKING
-
 import click
 
 from fairlead.cli.names import RunName, find_run
-from fairlead.cli.show import as_json, json_option, message
+from fairlead.cli.show import json_option, message
 from fairlead.cli.target import Target, cluster_options
-from fairlead.cli.workspaces import await_address, show_address
+from fairlead.cli.workspace_servers import open_in_pod, show
+from fairlead.cli.workspaces import await_address
+from fairlead.cluster.kubernetes.client.workspaces import remove_home as remove_claim
 from fairlead.cluster.local.workspaces import remove_home
-from fairlead.errors import Conflict, NotFound
-from fairlead.runtime.podfiles import write_private
+from fairlead.errors import Conflict
 from fairlead.specs.training import DEFAULT_TEAM
-from fairlead.state.snapshot import is_workspace
-
-if TYPE_CHECKING:
-    from fairlead.cluster.local.workspaces import WorkspaceAddress
+from fairlead.state.snapshot import is_leaf, is_workspace
 
 
 @click.group()
@@ -35,41 +26,27 @@ def workspace() -> None:
 @workspace.command("open")
 @click.argument("name", type=RunName())
 @click.option("--browser/--no-browser", default=None, help="Open a browser; by default on a terminal.")
+@click.option("--port", type=click.IntRange(1, 65_535), help="Port of this machine for one in a pod; any by default.")
 @json_option
 @cluster_options
-def open_(target: Target, name: str, browser: bool | None, json_: bool) -> None:
+def open_(target: Target, name: str, browser: bool | None, port: int | None, json_: bool) -> None:
     """Print the URL of the workspace NAME with its token, once it is ready, and open it in a browser.
 
-    Of a workspace with `ide: ssh` it prints the command that connects to it.
+    Of a workspace with `ide: ssh` it prints the command that connects to it. A server in a pod is reached through
+    --port of this machine until Ctrl-C, by this machine's programs only.
     """
+    if port is not None and not target.is_kubernetes:
+        raise click.UsageError("--port is for a workspace in a pod; one on this machine has a port of its own.")
     cluster = target.open()
     run = find_run(cluster, name)
     if not is_workspace(run):
         raise Conflict(f"{name} is a {run.spec.kind}, not a Workspace; `fairlead debug {name}` makes one of a run.")
-    address = await_address(cluster, run)
-    if json_:
-        shown = {"name": name, "url": address.url, "open": address.open, "token": address.token}
-        print(as_json({**shown, "ssh_config": address.ssh_config}))
+    if target.is_kubernetes:
+        open_in_pod(target, cluster, run, browser=browser, port=port or 0, json_=json_)
         return
-    show_address(name, address)
-    if address.open is not None and (browser or (browser is None and sys.stdout.isatty())):
-        assert cluster.machine is not None, "it has an address"
-        _browse(address, cluster.machine.home.run(run.uid))
-
-
-def _browse(address: "WorkspaceAddress", directory: Path) -> None:
-    """Open a browser by a private file: the arguments of a process, which a URL would be, are visible to all users."""
-    page = directory / "open.html"
-    target = json.dumps(address.open).replace("<", "\\u003c")
-    link = html.escape(address.open or "", quote=True)
-    content = f'<!doctype html><script>location.replace({target})</script><a href="{link}">Open</a>\n'
-    write_private(page, content)
-    try:
-        is_open = webbrowser.open(page.as_uri())
-    except webbrowser.Error:
-        is_open = False
-    if not is_open:
-        message("There is no browser here; open the URL in one.")
+    address = await_address(cluster, run)
+    assert cluster.machine is not None, "it has an address"
+    show(name, address, cluster.machine.home.run(run.uid), browser=browser, json_=json_)
 
 
 @workspace.command("delete-home")
@@ -84,7 +61,15 @@ def delete_home(target: Target, name: str, team: str, yes: bool) -> None:
     """
     cluster = target.open()
     if cluster.machine is None:
-        raise NotFound("workspaces run on this machine only so far, and so do their homes.")
+        client = target.client()
+        namespace = client.access.namespace if team == DEFAULT_TEAM else team
+        if not yes:
+            claim = f"the claim of the home of {name} in the namespace {namespace}"
+            click.confirm(f"Delete {claim} with all files in it?", abort=True)
+        unfinished = filter(is_leaf, cluster.unfinished(namespace))
+        users = [run.spec.name for run in unfinished if run.spec.name == name and is_workspace(run)]
+        message(f"Deleted {remove_claim(client, namespace, name, users)}.")
+        return
     path = cluster.machine.home.workspace(team, name)
     if path.is_dir() and not yes:
         click.confirm(f"Delete {path} with all files in it?", abort=True)

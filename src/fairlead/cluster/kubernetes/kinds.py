@@ -12,9 +12,11 @@ NAMED = ("Dataset",)
 """Kinds of a namespace that are no workloads: names for what its runs use."""
 SUBMITTED_BY: Mapping[str, str] = {"Replica": "Serving"}
 """Kinds that users do not write, and the kinds whose workloads create them."""
-NOT_IN_PODS = ("Workspace", "Federation")
+PROBED = ("Replica", "Workspace")
+"""Kinds whose pods run a server, which is ready once it passes its probe."""
+NOT_IN_PODS = ("Federation",)
 """Kinds that run on one machine only, so that a cluster has no objects of them."""
-_LEAVES = frozenset({"Training", "Replica"})
+_LEAVES = frozenset({"Training", "Replica", "Workspace"})
 
 
 def kept_kinds() -> tuple[str, ...]:

@@ -274,8 +274,8 @@ class Agent:
         workload = self._store.get(pod.workload_uid)
         path.mkdir(parents=True, exist_ok=True)
         (self._home.run(workload.uid) / "files").mkdir(exist_ok=True)
-        if is_workspace(workload) and workload.spec.home is not None:
-            Path(workload.spec.home).mkdir(mode=0o700, parents=True, exist_ok=True)
+        if is_workspace(workload) and workload.spec.home.path is not None:
+            Path(workload.spec.home.path).mkdir(mode=0o700, parents=True, exist_ok=True)
         environ = read_json(self._home.environment(workload.uid))
         if environ is None:
             gone = f"its kept environment is gone; submit {workload.spec.name} again from the shell it is to run in"

@@ -518,13 +518,13 @@ class LocalCluster:
         base = Path.home() if directory is None else directory.absolute()
         if spec.kind == Kind.WORKSPACE:
             workspace = self._with_home(cast("Workspace", spec), base)
-            if workspace.workdir == workspace.home and not Path(workspace.home or "").exists():
+            is_at_home = workspace.workdir == workspace.home.path
+            if is_at_home and not Path(workspace.home.path or "").exists():
                 # Its first start makes it.
                 spec = self._with_packages(workspace, base, probing)
                 if (problem := preflight.command_problem(spec, Path.home(), os.environ, probing)) is not None:
                     raise InvalidSpec((f"{spec.name}: {problem}.",))
                 return Prepared(spec=spec)
-            is_at_home = workspace.workdir == workspace.home
             spec = self._with_packages(workspace, base, probing) if is_at_home else workspace
         workdir = Path(os.path.normpath(base if spec.workdir is None else base / Path(spec.workdir).expanduser()))
         if (problem := preflight.workdir_problem(workdir)) is not None:
@@ -564,9 +564,15 @@ class LocalCluster:
 
     def _with_home(self, spec: "Workspace", base: Path) -> "Workspace":
         """Return a workspace with the path of its home, which it opens if it names no other directory."""
+        for key, value in (("size", spec.home.size_bytes), ("class", spec.home.storage_class)):
+            if value is not None:
+                raise Conflict(
+                    f"{spec.name}: home.{key}: it is of a claim on Kubernetes, and the home here is a directory. "
+                    f"Remove `{key}`, or name a cluster with `--context`."
+                )
         own = self.home.workspace(spec.team, spec.name)
-        home = str(own) if spec.home is None else os.path.normpath(base / Path(spec.home).expanduser())
-        return replace(spec, home=home, workdir=home if spec.workdir is None else spec.workdir)
+        path = str(own) if spec.home.path is None else os.path.normpath(base / Path(spec.home.path).expanduser())
+        return replace(spec, home=replace(spec.home, path=path), workdir=path if spec.workdir is None else spec.workdir)
 
     def _with_model(self, spec: Training, base: Path) -> Training:
         """Return the spec with the path of its model, if it is a replica with one."""

@@ -27,7 +27,7 @@ from fairlead.specs.overlay import SET_BY_FAIRLEAD
 from fairlead.specs.secret_reference import as_variables
 from fairlead.specs.training import SET_BY_FRAMEWORK, Elastic
 from fairlead.state.plan import child_uid
-from fairlead.state.snapshot import Pod, Workload
+from fairlead.state.snapshot import Pod, Workload, is_workspace
 
 # Programs of ours that a shim starts, by path, so that this module need not import them.
 PROGRAMS = Path(fairlead.runtime.__file__).parent
@@ -176,7 +176,7 @@ def _of_sibling(home: Home, workload: Workload) -> Workload:
 
 def _contract(home: Home, workload: Workload, pod: Pod, port: int) -> dict[str, str]:
     workload = _of_sibling(home, workload)
-    return contract.environment(
+    env = contract.environment(
         workload,
         attempt=pod.attempt,
         index=pod.index,
@@ -191,3 +191,6 @@ def _contract(home: Home, workload: Workload, pod: Pod, port: int) -> dict[str, 
         data_dir=str(home.data),
         secrets_dir=str(home.secrets),
     )
+    if is_workspace(workload):
+        env |= contract.workspace_settings(workload.spec, port=port, home=workload.spec.home.path)
+    return env

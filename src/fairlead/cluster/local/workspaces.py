@@ -1,7 +1,7 @@
 """Finds the server of a workspace on this machine, and removes homes that no workspace uses."""
 
 import shutil
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from fairlead.cluster.local.home import Home
@@ -35,8 +35,13 @@ def address_of(home: Home, uid: str, pods: Iterable[Pod]) -> WorkspaceAddress | 
     """Return the address of a workspace, as its process wrote it; None while there is none."""
     live = [pod for pod in pods if pod.phase is PodPhase.RUNNING and pod.terminating_since is None]
     record = read_json(home.pod(uid, live[-1].uid) / "workspace.json") if live else None
-    url = None if record is None else text(record.get("url"), MOST_TEXT)
-    if record is None or not url:
+    return None if record is None else read_address(record)
+
+
+def read_address(record: Mapping[str, object]) -> WorkspaceAddress | None:
+    """Return the address in a record that the process of a workspace wrote; None if it has none."""
+    url = text(record.get("url"), MOST_TEXT)
+    if not url:
         return None
     return WorkspaceAddress(
         url=url,

@@ -41,6 +41,8 @@ from fairlead.runtime.paths import below
 from fairlead.runtime.podfiles import read_json, write_json
 from fairlead.specs.overlay import overlay
 from fairlead.specs.training import Training
+from fairlead.specs.workload import Kind
+from fairlead.specs.workspace import Ide
 from fairlead.state.snapshot import Node
 from fairlead.text.quantities import describe_memory, plural
 from fairlead.untrusted_json import text
@@ -114,9 +116,20 @@ def lock_for_pods(
     # A lock says which build it has, and so does whoever sets the variable.
     may_choose = first["form"] in ("requirements", "pyproject") and "UV_TORCH_BACKEND" not in environ
     matched = match_pools(spec, nodes, python, machine, resolved, may_choose=may_choose)
+    if spec.kind == Kind.WORKSPACE and spec.image is None:
+        _refuse_lock_without_server(spec.name, getattr(spec, "ide", None), matched.lock)
     spec = replace(matched.spec, environment=replace(environment, lock=matched.lock))
     spec = spec if settings.pull_secret is None else _with_pull_secret(spec, settings.pull_secret)
     return replace(matched, spec=spec)
+
+
+def _refuse_lock_without_server(name: str, ide: str | None, lock: str) -> None:
+    """Refuse a workspace whose lock alone could have its notebook server, and has none."""
+    if ide == Ide.JUPYTER and not {wheel.name for wheel in wheels_in(lock)} & {"jupyterlab", "jupyter-server"}:
+        raise Conflict(
+            f"{name}: environment: its lock has no jupyterlab, which `ide: jupyter` needs. Add it to the packages, and "
+            "lock them again."
+        )
 
 
 def note_of(spec: Training, home: Home) -> str:

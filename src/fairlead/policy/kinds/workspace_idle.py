@@ -35,11 +35,13 @@ class Activity:
         since: When it became ready; it counts as active then.
         active_at: The last activity; None if there was none.
         warned_at: When its suspension was announced; None if it was not.
+        known_until: When its activity was last asked for; None where that is always now. What is not known is activity.
     """
 
     since: float
     active_at: float | None = None
     warned_at: float | None = None
+    known_until: float | None = None
 
 
 def notice_s(after_s: float) -> float:
@@ -53,8 +55,9 @@ def look_s(after_s: float) -> float:
 
 
 def idle_s(activity: Activity, now: float) -> float:
-    """Return the seconds since the last activity."""
-    return now - max(activity.since, activity.active_at or 0.0)
+    """Return the seconds without activity, as far as that is known."""
+    known = now if activity.known_until is None else min(now, activity.known_until)
+    return known - max(activity.since, activity.active_at or 0.0)
 
 
 def is_warned(activity: Activity, after_s: float, now: float) -> bool:
@@ -75,12 +78,15 @@ def suspends_at(times: SuspendTimes, since: float) -> float:
 
 def activity_of(run: Workload, live: Iterable[Pod]) -> Activity:
     """Return what is known of the activity in a running workspace."""
+    live = tuple(live)
     signs = [pod.active_at for pod in live if pod.active_at is not None]
+    known_until = min((pod.heard_at for pod in live if pod.heard_at is not None), default=None)
     if run.gpu_active_at is not None:
         signs.append(run.gpu_active_at)
     warning = run.status.warning.reason
     warned_at = run.status.warning.at if warning is not None and warning.code is Code.IDLE else None
-    return Activity(since=run.status.since, active_at=max(signs, default=None), warned_at=warned_at)
+    active_at = max(signs, default=None)
+    return Activity(since=run.status.since, active_at=active_at, warned_at=warned_at, known_until=known_until)
 
 
 def reason(run: Workload[Workspace], live: Iterable[Pod], now: float) -> Reason | None:

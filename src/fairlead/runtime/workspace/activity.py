@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import stat
+import subprocess
 import time
 import urllib.request
 from datetime import datetime
@@ -35,6 +36,8 @@ ANSWER_S = 10.0
 MOST_BYTES = 1 << 20
 # Of the files and directories of the root, by breadth, whose times are looked at.
 MOST_ENTRIES = 2_000
+GPU_QUERY = ("nvidia-smi", "--query-gpu=utilization.gpu", "--format=csv,noheader,nounits")
+GPU_USED_PERCENT = 2.0
 NOT_WORK = frozenset({"node_modules", "__pycache__"})
 
 
@@ -149,6 +152,22 @@ def _entries(root: str) -> Iterator[os.DirEntry[str]]:
                 directories.append(entry.path)
 
 
+def newest_of_gpus(now: float) -> float:
+    """Return ``now`` while a GPU of this container is in use; 0 if none is, or where the driver does not tell.
+
+    The driver tells nothing of a MIG instance, and of a GPU in time slices the use by all that share it.
+    """
+    try:
+        answer = subprocess.run(GPU_QUERY, capture_output=True, text=True, timeout=ANSWER_S, check=False)
+    except subprocess.TimeoutExpired:
+        return now
+    except OSError:  # an image without nvidia-smi
+        return 0.0
+    percentages = (line.strip() for line in answer.stdout.splitlines())
+    used = any(text.isascii() and text.isdigit() and int(text) > GPU_USED_PERCENT for text in percentages)
+    return now if used else 0.0
+
+
 class Observer:
     """The activity in one workspace.
 
@@ -156,12 +175,14 @@ class Observer:
         server: The process id of its server.
         jupyter: URL and token of a Jupyter server; None for another one.
         root: The directory that it opens.
+        watches_gpus: Use of the GPUs of this container counts.
     """
 
-    def __init__(self, server: int, jupyter: tuple[str, str] | None, root: str) -> None:
+    def __init__(self, server: int, jupyter: tuple[str, str] | None, root: str, *, watches_gpus: bool = False) -> None:
         self._server = server
         self._jupyter = jupyter
         self._root = root
+        self._watches_gpus = watches_gpus
         self.began_at = time.time()
 
     def newest(self) -> float:
@@ -171,4 +192,6 @@ class Observer:
         signs.append(newest_of_shells(self._server, running_processes(), now))
         if self._jupyter is not None:
             signs.append(newest_of_jupyter(*self._jupyter, now))
+        if self._watches_gpus:
+            signs.append(newest_of_gpus(now))
         return max(signs)

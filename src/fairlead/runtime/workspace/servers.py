@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import pkgutil
 import secrets
 import shlex
 import shutil
@@ -39,7 +40,12 @@ SSHD_DIRECTORIES = ("/usr/sbin", "/usr/local/sbin", "/sbin")
 SFTP_DIRECTORIES = os.pathsep.join((
     "/usr/lib/openssh", "/usr/libexec/openssh", "/usr/lib/ssh", "/usr/libexec", "/usr/local/libexec",
 ))  # fmt: skip
-SESSION = os.path.join(os.path.dirname(os.path.abspath(__file__)), "session.py")
+SESSION = "session.py"
+"""The module that runs sessions of sshd by its path, beside this one; in a pod it is in an archive, so it is copied."""
+NO_USER = (
+    "the image has no name for the user {}, as which pods run, and sshd knows users by their names; add "
+    "`RUN useradd --uid {} --create-home work` to its Containerfile"
+)
 
 
 class NotInstalled(Exception):
@@ -150,6 +156,7 @@ def _sshd(host: str, port: int, directory: str, root: str, home: str, path: str)
     sshd, keygen = sshd_of(path), keygen_of(path)
     if sshd is None or keygen is None:
         raise NotInstalled(f"this machine {INSTALL['ssh']}")
+    user = _user()
     if os.geteuid() == 0:
         os.makedirs(SEPARATED, mode=0o755, exist_ok=True)
     keys = {name: os.path.join(directory, name) for name in ("host_key", "user_key")}
@@ -161,23 +168,26 @@ def _sshd(host: str, port: int, directory: str, root: str, home: str, path: str)
     shutil.copyfile(f"{keys['user_key']}.pub", authorized)
     with open(f"{keys['host_key']}.pub", encoding="utf-8") as file:
         _write(directory, "known_hosts", f"[{host}]:{port} {file.read()}")
+    session = pkgutil.get_data("fairlead.runtime.workspace", SESSION)
+    assert session is not None, "it is a module of this package"
+    program = _write(directory, SESSION, session.decode())
     lines = [
         f"ListenAddress {host}", f"Port {port}", f"HostKey {_quoted(keys['host_key'])}",
         f"AuthorizedKeysFile {_quoted(authorized)}", f"PidFile {_quoted(os.path.join(directory, 'sshd.pid'))}",
         "UsePAM no", "StrictModes no", "PasswordAuthentication no", "KbdInteractiveAuthentication no",
         "PermitRootLogin prohibit-password", "AllowTcpForwarding yes",
         f"Subsystem sftp {shutil.which('sftp-server', path=SFTP_DIRECTORIES) or 'internal-sftp'}",
-        f"ForceCommand {shlex.join([sys.executable, '-I', SESSION, str(os.getpid()), home, root])}",
+        f"ForceCommand {shlex.join([sys.executable, '-I', program, str(os.getpid()), home, root])}",
     ]  # fmt: skip
     config = _write(directory, "sshd_config", "\n".join([*lines, ""]))
-    user = _user()
     client = "\n".join([
         "Host workspace", f"  HostName {host}", f"  Port {port}", f"  User {user}",
         f"  IdentityFile {_quoted(keys['user_key'])}", f"  UserKnownHostsFile {_quoted(known)}",
         "  IdentitiesOnly yes", "  StrictHostKeyChecking yes", "",
     ])  # fmt: skip
     ssh_config = _write(directory, "ssh_config", client)
-    return IdeServer([sshd, "-D", "-e", "-f", config], {"url": f"ssh://{user}@{host}:{port}", "ssh_config": ssh_config})
+    address = {"url": f"ssh://{user}@{host}:{port}", "ssh_config": ssh_config, "user": user}
+    return IdeServer([sshd, "-D", "-e", "-f", config], address)
 
 
 def environment(home: str, environ: Mapping[str, str]) -> dict[str, str]:
@@ -193,7 +203,11 @@ def environment(home: str, environ: Mapping[str, str]) -> dict[str, str]:
 def _user() -> str:
     import pwd
 
-    return pwd.getpwuid(os.geteuid()).pw_name
+    number = os.geteuid()
+    try:
+        return pwd.getpwuid(number).pw_name
+    except KeyError as error:
+        raise NotInstalled(NO_USER.format(number, number)) from error
 
 
 def _quoted(path: str) -> str:

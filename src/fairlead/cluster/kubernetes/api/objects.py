@@ -16,7 +16,7 @@ from typing import Any
 from fairlead.cluster.kubernetes import names
 from fairlead.cluster.kubernetes.api.pod_owner import PodOwner, placeholder_owner, pod_owner
 from fairlead.cluster.kubernetes.devices import is_device
-from fairlead.cluster.kubernetes.kinds import SUBMITTED_BY
+from fairlead.cluster.kubernetes.kinds import PROBED
 from fairlead.cluster.kubernetes.node_detectors import MOST_REASON, faults_of, unix_seconds
 from fairlead.frozen import dataclass
 from fairlead.specs.overlay import RANKS
@@ -130,7 +130,7 @@ class PodObject:
             other pods, including gang members. For a run, that of ``run_key``.
         pool: The name of that Pool; empty if it is a run.
         bound_at: The time at which a pod without a run was bound; None before, and for pods of runs.
-        ready: For a replica of an endpoint or a gateway, whether it passes its readiness probe.
+        ready: For a replica of an endpoint, a workspace or a gateway, whether its server passes its probe.
         is_gateway: It is a gateway, which forwards requests to endpoints.
         family: For a pipeline's driver, the ``digest`` of what was last reported of the runs that it requested; empty
             for none.
@@ -257,7 +257,7 @@ def read_pod(content: Object) -> PodObject:
         return basic if run is None else replace(basic, claim=run.uid)
     ours = _ours(basic, content, run, labels)
     # For a training run, readiness of its pods shows only that they have started.
-    return replace(ours, ready=_is_ready(status)) if run.key[0] in SUBMITTED_BY else ours
+    return replace(ours, ready=_is_ready(status)) if run.key[0] in PROBED else ours
 
 
 def digest(text: str) -> str:

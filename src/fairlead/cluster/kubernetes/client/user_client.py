@@ -37,6 +37,7 @@ from fairlead.cluster.kubernetes.client.published_costs import day_of, days_befo
 from fairlead.cluster.kubernetes.client.run_code import edited_files, read_code
 from fairlead.cluster.kubernetes.client.secret_checks import pull_problem, secret_problem
 from fairlead.cluster.kubernetes.client.workdir_stores import Submit
+from fairlead.cluster.kubernetes.client.workspaces import home_problem
 from fairlead.cluster.kubernetes.engines.table import driver_of, missing, needs_of
 from fairlead.cluster.kubernetes.informers.informers import TEAMS
 from fairlead.cluster.kubernetes.informers.node_cache import NODES
@@ -48,6 +49,7 @@ from fairlead.cluster.kubernetes.manifests.pods import MEMORY_BYTES_PER_RANK
 from fairlead.cluster.kubernetes.manifests.revision_files import code_name, without_unneeded
 from fairlead.cluster.kubernetes.manifests.statuses import read_cost
 from fairlead.cluster.kubernetes.manifests.team_views import NAME, read_view
+from fairlead.cluster.kubernetes.manifests.workspaces import DEFAULT_SIZE_BYTES, claim_name
 from fairlead.cluster.kubernetes.names import GATEWAY, GATEWAY_NAMESPACE, SYSTEM_NAMESPACE, is_object_name, segment
 from fairlead.cluster.kubernetes.workloads.plain_objects import read_kind
 from fairlead.cluster.kubernetes.workloads.run_record import AnyObject, filled, read_workload, submitted
@@ -58,7 +60,7 @@ from fairlead.cluster.names import unknown
 from fairlead.cluster.origins import is_run_name, refuse_unsaved
 from fairlead.cluster.output import EVERYTHING, Dropped, LogQuery, Watermark
 from fairlead.cluster.port import EventRecord, LogLine, Spec
-from fairlead.cluster.preflight import pod_model_problem, pod_place_problem
+from fairlead.cluster.preflight import pod_model_problem, pod_place_problem, pod_server_problem
 from fairlead.cluster.selection import RunSelection
 from fairlead.errors import ClusterError, Conflict, InvalidSpec, NotAllowed, NotFound
 from fairlead.ledger.goodput import Goodput
@@ -79,6 +81,7 @@ from fairlead.specs.sweep_engines import SweepEngine
 from fairlead.specs.team import Team
 from fairlead.specs.training import DEFAULT_TEAM, Logs, Training
 from fairlead.specs.workload import WorkloadSpec, renamed
+from fairlead.specs.workspace import Workspace
 from fairlead.state.access_keys import AccessKey
 from fairlead.state.endpoint_detail import detail_of
 from fairlead.state.models import ModelVersion
@@ -168,6 +171,11 @@ class UserClient:
             spec = self._with_model(spec)
             if (problem := pod_model_problem(spec)) is not None:
                 raise Conflict(f"{spec.service}: model: {problem}.")
+        if isinstance(spec, Workspace):
+            if (problem := pod_server_problem(spec)) is not None:
+                raise InvalidSpec((f"{spec.name}: {problem}.",))
+            if (problem := home_problem(self.client, spec)) is not None:
+                raise Conflict(f"{spec.name}: home: {problem}.")
         if spec.engine is not None:
             self._refuse_missing_engine(spec)
         spec = self._with_origin(spec)
@@ -932,7 +940,12 @@ def _notes(spec: Training, complete: Training) -> list[str]:
         notes.append(f"logs.max: {size} is for this machine's runs; here each node's kubelet bounds logs by itself")
     if spec.image is None:
         notes.append("image: the operator's for runs that name none")
-    if spec.checkpoint.to is None and not isinstance(spec, Replica):
+    if isinstance(spec, Workspace):
+        size = describe_memory(spec.home.size_bytes or DEFAULT_SIZE_BYTES)
+        notes.append(
+            f"home: the claim {claim_name(spec.name)}, made with {size} unless it is there; it outlives the run"
+        )
+    elif spec.checkpoint.to is None and not isinstance(spec, Replica):
         notes.append(
             "checkpoint.to: the operator's place for checkpoints; if it has none, checkpoints are lost with their pods"
         )

@@ -36,7 +36,7 @@ from fairlead.errors import ClusterError, Conflict, InvalidSpec, NotAllowed
 from fairlead.frozen import dataclass
 from fairlead.policy.kinds.table import runs_of
 from fairlead.specs.training import Training
-from fairlead.specs.workload import Spec, renamed
+from fairlead.specs.workload import Kind, Spec, renamed
 from fairlead.state.snapshot import AnyWorkload
 from fairlead.text.quantities import describe_memory, plural
 
@@ -69,7 +69,7 @@ def choose(spec: Training, directory: Path) -> WorkdirUpload:
         InvalidSpec: The directory does not exist, or lacks a program that only it can have.
         Conflict: The directory is too large, or ``snapshot: false`` was requested.
     """
-    if spec.workdir is None and spec.image is not None:
+    if spec.workdir is None and (spec.image is not None or spec.kind == Kind.WORKSPACE):
         return WorkdirUpload(spec=spec)
     place = Path(directory.absolute(), Path(spec.workdir or HERE).expanduser())
     if not place.is_dir():

@@ -9,8 +9,7 @@ from fairlead.cluster.kubernetes import names
 from fairlead.cluster.kubernetes.api.objects import seconds
 from fairlead.cluster.kubernetes.engines.pod_template import bare_template, metadata, queued
 from fairlead.cluster.kubernetes.engines.port import Driver, EngineStage, EngineStatus, Object, Submission, words
-from fairlead.cluster.kubernetes.manifests.pod_environment import RUNTIME
-from fairlead.cluster.kubernetes.manifests.pods import PYTHON
+from fairlead.cluster.kubernetes.manifests.pod_environment import PYTHON, RUNTIME
 from fairlead.specs.engines import Engine
 
 # Ray's message on a job whose driver failed has its exit code, and then the end of its output.

@@ -32,11 +32,12 @@ from fairlead.specs.resources import Resources
 from fairlead.specs.serving import Scale, Serving
 from fairlead.specs.sweep import Prune, Sweep
 from fairlead.specs.training import ENV_NAME, Checkpoint, Retry, Training
+from fairlead.specs.workspace import Workspace, WorkspaceHome
 
 GROUP, VERSION = API_VERSION.split("/")
 _SHORT = {
     "Training": ["ftr"], "Sweep": ["fsw"], "Serving": ["fsv"], "Replica": ["frp"], "Pipeline": ["fpi"],
-    "Team": ["ftm"], "Pool": ["fpl"], "Dataset": ["fds"],
+    "Workspace": ["fws"], "Team": ["ftm"], "Pool": ["fpl"], "Dataset": ["fds"],
 }  # fmt: skip
 _DOCS = {
     "Training": "A distributed training run: a gang of pods that start together or not at all.",
@@ -101,6 +102,8 @@ _RULES_OF_SECTIONS: dict[type[Any], Callable[[], list[validation.Rule]]] = {
     Serving: validation.endpoint_rules,
     Scale: validation.scale_rules,
     Dataset: validation.dataset_rules,
+    Workspace: validation.environment_rules,
+    WorkspaceHome: validation.home_rules,
 }
 
 
@@ -211,8 +214,8 @@ def object_schema(kind: str) -> dict[str, Any]:
 
 def _update_rules(kind: str) -> list[validation.Rule]:
     """Return the rules for updates of an object; a changed spec of an endpoint is another revision."""
-    if kind == "Training":
-        return validation.update_rules()
+    if kind in ("Training", "Workspace"):
+        return validation.update_rules(kind, has_place=kind == "Training")
     if kind in SUBMITTED_BY:
         return validation.child_update_rules(kind, SUBMITTED_BY[kind])
     if kind == "Serving":

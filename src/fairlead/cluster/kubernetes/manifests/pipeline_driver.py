@@ -12,7 +12,7 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from fairlead.cluster.kubernetes.manifests.pod_environment import DRIVER as PROGRAM
-from fairlead.cluster.kubernetes.manifests.pods import PYTHON
+from fairlead.cluster.kubernetes.manifests.pod_environment import PYTHON
 from fairlead.cluster.kubernetes.manifests.volumes import mount_at
 from fairlead.errors import InvalidSpec
 from fairlead.policy.kinds.standing_pipeline import HASH, OF_PIPELINE, WATCH, WATCHES

@@ -12,7 +12,8 @@ from fairlead.cluster.kubernetes import names
 from fairlead.cluster.kubernetes.api.objects import quantity
 from fairlead.cluster.kubernetes.devices import DeviceResource
 from fairlead.cluster.kubernetes.manifests.affinities import among
-from fairlead.cluster.kubernetes.manifests.pods import PYTHON, PodSettings, render_pod
+from fairlead.cluster.kubernetes.manifests.pod_environment import PYTHON
+from fairlead.cluster.kubernetes.manifests.pods import PodSettings, render_pod
 from fairlead.policy.placement.node_eligibility import PRICE_LABEL
 from fairlead.specs.overlay import RANKS
 from fairlead.specs.side_containers import SIDECAR

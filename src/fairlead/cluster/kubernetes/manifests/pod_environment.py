@@ -1,6 +1,7 @@
 """Builds a pod's environment, which is the same on every cluster: variables, paths and the shim's instructions."""
 
 import json
+from pathlib import PurePosixPath
 from typing import Any
 
 from fairlead.cluster import contract
@@ -11,7 +12,7 @@ from fairlead.specs.training import Elastic
 from fairlead.state.plan import CreatePod
 from fairlead.state.pod_uids import pod_uid
 from fairlead.state.run_places import place_of
-from fairlead.state.snapshot import Workload
+from fairlead.state.snapshot import Workload, is_workspace
 
 HOME = "/fairlead"
 LOCAL = f"{HOME}/local"  # an emptyDir for files of this pod
@@ -25,16 +26,28 @@ SECRETS_DIR = f"{HOME}/secrets"
 USER_HOME = f"{LOCAL}/home"
 RUNTIME_DIR = f"{HOME}/runtime"
 RUNTIME = f"{RUNTIME_DIR}/runtime.pyz"
+WORKSPACE = f"{RUNTIME_DIR}/workspace.pyz"
+WORKSPACE_HOME = f"{HOME}/home"
+"""Where the claim of a workspace is mounted, which is its HOME."""
 DRIVER = f"{RUNTIME_DIR}/driver.pyz"
 WORKDIR_PARTS = f"{HOME}/workdir"
 MASTER_PORT = 29500  # torchrun's default; a pod shares its ports with no other
 DATA_PORT = MASTER_PORT - 1  # those above it are of frameworks
 LOG_MAX_BYTES = 4 * 1024 * 1024
 LOG_FILES = 1
+PYTHON = "python3"
+"""Interpreter of the image that runs the shim; 3.9 or newer."""
+CODE_LETTERS = 12
 
 
-def environment(workload: Workload, create: CreatePod, *, checkpoint_to: str | None) -> dict[str, str]:
-    """Return the variables that all ranks of a pod share."""
+def environment(
+    workload: Workload, create: CreatePod, *, checkpoint_to: str | None, code: str | None = None
+) -> dict[str, str]:
+    """Return the variables that all ranks of a pod share.
+
+    Args:
+        code: Digest of the files that went along; None for none.
+    """
     domain = f"{service_name(workload)}.{workload.spec.team}.svc"
     first = host_name(workload.gang, create.attempt, 0)
     # A pod alone has no Service, and so no name.
@@ -58,6 +71,13 @@ def environment(workload: Workload, create: CreatePod, *, checkpoint_to: str | N
         data_dir=DATA_DIR,
         secrets_dir=SECRETS_DIR,
     )
+    if is_workspace(workload):
+        spec = workload.spec
+        in_image = spec.workdir is not None and code is None
+        root = None if in_image else WORKSPACE_HOME if code is None else f"{WORKSPACE_HOME}/code-{code[:CODE_LETTERS]}"
+        env |= contract.workspace_settings(
+            spec, port=MASTER_PORT, home=WORKSPACE_HOME, root=root, watches_gpus=spec.resources.gpu is not None
+        )
     if workload.gang.elastic is Elastic.IN_PLACE:
         env["FAIRLEAD_MEMBERS_DIR"] = MEMBERS_DIR
         env["FAIRLEAD_MEMBERS_HOST"] = env["MASTER_ADDR"]
@@ -83,6 +103,7 @@ def instructions(
     """
     spec = workload.spec
     ranks, first = spec.ranks_on_each_node, create.index * spec.ranks_on_each_node
+    code = parts if archive is None else PurePosixPath(archive).name.partition(".")[0]
     pod: dict[str, Any] = {
         "uid": pod_uid(workload.uid, create.attempt, create.index, create.replacement),
         "workdir": WORK_DIR if parts is not None or archive is not None else spec.workdir,
@@ -97,9 +118,11 @@ def instructions(
         **({} if spec.metrics is None else {"metrics": {"pattern": spec.metrics.regular_expression}}),
         "log_max_bytes": LOG_MAX_BYTES,
         "log_files": LOG_FILES,
-        "env": environment(workload, create, checkpoint_to=checkpoint_to),
+        "env": environment(workload, create, checkpoint_to=checkpoint_to, code=code),
     }
     variables = {"FAIRLEAD_INSTRUCTIONS": json.dumps(pod, separators=(",", ":")), "FAIRLEAD_COMMAND": spec.run}
+    if is_workspace(workload):
+        variables["FAIRLEAD_COMMAND"] = f"{PYTHON} {WORKSPACE}"
     return variables if spec.setup is None else variables | {"FAIRLEAD_SETUP": spec.setup}
 
 

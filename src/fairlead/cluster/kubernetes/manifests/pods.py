@@ -9,7 +9,7 @@ from typing import Any
 
 from fairlead.cluster.kubernetes import names
 from fairlead.cluster.kubernetes.devices import DeviceResource
-from fairlead.cluster.kubernetes.manifests import driver_bundle
+from fairlead.cluster.kubernetes.manifests import driver_bundle, workspaces
 from fairlead.cluster.kubernetes.manifests import pod_environment as contract
 from fairlead.cluster.kubernetes.manifests.affinities import REQUIRED
 from fairlead.cluster.kubernetes.manifests.overlays import lay_over
@@ -30,12 +30,10 @@ from fairlead.specs.side_containers import side_resources
 from fairlead.specs.training import Training
 from fairlead.specs.workload import PIPELINE_VARIABLE
 from fairlead.state.plan import CreatePod
-from fairlead.state.snapshot import Taint, Workload
+from fairlead.state.snapshot import Taint, Workload, is_workspace
 
 MEMORY_BYTES_PER_RANK = 4 * 1024**3
 """Default request and limit; the default CPU request is one core for each rank."""
-PYTHON = "python3"
-"""Interpreter of the image that runs the shim; 3.9 or newer."""
 USER = 1000
 """User and group of every process; Pod Security's ``restricted`` forbids 0."""
 GRACE_SLACK_S = 10  # for the shim to kill remaining processes and to record the end
@@ -132,7 +130,7 @@ def render_pod(
     ranks: dict[str, Any] = {
         "name": RANKS,
         "image": spec.image or settings.image,
-        "command": [PYTHON, contract.RUNTIME, "run"],
+        "command": [contract.PYTHON, contract.RUNTIME, "run"],
         "env": _variables(
             workload,
             create,
@@ -141,7 +139,7 @@ def render_pod(
             | ({"FAIRLEAD_DOMAINS": json.dumps(domains)} if domains and workload.gang.nodes > 1 else {}),
         ),
         "resources": {"requests": dict(resources), "limits": dict(resources)},
-        "startupProbe": _started(),
+        "startupProbe": _started("workspace.json" if is_workspace(workload) else "started.json"),
         "terminationMessagePolicy": "File",
         "securityContext": _CONTAINED,
         "volumeMounts": [
@@ -156,6 +154,8 @@ def render_pod(
         )
     if _is_told(workload):
         ranks["volumeMounts"].append({"name": "fairlead-family", "mountPath": FAMILY_DIR, "readOnly": True})
+    if is_workspace(workload):
+        ranks["volumeMounts"].append({"name": workspaces.HOME_VOLUME, "mountPath": contract.WORKSPACE_HOME})
     ranks["volumeMounts"] += [*_claim_mounts(spec), *secret_mounts(spec.secrets, spec.data)]
     if sources := env_from(spec.secrets):
         ranks["envFrom"] = sources
@@ -237,7 +237,7 @@ def _variables(
     spec = workload.spec
     place = contract.checkpoint_place(workload, settings.checkpoint_to)
     fixed = {
-        "HOME": contract.USER_HOME,
+        "HOME": contract.WORKSPACE_HOME if is_workspace(workload) else contract.USER_HOME,
         "USER": names.MANAGER,
         **of_network,
         **spec.env,
@@ -269,11 +269,11 @@ def _tolerations_of(spec: ProgramSpec, taints: Sequence[Taint]) -> list[dict[str
     ]
 
 
-def _started() -> dict[str, Any]:
-    """Return the startup probe, which succeeds once the ranks were started."""
-    look = f"import os, sys; sys.exit(not os.path.exists('{contract.POD_DIR}/started.json'))"
+def _started(file: str) -> dict[str, Any]:
+    """Return the startup probe, which succeeds once there is a file: that of started ranks, or of a server."""
+    look = f"import os, sys; sys.exit(not os.path.exists('{contract.POD_DIR}/{file}'))"
     return {
-        "exec": {"command": [PYTHON, "-I", "-S", "-c", look]},
+        "exec": {"command": [contract.PYTHON, "-I", "-S", "-c", look]},
         "periodSeconds": START_PERIOD_S,
         "timeoutSeconds": 10,
         "failureThreshold": START_MOST_S // START_PERIOD_S,
@@ -291,7 +291,7 @@ def _served(spec: Replica) -> dict[str, Any]:
             "timeoutSeconds": PROBE_TIMEOUT_S,
             "failureThreshold": PROBE_PATIENCE,
         },
-        "lifecycle": {"preStop": {"exec": {"command": [PYTHON, "-I", "-S", "-c", wait]}}},
+        "lifecycle": {"preStop": {"exec": {"command": [contract.PYTHON, "-I", "-S", "-c", wait]}}},
     }
 
 
@@ -318,7 +318,7 @@ def _reporter(workload: Workload, settings: PodSettings) -> dict[str, Any]:
     return {
         "name": REPORTER,
         "image": spec.image or settings.image,
-        "command": [PYTHON, "-I", "-S", contract.RUNTIME, "report", contract.POD_DIR, *soon],
+        "command": [contract.PYTHON, "-I", "-S", contract.RUNTIME, "report", contract.POD_DIR, *soon],
         "restartPolicy": "Always",
         "resources": {"requests": dict(resources), "limits": dict(resources)},
         "securityContext": _CONTAINED,
@@ -334,9 +334,15 @@ def _volumes(workload: Workload, settings: PodSettings, memory: str | int) -> li
     # The default on any machine: half of memory. It counts as the pod's memory either way.
     shared = spec.resources.shm_bytes or int(memory) // 2
     runtime: dict[str, Any] = {"configMap": {"name": settings.runtime}}
-    if driver_bundle.is_driver(spec):
-        beside = {"configMap": {"name": driver_bundle.bundle_name()}}
-        runtime = {"projected": {"sources": [runtime, beside]}}
+    beside = (
+        driver_bundle.bundle_name()
+        if driver_bundle.is_driver(spec)
+        else workspaces.bundle_name()
+        if is_workspace(workload)
+        else None
+    )
+    if beside is not None:
+        runtime = {"projected": {"sources": [runtime, {"configMap": {"name": beside}}]}}
     volumes: list[dict[str, Any]] = [
         {"name": "fairlead-runtime", **runtime},
         {"name": "fairlead-local", "emptyDir": {}},
@@ -345,6 +351,9 @@ def _volumes(workload: Workload, settings: PodSettings, memory: str | int) -> li
     if settings.workdir:
         parts = [{"configMap": {"name": name}} for name in settings.workdir]
         volumes.append({"name": "fairlead-workdir", "projected": {"sources": parts}})
+    if is_workspace(workload):
+        claim = {"claimName": workspaces.claim_name(spec.name)}
+        volumes.append({"name": workspaces.HOME_VOLUME, "persistentVolumeClaim": claim})
     claims = sorted({source.claim: None for source in spec.data.values() if source.claim is not None})
     volumes += [{"name": _claim_volume(claim), "persistentVolumeClaim": {"claimName": claim}} for claim in claims]
     volumes += secret_volumes(spec.secrets, spec.data)

@@ -42,7 +42,7 @@ WRITTEN = tuple(plural(kind) for kind in workload_kinds() if kind not in SUBMITT
 NAMES = tuple(map(plural, NAMED))
 """Plurals of the kinds of a namespace that are no workloads."""
 OTHERS = tuple(plural(kind) for kind in workload_kinds() if kind in SUBMITTED_BY)
-NOBODYS = (plural("Serving"),)
+NOBODYS = (plural("Serving"), plural("Workspace"))
 """Plurals of the kinds that no other workload submits."""
 USAGE = rule("metrics.k8s.io", ("pods",), ("get", "list"))
 ROLES: dict[str, Rules] = {
@@ -57,6 +57,7 @@ ROLES: dict[str, Rules] = {
         rule(GROUP, OTHERS, (*READ, "patch", "delete")),
         USAGE,
         rule("", ("pods", "pods/log", "events", "resourcequotas", "persistentvolumeclaims"), READ),
+        rule("", ("persistentvolumeclaims",), ("delete",)),  # homes of workspaces; pods may write to any claim anyway
         rule("", ("pods/exec", "pods/portforward"), ("get", "create")),  # a WebSocket is opened by a GET
         rule("", ("configmaps",), ("get", "create", "patch")),
     ],
@@ -104,6 +105,7 @@ OPERATOR_RULES: Rules = [
     rule("", ("pods",), ("patch",)),  # of a pipeline's driver: the state of the runs that it requested
     rule("", ("pods/log",), ("get",)),
     rule("", ("services", "configmaps"), ("create",)),
+    rule("", ("persistentvolumeclaims",), ("create",)),  # the homes of workspaces
     rule("", ("secrets",), ("create",)),  # the key of each run with several ranks; none can be read or changed
     # Of runs: which have any, and of those that are over
     rule("", ("services",), ("list", "delete")),

@@ -51,6 +51,7 @@ from fairlead.specs.resources import (
 )
 from fairlead.specs.sweep import CHANGEABLE_KEYS
 from fairlead.specs.training import ENV_NAME, ENV_TOTAL
+from fairlead.specs.workspace import HOME_IS_CLAIM
 
 Rule = dict[str, str]
 
@@ -196,8 +197,12 @@ def child_update_rules(kind: str, parent: str) -> list[Rule]:
     return [rule("self.spec == oldSelf.spec", say(sentence))]
 
 
-def update_rules() -> list[Rule]:
-    """Return the rules for updates of a run, as in ``fairlead.policy.kinds.spec_updates``; ``self`` is the object."""
+def update_rules(kind: str, *, has_place: bool) -> list[Rule]:
+    """Return the rules for updates of a run, as in ``fairlead.policy.kinds.spec_updates``; ``self`` is the object.
+
+    Args:
+        has_place: Runs of the kind may name a place for their checkpoints.
+    """
     phase, name = "self.status.phase", "self.metadata.name"
     phases = ", ".join(json.dumps(str(phase)) for phase in CHANGEABLE)
     # Written out, because the API server cannot limit the cost of comparing a value with a default.
@@ -205,24 +210,29 @@ def update_rules() -> list[Rule]:
     place = "self.spec.checkpoint.to == oldSelf.spec.checkpoint.to"
     is_same = f"({conditions[0]} ? {conditions[1]} && {place} : !({conditions[1]}))"
     unedited = f"self.spec == oldSelf.spec || !has(self.status) || !has({phase})"
-    return [
+    rules = [
         rule(
             f'{unedited} || {phase} in [{phases}, "Succeeded"]',
             *(say("it is "), phase, say(" with the spec that it was started with. Suspend it first: `kubectl ")),
-            *(say("annotate training "), name, say(" fairlead.dev/intent=suspend --overwrite`; edit it when it ")),
-            say("is Suspended, then annotate it with fairlead.dev/intent=run"),
+            *(say(f"annotate {kind.lower()} "), name, say(" fairlead.dev/intent=suspend --overwrite`; edit it when ")),
+            say("it is Suspended, then annotate it with fairlead.dev/intent=run"),
         ),
         rule(
             f'{unedited} || {phase} != "Succeeded"',
             say("it has succeeded, so that its spec stays as it is; create another under a new name"),
         ),
+    ]  # fmt: skip
+    if not has_place:
+        return rules
+    return [
+        *rules,
         rule(
             f"!has(self.status) || !has(self.status.checkpointStep) || {is_same}"
             " || has(self.spec.checkpoint) && has(self.spec.checkpoint.from)",
             say(f"it cannot change: {PLACE_STAYS}"),
             at=".spec.checkpoint.to",
         ),
-    ]  # fmt: skip
+    ]
 
 
 def names_rules(names: Text) -> list[Rule]:
@@ -360,6 +370,11 @@ def partition_rules() -> list[Rule]:
     return [
         rule("!has(self.sharing) || !has(self.instances) || self.instances.size() == 0", say(EITHER), at=".instances")
     ]
+
+
+def home_rules() -> list[Rule]:
+    """Return the rule for the home of a workspace, which is ``self``."""
+    return [rule("!has(self.path)", say(HOME_IS_CLAIM), at=".path")]
 
 
 def engine_rules() -> list[Rule]:

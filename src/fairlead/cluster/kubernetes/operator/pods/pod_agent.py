@@ -15,7 +15,7 @@ from typing import Any
 from fairlead.cluster.kubernetes.api.client import ApiError
 from fairlead.cluster.kubernetes.devices import resource_of
 from fairlead.cluster.kubernetes.lease_contents import DURATION_S
-from fairlead.cluster.kubernetes.manifests import driver_bundle
+from fairlead.cluster.kubernetes.manifests import driver_bundle, workspaces
 from fairlead.cluster.kubernetes.manifests.conditions import READY
 from fairlead.cluster.kubernetes.manifests.network_policies import render_run_policy
 from fairlead.cluster.kubernetes.manifests.pods import PodSettings, render_pod
@@ -41,7 +41,7 @@ from fairlead.runtime.run_key import new_key
 from fairlead.specs.serving import Replica
 from fairlead.state.plan import CreatePod
 from fairlead.state.pod_uids import pod_uid
-from fairlead.state.snapshot import Grant, Phase, Pod, PodPhase, Workload
+from fairlead.state.snapshot import Grant, Phase, Pod, PodPhase, Workload, is_workspace
 
 log = logging.getLogger(__name__)
 
@@ -269,8 +269,8 @@ class PodAgent:
     def _equip(self, run_object: TrainingObject, attempt: int) -> None:
         """Create the objects that the pods of an attempt need, once for each attempt, as they may have been deleted.
 
-        They are the runtime, for several pods the Service that gives them names and the policy that lets them
-        communicate, and the key by which ranks know each other.
+        They are the runtime, for a workspace its process and the claim of its home, for several pods the Service that
+        gives them names and the policy that lets them communicate, and the key by which ranks know each other.
         """
         if self._equipped.get(run_object.uid) == attempt or run_object.workload is None:
             return
@@ -296,6 +296,10 @@ class PodAgent:
                 if driver_bundle.is_driver(run_object.workload.spec):
                     driver = driver_bundle.render_bundle(run_object.namespace)
                     self._ensure(f"/api/v1/{place}/configmaps", driver)
+                if is_workspace(run_object.workload):
+                    self._ensure(f"/api/v1/{place}/configmaps", workspaces.render_bundle(run_object.namespace))
+                    claim = workspaces.render_claim(run_object.workload.spec)
+                    self._ensure(f"/api/v1/{place}/persistentvolumeclaims", claim)
                 for future in futures:
                     future.result()
             self._equipped[run_object.uid] = attempt

@@ -25,7 +25,9 @@ from fairlead.cluster.kubernetes.operator.cluster import KubernetesCluster
 from fairlead.cluster.kubernetes.operator.controller import Controller, Turn
 from fairlead.cluster.kubernetes.workloads.pod_reports import PodReport, read_report
 from fairlead.cluster.kubernetes.workloads.run_record import TrainingObject
+from fairlead.policy.kinds.workspace_idle import look_s
 from fairlead.state.shared_limits import fair_parts
+from fairlead.state.snapshot import is_workspace
 
 EVERY_S, MOST_S = 5.0, 900.0
 # A driver that submits runs, whose steps wait until its report is read.
@@ -48,7 +50,7 @@ class _Turn:
         most_s: The most seconds between two polls.
         least_s: The fewest seconds between two polls.
         asked_at: When it was last polled; None before it has its place in the order.
-        can_stall: Silence may count as a stall.
+        can_stall: Silence may count as a stall, or as a lack of activity.
         num_failed: The number of failed polls since the last success.
     """
 
@@ -152,6 +154,10 @@ class Listener(Controller):
                 turn = _Turn(pod=pod, most_s=FOLLOWED_EVERY_S, news_at=news_at, least_s=FOLLOWED_EVERY_S)
             elif run_object is not None and run_object.workload is not None and is_watch(run_object.workload.spec):
                 turn = _Turn(pod=pod, most_s=WATCH_MOST_S, news_at=news_at)
+            elif run_object is not None and run_object.workload is not None and is_workspace(run_object.workload):
+                # Activity after silence is to be known at once, and silence of the node is no lack of activity.
+                look = max(EVERY_S, look_s(run_object.workload.spec.idle.after_s))
+                turn = _Turn(pod=pod, most_s=look, news_at=news_at, can_stall=True)
             else:
                 turn = _Turn(pod=pod, most_s=most_s, news_at=news_at, can_stall=stall_s is not None)
             self._turns[uid] = turn
