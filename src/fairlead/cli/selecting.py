@@ -17,6 +17,7 @@ from fairlead.cluster.selection import RunSelection
 from fairlead.errors import FairleadError
 from fairlead.specs.pool import LABEL_NAME, LABEL_VALUE
 from fairlead.state.snapshot import AnyWorkload, Phase
+from fairlead.text.lists import listed
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -211,5 +212,5 @@ def describe_runs(runs: list[AnyWorkload]) -> str:
     short_names = [run.spec.name for run in runs]
     is_unique = len(set(short_names)) == len(short_names)
     names = short_names if is_unique else [f"{run.spec.team}/{run.spec.name}" for run in runs]
-    listed = ", ".join(names[:MOST_NAMED]) + (f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else "")
-    return listed if len(runs) == 1 else f"{len(runs)} runs: {listed}"
+    shown = listed(names, MOST_NAMED)
+    return shown if len(runs) == 1 else f"{len(runs)} runs: {shown}"

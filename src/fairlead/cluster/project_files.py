@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from fairlead.cluster.secret_files import is_secret
+from fairlead.text.lists import listed
 
 if TYPE_CHECKING:
     from pathspec import GitIgnoreSpec
@@ -236,9 +237,8 @@ def withheld_sentence(paths: Sequence[str]) -> str | None:
     """Return a sentence that names files left out for their credentials; None for none."""
     if not paths:
         return None
-    more = f" and {len(paths) - MOST_NAMED} more" if len(paths) > MOST_NAMED else ""
     return (
-        f"left out, as such files hold credentials: {', '.join(paths[:MOST_NAMED])}{more}; a line `!NAME` in "
+        f"left out, as such files hold credentials: {listed(paths, MOST_NAMED)}; a line `!NAME` in "
         f"{OWN_IGNORES} takes one along"
     )
 

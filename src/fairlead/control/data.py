@@ -25,6 +25,7 @@ from fairlead.runtime.places import open_place, translated, upload
 from fairlead.specs.data import DATASET, VOLUME, DataMode, DataSource
 from fairlead.specs.dataset import LATEST, Dataset, select
 from fairlead.specs.training import Training
+from fairlead.text.lists import listed
 
 MOUNT_FILES = 50_000
 """Files of a mounted directory that are listed for a version; a larger one has none, unless its spec gives it."""
@@ -157,7 +158,7 @@ def version_of(text: str, team: str, base: Path, state: Path) -> str | None:
 def _choices(names: Sequence[str]) -> str:
     if not names:
         return "there is none; `fairlead apply FILE` stores one"
-    return f"there are {', '.join(names[:MOST_NAMED])}" + (", ..." if len(names) > MOST_NAMED else "")
+    return f"there are {listed(names, MOST_NAMED)}"
 
 
 def _admit(

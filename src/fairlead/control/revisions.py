@@ -13,6 +13,7 @@ from fairlead.specs.formats.differences import Difference, differences
 from fairlead.specs.serving import Serving
 from fairlead.specs.workload import WorkloadSpec
 from fairlead.state.snapshot import AnyWorkload, Workload
+from fairlead.text.lists import listed
 
 CODE = "code"
 MOST_FILES = 5
@@ -63,6 +64,4 @@ def _of_code(cluster: ClusterClient, run: AnyWorkload, admitted: Admission[Any],
     paths = cluster.edited_code(run, revised, admitted.directory)
     if not paths:
         return Difference(key=CODE, old=old, new=new)
-    more = len(paths) - MOST_FILES
-    named = ", ".join(paths[:MOST_FILES]) + (f" and {more} more" if more > 0 else "")
-    return Difference(key=CODE, old=old, new=f"{new} ({named})")
+    return Difference(key=CODE, old=old, new=f"{new} ({listed(paths, MOST_FILES)})")

@@ -26,6 +26,7 @@ from fairlead.specs.goal import Goal
 from fairlead.state.run_times import active_until
 from fairlead.state.series import Point, best, thinned, usual_goal
 from fairlead.state.snapshot import Workload, is_leaf
+from fairlead.text.lists import listed
 from fairlead.text.quantities import describe_duration, plural
 
 MOST_POINTS = 500
@@ -142,7 +143,7 @@ def _rows(compared: Sequence[_Compared], metrics: Sequence[str], labels: Sequenc
     rows += [(key, *(shown_value(key, record.spec_fields.get(key, "-")) for record in compared)) for key in keys]
     rows.append(("code", *(_say_code(compared[0], record) for record in compared)))
     if any(_packages(compared[0], record) for record in compared):
-        rows.append(("packages", *(_some(_packages(compared[0], record)) for record in compared)))
+        rows.append(("packages", *(listed(_packages(compared[0], record), MOST_NAMED) or "-" for record in compared)))
     return rows
 
 
@@ -182,16 +183,11 @@ def _say_code(first: _Compared, other: _Compared) -> str:
     if not changed:
         return "the same"
     verb = "differs" if len(changed) == 1 else "differ"
-    return f"{plural(len(changed), 'file')} {verb}: {_some(changed)}"
+    return f"{plural(len(changed), 'file')} {verb}: {listed(changed, MOST_NAMED)}"
 
 
 def _packages(first: _Compared, other: _Compared) -> list[str]:
     return [] if other is first else package_differences(first.code, other.code)
-
-
-def _some(items: Sequence[str]) -> str:
-    more = f" and {len(items) - MOST_NAMED} more" if len(items) > MOST_NAMED else ""
-    return (", ".join(items[:MOST_NAMED]) + more) or "-"
 
 
 def _json(record: _Compared, metrics: Sequence[str]) -> dict[str, Any]:

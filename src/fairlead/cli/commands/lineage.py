@@ -9,6 +9,7 @@ from fairlead.control.opening import open_local
 from fairlead.control.pipelines.artefacts import Artefacts
 from fairlead.control.pipelines.lineage import Lineage, find, lineage_of
 from fairlead.control.pipelines.submission import store_of
+from fairlead.text.lists import listed
 
 MOST_FILES = 5
 
@@ -45,9 +46,8 @@ def _lines(artefact: Lineage, indent: str, shown_tasks: set[tuple[str, str, floa
     command = origin.result.parts.get("command", "").strip().replace("\n", "; ")
     yield f"{indent}  command  {command}"
     if artefact.code:
-        named = [f"{path} {digest[:8]}" for path, digest in list(artefact.code.items())[:MOST_FILES]]
-        more = f" and {len(artefact.code) - MOST_FILES} more" if len(artefact.code) > MOST_FILES else ""
-        yield f"{indent}  code     {', '.join(named)}{more}"
+        files = [f"{path} {digest[:8]}" for path, digest in artefact.code.items()]
+        yield f"{indent}  code     {listed(files, MOST_FILES)}"
     for path, digest in artefact.inputs.items():
         yield f"{indent}  input    {path} {digest[:12]}"
     for source in artefact.read:

@@ -9,6 +9,7 @@ from fairlead.cli.show import as_json, describe_time, json_option, message, tabl
 from fairlead.cli.target import Target, cluster_options
 from fairlead.control.node_listing import NodeRow, node_rows
 from fairlead.errors import InvalidArgument, NotFound
+from fairlead.text.lists import listed
 from fairlead.text.quantities import describe_dollars
 from fairlead.text.visible_text import visible
 
@@ -77,7 +78,8 @@ def uncordon(target: Target, name: str, json_: bool) -> None:
 
 def _cells(row: NodeRow) -> tuple[str, ...]:
     return (
-        row.node, row.pool, str(row.gpus), _risk(row), _causes(row), _runs(row) or "-", row.state.value,
+        row.node, row.pool, str(row.gpus), _risk(row), _causes(row), listed(row.runs, MOST_RUNS) or "-",
+        row.state.value,
     )  # fmt: skip
 
 
@@ -89,16 +91,11 @@ def _causes(row: NodeRow) -> str:
     return ", ".join(f"{count} {cause}" for cause, count in row.causes.items()) or "-"
 
 
-def _runs(row: NodeRow) -> str:
-    more = len(row.runs) - MOST_RUNS
-    return ", ".join(row.runs[:MOST_RUNS]) + (f" and {more} more" if more > 0 else "")
-
-
 def _show(row: NodeRow) -> None:
     print(f"{row.node}: {row.state.value}{f': {visible(row.reason)}' if row.reason else ''}")
     price = "unknown" if row.price_per_hour is None else f"{describe_dollars(row.price_per_hour)} an hour"
     gpus = f"{row.gpus} {row.gpu_model}" if row.gpu_model is not None else "none"
-    print(f"pool {row.pool}, GPUs: {gpus}, price: {price}, in use by: {_runs(row) or 'no run'}")
+    print(f"pool {row.pool}, GPUs: {gpus}, price: {price}, in use by: {listed(row.runs, MOST_RUNS) or 'no run'}")
     if row.chance is None or row.failures_per_day is None:
         print("no failures are known")
         return

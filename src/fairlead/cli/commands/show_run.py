@@ -16,6 +16,7 @@ from fairlead.errors import Conflict
 from fairlead.specs.formats.rendering import render, render_short, to_yaml
 from fairlead.specs.formats.secret_values import conceal
 from fairlead.specs.workload import WorkloadSpec
+from fairlead.text.lists import listed
 from fairlead.text.quantities import describe_memory, plural
 
 MOST_NAMED = 5
@@ -70,9 +71,9 @@ def _say_code(code: KeptCode) -> list[str]:
     if code.workdir is not None:
         lines.append(f"workdir: {code.workdir}")
     if code.edited:
-        lines.append(f"edited since: {_some(code.edited)}")
+        lines.append(f"edited since: {listed(code.edited, MOST_NAMED)}")
     if code.left_out:
-        lines.append(f"not copied: {_some(code.left_out)}")
+        lines.append(f"not copied: {listed(code.left_out, MOST_NAMED)}")
     if code.git is not None:
         state = "with changes" if code.git["dirty"] else "clean"
         lines.append(f"commit: {code.git['commit'] or 'none yet'} ({code.git['branch'] or 'no branch'}, {state})")
@@ -129,11 +130,6 @@ def _say_differences(differences: dict[str, Any], first: str, second: str) -> st
     lines += [f"package {package}" for package in differences["packages"]]
     lines += differences["files"] if differences["files"] is not None else [f"files: {differences['why']}"]
     return "\n".join(lines) or f"{first} and {second} do not differ."
-
-
-def _some(paths: tuple[str, ...]) -> str:
-    more = f" and {len(paths) - MOST_NAMED} more" if len(paths) > MOST_NAMED else ""
-    return ", ".join(paths[:MOST_NAMED]) + more
 
 
 def _or_none(value: Any) -> str:

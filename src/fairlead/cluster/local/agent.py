@@ -52,6 +52,7 @@ from fairlead.state.pod_uids import pod_uid
 from fairlead.state.reasons import Code, Reason
 from fairlead.state.slow_ranks import SlowRankReport
 from fairlead.state.snapshot import Node, Pod, PodPhase, Progress, Workload, is_workspace
+from fairlead.text.lists import listed
 from fairlead.untrusted_json import moment, text, whole
 
 log = logging.getLogger(__name__)
@@ -439,7 +440,7 @@ class Agent:
 
 
 def _say_left(left: tuple[str, ...], tree: Tree) -> str:
-    which = ", ".join(left[:3]) + (f" and {len(left) - 3} more" * (len(left) > 3))
+    which = listed(left, 3)
     return (
         f"the run wrote {which}, which {tree.workdir} has another content of or no room for; "
         f"it stays in {tree.cwd} until the run is deleted"

@@ -46,6 +46,7 @@ from fairlead.state.partitions import (
 from fairlead.state.plan import Change, CreatePod
 from fairlead.state.reasons import Code
 from fairlead.state.snapshot import WHOLE_MILLI, Intent, Node, Phase, Pod, Snapshot, Workload
+from fairlead.text.lists import listed
 from fairlead.text.quantities import describe_duration, plural
 
 LOOK_S = 30.0
@@ -416,10 +417,9 @@ def _take(shape: Shape, count: int, rooms: Sequence[NodeCapacity]) -> bool:
 
 def _describe(best: _Candidate) -> str:
     """Describe the purpose and cost of a change, as a sentence."""
-    names = ", ".join(run.spec.name for run in best.starts[:3])
-    more = f" and {len(best.starts) - 3} more" if len(best.starts) > 3 else ""
+    names = listed([run.spec.name for run in best.starts], 3)
     text = (
-        f"{best.node.node} goes from the layout {best.node.layout} to {best.layout} for {names}{more}, which have "
+        f"{best.node.node} goes from the layout {best.node.layout} to {best.layout} for {names}, which have "
         f"waited {_hours(best.gain_s)} GPU-hours; that costs {_hours(best.cost_s)}: "
         f"{_hours(best.out_of_use_s)} out of use"
     )

@@ -8,6 +8,7 @@ from fairlead.state.phase_transitions import move
 from fairlead.state.plan import Change, Event
 from fairlead.state.reasons import Code, Reason
 from fairlead.state.snapshot import Intent, Phase, Pod, Workload
+from fairlead.text.lists import listed
 
 MOST_NAMED = 3
 
@@ -22,7 +23,7 @@ def restart(workload: Workload, live: tuple[Pod, ...], edited: tuple[str, ...], 
     status = workload.status
     if workload.intent is not Intent.RUN or status.phase not in (Phase.STARTING, Phase.RUNNING, Phase.RESTARTING):
         return None
-    named = ", ".join(edited[:MOST_NAMED]) + (f" and {len(edited) - MOST_NAMED} more" * (len(edited) > MOST_NAMED))
+    named = listed(edited, MOST_NAMED)
     attempt = status.attempt + (status.phase is not Phase.RESTARTING)
     verb = "was" if len(edited) == 1 else "were"
     origin = "" if workload.progress is None else describe_origin(workload.progress)

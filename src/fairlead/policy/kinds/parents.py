@@ -7,7 +7,7 @@ some of its children have not yet ended or been Suspended.
 """
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeAlias, cast
 
@@ -24,6 +24,7 @@ from fairlead.state.phase_transitions import move_parent
 from fairlead.state.plan import Change, ChildIntent, Event, SubmitChild
 from fairlead.state.reasons import Code, Reason
 from fairlead.state.snapshot import AfterStop, AnyWorkload, Intent, Phase, PodPhase, Snapshot
+from fairlead.text.lists import listed
 from fairlead.text.quantities import plural
 
 if TYPE_CHECKING:
@@ -435,7 +436,7 @@ def _keep_stopping(parent: AnyWorkload, family: Family, now: float) -> Change | 
             return None
         what = _at_each_site(parent)
         keep = f"keeps its {what}" if len(sites) == 1 else f"keep their {what}s"
-        reason = replace(reason, message=f"{reason.message}; {_few(sites)} did not answer and {keep}")
+        reason = replace(reason, message=f"{reason.message}; {listed(sites, MOST_NAMED)} did not answer and {keep}")
     return change_to(parent, move_parent(status, after, reason, now))
 
 
@@ -469,10 +470,6 @@ def _at_each_site(parent: AnyWorkload) -> str:
     return "endpoint" if parent.spec.kind == Kind.SERVING else "client"
 
 
-def _few(names: Sequence[str]) -> str:
-    return ", ".join(names[:MOST_NAMED]) + (", ..." if len(names) > MOST_NAMED else "")
-
-
 def _unsettled(family: Family, intent: Intent) -> list[AnyWorkload]:
     """Return the children that are not yet in the state of an intent."""
     return [child for child in family.children.values() if not _is_settled(child, intent)]
@@ -502,7 +499,7 @@ def _awaited(parent: AnyWorkload, children: list[AnyWorkload], family: Family, i
     if not children and family.engine is not None:
         return f"waiting for its {family.engine.kind} to be deleted"
     if not children and (sites := _at_sites(family, intent)):
-        return f"waiting for its {_at_each_site(parent)}s at {plural(len(sites), 'site')}: {_few(sites)}"
+        return f"waiting for its {_at_each_site(parent)}s at {plural(len(sites), 'site')}: {listed(sites, MOST_NAMED)}"
     if len(children) == 1:
         return f"waiting for {children[0].spec.name}"
     return f"waiting for {plural(len(children), 'run')}"

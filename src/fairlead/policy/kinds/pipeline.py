@@ -6,7 +6,6 @@ step, by ``fairlead.policy.kinds.steps``. A driver in a pod cannot submit anythi
 for, and missing ones are submitted here.
 """
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 from fairlead.frozen import dataclass
@@ -19,6 +18,7 @@ from fairlead.specs.pipeline import DRIVER, Pipeline, map_runs
 from fairlead.state.plan import Change, ChildIntent, Event
 from fairlead.state.reasons import Code, Reason
 from fairlead.state.snapshot import Intent, Phase, Workload
+from fairlead.text.lists import listed
 from fairlead.text.quantities import plural
 
 # A fan-out may have a thousand runs.
@@ -83,11 +83,11 @@ def judge(pipeline: Workload[Pipeline], family: Family, now: float) -> Change | 
     )
     others += [order.spec.name for order in new]
     parts = [f"{over} of {plural(tasks or len(pipeline.spec.steps), 'task')} are over"]
-    parts += [f"waits for {_named(others)}"] if others else []
+    parts += [f"waits for {listed(others, MOST_NAMED)}"] if others else []
     reason = Reason(code=Code.CHILDREN_RUNNING, message="; ".join(parts))
     event = None
     if new:
-        sentence = f"submitted {_named([order.spec.name for order in new])} for its driver"
+        sentence = f"submitted {listed([order.spec.name for order in new], MOST_NAMED)} for its driver"
         event = Event(type="StepsSubmitted", reason=Reason(code=Code.CHILDREN_RUNNING, message=sentence))
     return advance(pipeline, reason, now, detail=detail, submit=new, event=event)
 
@@ -113,11 +113,6 @@ def next_at(pipeline: Workload[Pipeline], family: Family, now: float) -> float |
     if not is_standing(pipeline.spec):
         return None
     return standing_next_at(pipeline, family, detail_of(pipeline).standing, now)
-
-
-def _named(runs: Sequence[str]) -> str:
-    more = f" and {len(runs) - MOST_NAMED} more" if len(runs) > MOST_NAMED else ""
-    return f"{', '.join(runs[:MOST_NAMED])}{more}"
 
 
 def progress(pipeline: Workload[Pipeline]) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 
 from fairlead.state.reasons import Code, Reason
 from fairlead.state.snapshot import Node, Pod, Workload
+from fairlead.text.lists import listed
 
 MOST_NAMED = 3
 
@@ -22,10 +23,9 @@ def reason(workload: Workload, live: Sequence[Pod], nodes: Iterable[Node]) -> Re
     silent_pods = [pod for pod in live if pod.node in names]
     if not silent_pods:
         return None
-    which = ", ".join(f"node {pod.node}, which holds pod {pod.index}" for pod in silent_pods[:MOST_NAMED])
-    more = f" and {len(silent_pods) - MOST_NAMED} more" if len(silent_pods) > MOST_NAMED else ""
+    named = listed([f"node {pod.node}, which holds pod {pod.index}" for pod in silent_pods], MOST_NAMED)
     message = (
-        f"{which}{more} of {workload.gang.nodes}: its kubelet does not answer. The pods may still run; the gang "
+        f"{named} of {workload.gang.nodes}: its kubelet does not answer. The pods may still run; the gang "
         "restarts when Kubernetes gives them up, by default five minutes after the node fell silent"
     )
     remedy = (

@@ -13,6 +13,7 @@ from fairlead.frozen import dataclass
 from fairlead.specs.expressions import holds, names_in
 from fairlead.specs.pipeline import Cache, Pipeline, Step
 from fairlead.specs.quantities import format_duration
+from fairlead.text.lists import listed
 from fairlead.text.quantities import describe_memory, plural
 
 ITEMS_MOST = 10_000
@@ -300,8 +301,7 @@ def describe_changes(old: Mapping[str, str], new: Mapping[str, str]) -> str:
     gone = [name for name in old if name not in new]
     parts = [f"{name} has changed" for name in changed]
     parts += [f"{name} is new" for name in added] + [f"{name} is gone" for name in gone]
-    more = f", and {len(parts) - MOST_NAMED} more" if len(parts) > MOST_NAMED else ""
-    return ", ".join(parts[:MOST_NAMED]) + more
+    return listed(parts, MOST_NAMED, joint=", and ")
 
 
 # Failed steps that the sentence of a finished pipeline names; it counts the others.

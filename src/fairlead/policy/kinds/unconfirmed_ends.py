@@ -6,6 +6,7 @@ from dataclasses import replace
 from fairlead.state.plan import Change, Event
 from fairlead.state.reasons import Code, Reason
 from fairlead.state.snapshot import Phase, Pod, Workload
+from fairlead.text.lists import listed
 from fairlead.text.quantities import describe_duration
 
 TOLD_AFTER_S = 60.0
@@ -25,13 +26,10 @@ def tell(workload: Workload, live: tuple[Pod, ...], now: float) -> Change | None
     late = [pod for pod in live if _is_late(workload, pod, now)]
     if not late:
         return None
-    which = ", ".join(f"pod {pod.index} of {workload.gang.nodes} on node {pod.node}" for pod in late[:3])
-    more = f" and {len(late) - 3} more" if len(late) > 3 else ""
+    pods = listed([f"pod {pod.index} of {workload.gang.nodes} on node {pod.node}" for pod in late], 3)
     grace = describe_duration(workload.spec.grace_s)
     by = describe_duration(TOLD_AFTER_S)
-    prefix = (
-        f"{which}{more}: still terminating {by} after the grace of {grace}, and no kubelet confirms the end{_WAITS}"
-    )
+    prefix = f"{pods}: still terminating {by} after the grace of {grace}, and no kubelet confirms the end{_WAITS}"
     remedy = f"If that machine is off for good, remove it: `kubectl delete node {late[0].node}` on Kubernetes."
     reason = replace(status.reason, message=f"{prefix}; {status.reason.message}", remedy=remedy)
     return Change(

@@ -16,6 +16,7 @@ from fairlead.specs.serving_sites import ServingSite, Waves, divide
 from fairlead.state.endpoint_detail import Revision, detail_of
 from fairlead.state.site_rollouts import SiteReport, SiteRollout, SiteStage, SiteState
 from fairlead.state.snapshot import Workload
+from fairlead.text.lists import listed
 from fairlead.text.quantities import plural
 
 OWNER, RELEASE = "site-of", "release"
@@ -143,7 +144,7 @@ def describe_sites(seen: SitesSnapshot, rollout: SiteRollout, failed: str | None
         message += f"; {_some([f'{site.name}: {site.message or NOT_VISITED}' for site in others])}"
     away = [f"{site.name} ({_say_release(site)})" for site in present if site.away_since is not None]
     if away:
-        message += f"; away: {_some(away)}"
+        message += f"; away: {listed(away, MOST_NAMED, separator='; ', joint='; and ')}"
     return message if failed is None else f"{message}; {failed}"
 
 
@@ -221,5 +222,4 @@ def _say_release(site: SiteState) -> str:
 
 
 def _some(clauses: list[str]) -> str:
-    more = f"; and {len(clauses) - MOST_NAMED} more" if len(clauses) > MOST_NAMED else ""
-    return f"{'; '.join(clauses[:MOST_NAMED])}{more}"
+    return listed(clauses, MOST_NAMED, separator="; ", joint="; and ")

@@ -28,6 +28,7 @@ from fairlead.cluster.kubernetes.names import (
 )
 from fairlead.cluster.kubernetes.workloads.run_record import FINALIZER
 from fairlead.errors import ClusterError
+from fairlead.text.lists import listed
 from fairlead.text.quantities import plural as counted
 
 Tell = Callable[[Done], None]
@@ -294,5 +295,4 @@ def _listed(client: Client, path: str, query: dict[str, str] | None = None) -> l
 
 
 def _some(names: list[str], most: int = 5) -> str:
-    shown = ", ".join(sorted(set(names))[:most])
-    return shown if len(set(names)) <= most else f"{shown} and {len(set(names)) - most} more"
+    return listed(sorted(set(names)), most)

@@ -87,6 +87,7 @@ from fairlead.state.endpoint_detail import detail_of
 from fairlead.state.models import ModelVersion
 from fairlead.state.series import Point
 from fairlead.state.snapshot import AnyWorkload, Intent, Node, Phase, Pod, Snapshot, Workload, is_leaf
+from fairlead.text.lists import listed
 from fairlead.text.quantities import describe_cpu, describe_memory, describe_of_each
 
 if TYPE_CHECKING:
@@ -552,11 +553,10 @@ class UserClient:
             return same[0]
         elsewhere = self._teams_with(name) if team is None and is_object_name(name) else []
         if elsewhere:
-            places = ", ".join(f"{other}/{name}" for other in elsewhere[:MOST_TEAMS])
-            more = f" and {len(elsewhere) - MOST_TEAMS} more" if len(elsewhere) > MOST_TEAMS else ""
+            places = listed([f"{other}/{name}" for other in elsewhere], MOST_TEAMS)
             raise NotFound(
                 f"There is no run named {name!r} in the namespace {namespace!r}, which is looked at without a team; "
-                f"{'there is' if len(elsewhere) == 1 else 'there are'} {places}{more}. Give it with its team."
+                f"{'there is' if len(elsewhere) == 1 else 'there are'} {places}. Give it with its team."
             )
         raise unknown(
             name, [run.spec.name for run in runs], where=f" in the namespace {namespace!r}", options=self._options

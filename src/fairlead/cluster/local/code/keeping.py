@@ -39,6 +39,7 @@ from fairlead.runtime.paths import below
 from fairlead.runtime.podfiles import read_json, write_json
 from fairlead.specs.gang import ProgramSpec
 from fairlead.state.snapshot import Pod
+from fairlead.text.lists import listed
 
 MOST_SAID = 3
 MOST_READ = 20
@@ -494,10 +495,9 @@ class CodeStore:
         sentences = []
         changed = self._edited((file for file in snapshot.files if file.path in tree.copies), workdir)
         if changed:
-            more = f" and {len(changed) - MOST_SAID} more" * (len(changed) > MOST_SAID)
             verb = "was" if len(changed) == 1 else "were"
             sentences.append(
-                f"{', '.join(changed[:MOST_SAID])}{more} {verb} edited since submission; "
+                f"{listed(changed, MOST_SAID)} {verb} edited since submission; "
                 f"{who} runs the code as submitted, in {tree.cwd}"
             )
         if shlex.quote(tree.root) != tree.root and str(workdir) in command:
