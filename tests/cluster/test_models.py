@@ -1,6 +1,7 @@
 """Versions of models: what a reference means, what a push keeps, and that a killed push leaves all or nothing."""
 
 import errno
+import io
 import os
 import shutil
 import signal
@@ -8,6 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from fairlead.cluster.local.cluster import LocalCluster
@@ -17,10 +19,14 @@ from fairlead.control.models import INCOMING, promote, push
 from fairlead.errors import Conflict, FairleadError, InvalidSpec, NoRoom, NotFound
 from fairlead.runtime.checkpoint.manifest import MANIFEST, Manifest, seal
 from fairlead.runtime.checkpoint.store import step_name
+from fairlead.runtime.federation.flower_app import MODEL, save_round
+from fairlead.runtime.federation.settings import server_files
+from fairlead.specs.federation import SERVER, Federation, Site
 from fairlead.specs.goal import Goal
 from fairlead.specs.model_reference import ModelReference, read_reference
 from fairlead.specs.training import Checkpoint
 from fairlead.state.models import ModelContent, ModelVersion, best_version
+from fairlead.state.plan import child_uid
 from tests.builders import training
 
 
@@ -244,3 +250,33 @@ def test_a_killed_push_leaves_no_version_and_the_next_one_cleans_up(
     assert (pushed.version, is_new) == (1, True)
     assert list((cluster.home.artefacts / INCOMING).iterdir()) == []
     assert find_version(cluster, ModelReference(name="churn", which="1")) == pushed
+
+
+def test_the_model_of_a_federations_last_round_is_a_file_of_named_arrays_with_its_loss(cluster: LocalCluster) -> None:
+    federation = cluster.submit(Federation(name="digits", app="app", sites={"north": Site()}))
+    with pytest.raises(NotFound, match="digits has no model yet"):
+        push(cluster, "digits", "digits")
+    files = server_files(cluster.home.run(child_uid(federation.uid, SERVER)))
+    files.mkdir(parents=True)
+    wanted = {"layer.weight": np.arange(6.0).reshape(2, 3), "bias": np.array([1, 2])}
+
+    class AsFlower:
+        """An array as Flower serializes it."""
+
+        def __init__(self, array: np.ndarray) -> None:
+            content = io.BytesIO()
+            np.save(content, array, allow_pickle=False)
+            self.dtype, self.shape, self.stype, self.data = str(array.dtype), array.shape, "np", content.getvalue()
+
+    save_round(files / MODEL, 3, {name: AsFlower(array) for name, array in wanted.items()})
+    version, is_new = push(cluster, "digits", "digits", metrics={"accuracy": 0.9})
+    assert is_new
+    assert (version.lineage["round"], version.content, version.metrics) == (3, ModelContent.FILE, {"accuracy": 0.9})
+    with np.load(resolve(cluster, "digits@1").path, allow_pickle=False) as stored:
+        assert {name: stored[name].tolist() for name in stored.files} == {
+            name: array.tolist() for name, array in wanted.items()
+        }
+    assert push(cluster, "digits", "digits") == (version, False)
+    (files / MODEL).write_bytes(b"half of it")
+    with pytest.raises(Conflict, match="cannot be read"):
+        push(cluster, "digits", "digits")

@@ -6,6 +6,7 @@ interrupted push leaves content without a row, or a partial copy that the next p
 
 import contextlib
 import hashlib
+import io
 import json
 import os
 import shutil
@@ -14,7 +15,7 @@ import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 from fairlead.cluster.local.cluster import LocalCluster
 from fairlead.cluster.local.disk_errors import NO_ROOM, explained
@@ -24,21 +25,35 @@ from fairlead.cluster.model_versions import ModelVersions, find_version
 from fairlead.control.pipelines.artefacts import Artefacts, content_digest
 from fairlead.control.pipelines.lineage import find, lineage_of
 from fairlead.control.pipelines.submission import pipeline_of
+from fairlead.deferred import deferred
 from fairlead.errors import Conflict, InvalidSpec, NotFound
 from fairlead.frozen import dataclass
+from fairlead.policy.kinds.federation import detail_of as federation_detail
 from fairlead.runtime.checkpoint.directory import Directory, sync_directory
 from fairlead.runtime.checkpoint.manifest import MANIFEST, DamagedError, verify
 from fairlead.runtime.checkpoint.store import STEP_NAME, step_name
+from fairlead.runtime.federation.flower_app import MODEL
+from fairlead.runtime.federation.settings import server_files
 from fairlead.runtime.podfiles import take_lock
 from fairlead.specs.constraints import NAME
+from fairlead.specs.federation import SERVER, Federation
 from fairlead.specs.goal import Goal
 from fairlead.specs.model_reference import RUN_SCHEME, read_reference, stage_problem
 from fairlead.specs.sweep import values_of
 from fairlead.specs.training import Training
 from fairlead.state.models import ModelContent, ModelVersion
+from fairlead.state.plan import child_uid
 from fairlead.state.series import usual_goal
+from fairlead.state.snapshot import Workload
+from fairlead.untrusted_json import parse_object
+
+if TYPE_CHECKING:
+    import numpy as np
+else:
+    np = deferred("numpy")
 
 INCOMING = "incoming"
+MOST_DESCRIPTION_BYTES = 16 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +82,8 @@ def push(
     """Create a version of a model, and return whether it is new: the same content from the same place is one version.
 
     Args:
-        source: A run, ``run://NAME@best`` or ``run://NAME@STEP``; RUN/STEP.OUTPUT of a pipeline; or a path.
+        source: A run, ``run://NAME@best`` or ``run://NAME@STEP``; a federation, for the model of its last round;
+            RUN/STEP.OUTPUT of a pipeline; or a path.
         metrics: Metrics in addition to those that the run reported.
         objective: The metric by which versions compare, such as ``loss`` or ``accuracy:maximize``.
 
@@ -183,6 +199,8 @@ def _source(cluster: LocalCluster, text: str) -> _Source:
         run = cluster.find(text)
         if isinstance(run.spec, Training) and pipeline_of(run.spec) is not None:
             raise Conflict(f"{text} is a pipeline; name one of its outputs, such as {text}/STEP.OUTPUT.")
+        if isinstance(run.spec, Federation):
+            return _of_federation(cluster, cast("Workload[Federation]", run))
         which = "@best" if not isinstance(run.spec, Training) else ""
         return _of_model(cluster, resolve(cluster, f"{RUN_SCHEME}{text}{which}"))
     if reference is None:
@@ -246,6 +264,43 @@ def _of_output(cluster: LocalCluster, text: str) -> _Source:
         content = ModelContent.CHECKPOINT if Directory(path).steps() else ModelContent.DIRECTORY
     made = lineage_of(cluster, digest).as_data()
     return _Source(keep=lambda _: digest, content=content, lineage={"kind": "output", "output": text, **made})
+
+
+def _of_federation(cluster: LocalCluster, federation: Workload[Federation]) -> _Source:
+    """Return the model of a federation's last round, which its server saved, as a NumPy archive of named arrays."""
+    name, uid = federation.spec.name, federation.uid
+    path = server_files(cluster.home.run(child_uid(uid, SERVER))) / MODEL
+    if not path.exists():
+        raise NotFound(f"{name} has no model yet: its server saves one after each round of an `app`.")
+    try:
+        number, arrays = saved_arrays(path)
+    except (OSError, ValueError, KeyError) as error:
+        raise Conflict(f"{name}: the model that its server saved cannot be read: {error}") from error
+
+    def keep(store: Artefacts) -> str:
+        with _Incoming(store.root / INCOMING) as room:
+            np.savez(room / "content.npz", allow_pickle=False, **arrays)
+            return _keep(store, (room / "content.npz").rename(room / "content"))
+
+    detail = federation_detail(federation)
+    metrics = {"loss": detail.loss} if detail.loss is not None and detail.round == number else {}
+    own = {"kind": "federation", "run": name, "uid": uid, "team": federation.spec.team, "round": number}
+    return _Source(keep=keep, content=ModelContent.FILE, lineage=own, metrics=metrics)
+
+
+def saved_arrays(path: Path) -> tuple[int, dict[str, "np.ndarray"]]:
+    """Return the number of the round and the arrays of a model that the server of a federation saved.
+
+    Raises:
+        OSError, ValueError, KeyError: It cannot be read.
+    """
+    with np.load(path, allow_pickle=False) as stored:
+        about = parse_object(str(stored["about"]), max_bytes=MOST_DESCRIPTION_BYTES)
+        arrays = {
+            str(described[0]): np.load(io.BytesIO(stored[f"a{index}"].tobytes()), allow_pickle=False)
+            for index, described in enumerate(about["arrays"])
+        }
+    return int(about["round"]), arrays
 
 
 def _of_path(path: Path) -> _Source:

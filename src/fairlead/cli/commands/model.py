@@ -65,8 +65,9 @@ def push(name: str, source: str, metrics: tuple[str, ...], objective: str | None
     """Create a version of the model NAME from SOURCE.
 
     SOURCE is a run (its newest checkpoint; for a sweep that of its best trial), run://RUN@best, run://RUN@STEP, a
-    version of another model, or on this machine RUN/STEP.OUTPUT of a pipeline or a path. If MLFLOW_REGISTRY_URI or
-    MLFLOW_TRACKING_URI is set, the version is also registered at that server.
+    version of another model, or on this machine RUN/STEP.OUTPUT of a pipeline, a federation (the model of its last
+    round) or a path. If MLFLOW_REGISTRY_URI or MLFLOW_TRACKING_URI is set, the version is also registered at that
+    server.
     """
     cluster = target.quietly()
     values = dict(_metric(metric) for metric in metrics)
@@ -286,6 +287,8 @@ def origin(version: ModelVersion) -> str:
     kind = lineage.get("kind")
     if kind == "run":
         return f"{lineage['run']} at step {lineage['step']}"
+    if kind == "federation":
+        return f"{lineage['run']} after round {lineage['round']}"
     return str(lineage.get({"output": "output", "model": "model"}.get(str(kind), "path"), "-"))
 
 
