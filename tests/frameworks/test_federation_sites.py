@@ -14,9 +14,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import cast
 
+import numpy as np
 import pytest
 
+from fairlead.cli.federated import crossed_bytes
 from fairlead.cluster.local.cluster import LocalCluster
+from fairlead.cluster.local.models import resolve
+from fairlead.control.models import push
 from fairlead.policy.kinds.federation import detail_of
 from fairlead.specs.federation import Federation
 from fairlead.state.snapshot import Intent, Phase, Workload
@@ -115,6 +119,14 @@ def test_three_clusters_train_to_the_parameters_of_flower_alone_and_no_data_leav
     under_flower_alone(centre.path, centre.programs, centre.path / "alone.npz")
     for ours, alone in zip(parameters(centre.path / "ours.npz"), parameters(centre.path / "alone.npz"), strict=True):
         assert ours.tobytes() == alone.tobytes()
+    crossed = crossed_bytes(centre.cluster, centre.cluster.get(uid))
+    assert {number: sorted(by_site) for number, by_site in crossed.items()} == dict.fromkeys((1, 2, 3), sorted(SITES))
+    sizes = {tuple(ways.values()) for by_site in crossed.values() for ways in by_site.values()}
+    assert len(sizes) == 1, "a site gets the model and sends one"
+    version, _ = push(centre.cluster, "digits", "digits")
+    with np.load(resolve(centre.cluster, str(version)).path) as stored:
+        own = [stored[name].tobytes() for name in stored.files]
+    assert own == [part.tobytes() for part in parameters(centre.path / "ours.npz")]
     marked = [path for path in centre.path.rglob("*") if path.is_file() and MARK in path.read_bytes()]
     assert sorted(marked) == sorted(centre.path / name / "data" / "mark" for name in SITES)
     keys = [path for path in centre.path.rglob("site.key") if path.is_file()]
