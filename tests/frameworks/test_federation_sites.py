@@ -185,3 +185,9 @@ def test_rounds_go_on_without_a_site_that_is_away_and_a_stopped_client_is_starte
     assert centre.message(uid) == "stopped on request; west did not answer and keeps its client"
     centre.mend("west")
     assert set(centre.runs("south").values()) == {Phase.STOPPED}
+    assert centre.runs("west") == {"digits-west": Phase.RUNNING}
+    site = LocalCluster.open(centre.path / "west" / "home")
+    site.set_intent(site.find("digits-west").uid, Intent.DELETE)
+    site.nudge()
+    until(lambda: site.workloads() == (), site.workloads)
+    site.close()
