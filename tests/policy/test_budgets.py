@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from fairlead.policy.decide import decide
 from fairlead.policy.next_decision import next_decision_at
-from fairlead.policy.queue.budgets import RESERVED_S, accounts_of, rate_of, reached_notice
+from fairlead.policy.queue.budgets import RESERVED_S, Account, accounts_of, rate_of, reached_notice
+from fairlead.specs.gang import GangSpec
 from fairlead.specs.resources import GpuRequest, Resources
 from fairlead.specs.team import Budget, Team, WhenSpent
 from fairlead.state.plan import Change
@@ -244,3 +245,20 @@ def test_a_thousand_that_are_submitted_at_once_do_not_pass_the_limit() -> None:
     started = [change for change in decide(seen, NOW).changes if change.create]
     # There is room for all of them, and money for an hour, and a second to end in, of fifty-nine.
     assert len(started) == 59
+
+
+def test_a_pass_reads_the_price_of_each_running_run_a_few_times_however_many_share_a_budget(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    charged = list[str]()
+    charges = Account.charges
+
+    def counted(account: Account, spec: GangSpec) -> bool:
+        charged.append(spec.name)
+        return charges(account, spec)
+
+    monkeypatch.setattr(Account, "charges", counted)
+    runs = [going(f"run-{number}") for number in range(60)]
+    spent = Spending(by_team={"vision": 5 * MILLION})
+    decided(*runs, pods=tuple(pod(run.uid) for run in runs), teams=(team(100.0, WhenSpent.STOP),), spending=spent)
+    assert 60 <= len(charged) <= 5 * 60

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from fairlead.cluster.simulated.cluster import SimulatedCluster
 from fairlead.cluster.simulated.programs import SimulatedProgram
-from fairlead.control import loop
+from fairlead.control import loop, simulation
 from fairlead.control.simulation import World, simulate
 from fairlead.policy import pass_cache
 from fairlead.policy.decide import decide
@@ -20,6 +20,7 @@ from fairlead.policy.pass_cache import PassCache, differences
 from fairlead.policy.queue.idle_pass import is_same_to_queue
 from fairlead.policy.queue.occupancy import Occupancy
 from fairlead.policy.queue.scheduling import SchedulingPass
+from fairlead.policy.queue.team_debts import TeamDebts
 from fairlead.specs.simulation import Failures, Programs, Provisioning, Reclaims
 from fairlead.specs.team import Quota, Team
 from fairlead.specs.training import Capacity
@@ -29,6 +30,7 @@ from fairlead.state.snapshot import Phase, Progress, Snapshot, Workload
 from fairlead.traces.arrivals import Arrival
 from tests.builders import changed, node
 from tests.policy.test_scheduling import NOW, look, running
+from tests.rounds import rounds
 from tests.simulation.worlds import pool, run, world
 
 TEAMS = (
@@ -150,6 +152,41 @@ def test_a_pass_that_leaves_out_who_waits_on_equals_the_one_that_looks_at_all(nu
 def test_that_property_catches_a_list_that_is_left_out_too_early(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(SchedulingPass, "_is_idle", lambda queue, alike: queue.first is not None)
     with compared(), pytest.raises(Differs):
+        simulate(queued(1), (pool("a", nodes=2),))
+
+
+@contextmanager
+def repeated() -> Iterator[list[float]]:
+    """Have each pass that is known to be the last at its time followed by one from scratch, and return their times."""
+    at = list[float]()
+
+    def checked(cluster: SimulatedCluster, now: float, *, cache: PassCache, debts: TeamDebts) -> loop.PassResult:
+        result = loop.make_pass(cluster, now, cache=cache, debts=debts)
+        if result.has_changed and result.is_last:
+            at.append(now)
+            if loop.make_pass(cluster, now, debts=debts).has_changed:
+                raise Differs(f"something changed at {now} after the last pass")
+        return result
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(simulation, "make_pass", checked)
+        yield at
+
+
+@pytest.mark.parametrize("seed", rounds(few=4, many=100))
+def test_nothing_changes_after_a_pass_that_is_known_to_be_the_last_at_its_time(seed: int) -> None:
+    chance = random.Random(seed)
+    policy, assumed = chance.choice(sorted(POLICIES)), chance.choice(WORLDS)
+    with repeated():
+        simulate(drawn(seed), (pool("a", nodes=2), pool("b", nodes=2, spot=True)), assumed, rules=POLICIES[policy])
+    with repeated() as times:
+        simulate(queued(seed), (pool("a", nodes=2),), teams=TEAMS if seed % 2 else ())
+    assert len(times) > 15
+
+
+def test_that_property_catches_a_pass_that_takes_any_change_for_the_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(PassCache, "is_last", lambda cache, plan, snapshot, now: True)
+    with repeated(), pytest.raises(Differs):
         simulate(queued(1), (pool("a", nodes=2),))
 
 

@@ -132,6 +132,7 @@ def test_a_class_does_what_the_standard_librarys_does(ours: Any, theirs: Any, da
     changed = outcome(lambda: dataclasses.replace(a, **other)), outcome(lambda: dataclasses.replace(b, **other))
     assert repr(changed[0]) == repr(changed[1])
     assert (a == changed[0][1]) == (b == changed[1][1])
+    assert repr(outcome(lambda: frozen.replace(a, **other))) == repr(changed[1])
     for name in names:
         assert outcome(partial(setattr, a, name, 1)) == outcome(partial(setattr, b, name, 1))
         assert outcome(partial(delattr, a, name)) == outcome(partial(delattr, b, name))

@@ -15,7 +15,7 @@ from fairlead.cluster.simulated.cluster import SimulatedCluster
 from fairlead.cluster.simulated.environment import SimulatedEnvironment, first_nodes
 from fairlead.cluster.simulated.groups import groups_of, interference_of, programs_of, store_of
 from fairlead.cluster.simulated.programs import OnTerm, SimulatedProgram
-from fairlead.control.loop import run_pass
+from fairlead.control.loop import make_pass
 from fairlead.control.outcomes import Outcome, Simulated
 from fairlead.control.spending import prices_of, spent_by
 from fairlead.frozen import dataclass
@@ -213,9 +213,13 @@ def _settle(
     cluster: SimulatedCluster, surroundings: SimulatedEnvironment, cache: PassCache, debts: TeamDebts, now: float
 ) -> int:
     """Process all events and decisions of one instant; return the number of passes."""
+    happened = surroundings.step(now)
     for number in range(1, MOST_PASSES + 1):
+        result = make_pass(cluster, now, cache=cache, debts=debts)
+        if not result.has_changed and not happened:
+            return number
         happened = surroundings.step(now)
-        if not run_pass(cluster, now, cache=cache, debts=debts) and not happened:
+        if result.is_last and not happened:
             return number
     raise RuntimeError(f"decisions at one instant, {now:.0f} s, came to no end")
 

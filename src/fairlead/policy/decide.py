@@ -11,6 +11,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from fairlead.frozen import replace
 from fairlead.policy.capacity.prewarming import standby
 from fairlead.policy.disruption.node_reclaims import leaving
 from fairlead.policy.disruption.partitioning import partition_steps
@@ -123,7 +124,9 @@ def _decide_news(
     contention = Contention()
     changes += _start(waiting, growable, incomplete, snapshot, pods, busy, now, failures, contention, cache)
     warned = [run for run in cache.ordered(cache.warned) if run.uid not in child_uids]
-    return _plan(snapshot, changes, warned, failures, contention, now)
+    plan = _plan(snapshot, changes, warned, failures, contention, now)
+    is_last = not (growable or incomplete) and len(waiting) == len(cache.waiting) and cache.is_last(plan, snapshot, now)
+    return replace(plan, is_last=True) if is_last else plan
 
 
 def _start(

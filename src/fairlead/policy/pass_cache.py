@@ -31,7 +31,7 @@ from fairlead.policy.placement.pod_shapes import Shape
 from fairlead.policy.placement.task_mix import TaskMix, settled_size
 from fairlead.policy.queue.dominant_shares import Amounts, ClusterCapacity, asked, capacity
 from fairlead.policy.queue.durations import Durations
-from fairlead.policy.queue.idle_pass import IdlePass, is_same_to_queue, queue_facts
+from fairlead.policy.queue.idle_pass import IdlePass, is_same_to_queue, only_begins, queue_facts
 from fairlead.policy.queue.occupancy import Occupancy
 from fairlead.policy.queue.quotas import Ledger, is_scavenger
 from fairlead.policy.queue.run_names import Name, name_of
@@ -40,7 +40,9 @@ from fairlead.policy.queue.timeline import Timeline
 from fairlead.policy.queue.waiting_lists import WaitingLists
 from fairlead.policy.selection.slowdowns import is_colocated
 from fairlead.specs.workload import Kind
+from fairlead.state.plan import Plan
 from fairlead.state.reasons import Code, Reason
+from fairlead.state.scheduling_policy import Selection
 from fairlead.state.snapshot import Intent, Phase, Pod, PodPhase, Snapshot, Workload
 
 if TYPE_CHECKING:
@@ -231,6 +233,45 @@ class PassCache:
             if self._until.get(uid) == at:
                 del self._until[uid]
                 self.judged[uid] = self.runs[uid]
+
+    def is_last(self, plan: Plan, snapshot: Snapshot, now: float) -> bool:
+        """Return whether a pass at the same time would change nothing, once all of the plan of this one is applied.
+
+        So it is if the plan only records why runs wait, as the pass over the queue came to it, and that ranks began of
+        runs that need no judgement from then on. Whatever else may follow from a change is not considered: then the
+        answer is no.
+        """
+        if (
+            not plan.changes
+            or plan.failures
+            or plan.standby is not None
+            or plan.partitioning
+            or snapshot.parents
+            or snapshot.growth is not None
+            or snapshot.partitioned
+            or snapshot.spending is not None
+            or snapshot.rules.selection is not Selection.NONE
+            or self._left_alone
+            or self.automatic
+        ):
+            return False
+        idle = self.idle_pass
+        if self.waiting and (idle is None or idle.now != now or idle.version != self.queue_version):
+            return False
+        for change in plan.changes:
+            run = self.runs[change.workload_uid]
+            if run.uid in self.waiting:
+                # ``IdlePass.of`` has seen that this is all that changes.
+                if idle is None or change.status is None or idle.reasons.get(run.uid) is not change.status.reason:
+                    return False
+                continue
+            begun, pods = only_begins(run, change), self.pods.get(run.uid, ())
+            if begun is None or any(pod.node in self._going for pod in pods):
+                return False
+            until = quiet_until(begun, pods)
+            if until is None or until <= now:
+                return False
+        return True
 
     def with_pods(self, teams: Set[str]) -> dict[str, Workload]:
         """Return the runs of some teams that have pods and are not left alone, by uid."""

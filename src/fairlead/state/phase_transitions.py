@@ -1,9 +1,9 @@
 """Defines the lifecycle of a workload as one table of all transitions between phases. Any other transition is a bug."""
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
+from fairlead.frozen import replace
 from fairlead.state.reasons import Reason
 from fairlead.state.run_times import active_until, ran_until
 from fairlead.state.snapshot import AfterStop, Phase, Status, Warned

@@ -1,6 +1,7 @@
 """The next actions. A plan is complete: applying it requires no further decisions."""
 
 import hashlib
+from dataclasses import field
 from typing import TYPE_CHECKING
 
 from fairlead.frozen import dataclass
@@ -151,6 +152,7 @@ class Plan:
         held: What is held free for pending runs.
         contending: Teams of which a run has found no room.
         failures: Failures of Fairlead itself while it judged, each already shown by a change of its workload.
+        is_last: Whether it is known that a pass at the same time changes nothing more, once every change is applied.
     """
 
     changes: tuple[Change, ...] = ()
@@ -160,6 +162,7 @@ class Plan:
     held: tuple[HeldRoom, ...] = ()
     contending: frozenset[str] = frozenset()
     failures: tuple[InternalFailure, ...] = ()
+    is_last: bool = field(default=False, compare=False)
 
 
 def child_uid(parent_uid: str, name: str) -> str:

@@ -7,10 +7,9 @@ See decision 220.
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 from typing import Generic, TypeVar, cast
 
-from fairlead.frozen import dataclass
+from fairlead.frozen import dataclass, replace
 from fairlead.specs.training import Training
 from fairlead.specs.workload import WorkloadSpec
 from fairlead.state.plan import Change, ChildIntent, CreatePod, Event, child_uid

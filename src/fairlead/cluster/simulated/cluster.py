@@ -7,7 +7,6 @@ the queue over its lifetime, and progress is computed on request.
 import math
 import pickle
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
 from typing import Any, cast
 
 from fairlead.cluster.port import MOST_COMPLETED, EventRecord, Spec
@@ -21,6 +20,7 @@ from fairlead.cluster.simulated.pod_simulation import PodSimulator
 from fairlead.cluster.simulated.programs import Behaviour
 from fairlead.cluster.simulated.simulation_state import Due, SimulationState
 from fairlead.errors import Conflict, NameTaken, NotFound
+from fairlead.frozen import replace
 from fairlead.policy.health.node_risk import charged, taken_out
 from fairlead.policy.kinds.spec_updates import changed, changed_meanwhile, check_update, updated_status
 from fairlead.policy.queue.run_limits import limited

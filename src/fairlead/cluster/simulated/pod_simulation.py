@@ -5,7 +5,6 @@ import math
 import signal as signals
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import replace
 
 from fairlead.cluster.simulated.accounts import PodTime, gpus_of
 from fairlead.cluster.simulated.clock import Clock
@@ -28,6 +27,7 @@ from fairlead.cluster.simulated.mig_manager import carry_out_layout, note_partit
 from fairlead.cluster.simulated.programs import Behaviour, OnTerm, at_speed
 from fairlead.cluster.simulated.runs import SimulatedPod, count
 from fairlead.cluster.simulated.simulation_state import Due, SimulationState
+from fairlead.frozen import replace
 from fairlead.policy.health.node_risk import returned
 from fairlead.specs.serving import Replica
 from fairlead.specs.simulation import Interference
@@ -435,5 +435,5 @@ class PodSimulator:
 
     def _update(self, run: SimulatedPod, **changes: object) -> None:
         pods = self._state.pods[run.workload_uid]
-        pods[run.pod_uid] = replace(pods[run.pod_uid], **changes)  # type: ignore[arg-type]  # names of Pod's fields
+        pods[run.pod_uid] = replace(pods[run.pod_uid], **changes)
         self._state.changed(run.workload_uid)

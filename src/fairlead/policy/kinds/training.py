@@ -4,9 +4,9 @@ Placement is decided elsewhere, for all pending runs together.
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from fairlead.frozen import replace
 from fairlead.policy.disruption.node_reclaims import reclaim
 from fairlead.policy.health.incidents import blamed_program, failed_on, is_of_program, made_progress, with_incident
 from fairlead.policy.kinds import checkpoint_health as checkpoints

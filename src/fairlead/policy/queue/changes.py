@@ -1,8 +1,8 @@
 """Builds changes of one workload: each follows the lifecycle table and has a reason."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 
+from fairlead.frozen import replace
 from fairlead.policy.placement.placement import Placement
 from fairlead.policy.placement.topology import describe_where
 from fairlead.policy.queue.ageing import raised

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence, Set
 from dataclasses import fields
 from operator import attrgetter
 
-from fairlead.frozen import dataclass
+from fairlead.frozen import dataclass, replace
 from fairlead.state.plan import Change, HeldRoom
 from fairlead.state.reasons import Reason
 from fairlead.state.snapshot import Phase, Pod, Snapshot, Status, Workload
@@ -77,6 +77,21 @@ class IdlePass:
             and snapshot.growth is None
             and all(runs[uid].status.reason == reason for uid, reason in self.reasons.items())
         )
+
+
+def only_begins(old: Workload, change: Change) -> Workload | None:
+    """Return the run after a change that only records that its ranks began; None for any other change.
+
+    A pass that stops nothing does not notice it.
+    """
+    if change.status is None or replace(change, status=None, event=None) != _nothing(old):
+        return None
+    new = replace(old, status=change.status)
+    return new if old.status.phase in _BEGUN and new.status.phase in _BEGUN and is_same_to_queue(old, new) else None
+
+
+def _nothing(workload: Workload) -> Change:
+    return Change(workload_uid=workload.uid, version=workload.version)
 
 
 def is_same_to_queue(old: Workload, new: Workload) -> bool:

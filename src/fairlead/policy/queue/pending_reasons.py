@@ -3,9 +3,9 @@
 import math
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import replace
 from datetime import UTC, datetime
 
+from fairlead.frozen import replace
 from fairlead.policy.disruption.preemption import Victim
 from fairlead.policy.placement.placement import NodeCapacity, takes_pods, why_waiting
 from fairlead.policy.placement.pod_shapes import WHOLE_GPU, Shape

@@ -14,9 +14,10 @@ costs a placement for each run that starts and for each shape that does not, and
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 
+from fairlead.frozen import replace
 from fairlead.policy.capacity import spot_deadline
 from fairlead.policy.disruption.aftermath import without
 from fairlead.policy.disruption.eviction import EvictionPass

@@ -19,9 +19,9 @@ otherwise lose its turn by waiting for it.
 import math
 from collections import defaultdict
 from collections.abc import Mapping
-from dataclasses import field, replace
+from dataclasses import field
 
-from fairlead.frozen import dataclass
+from fairlead.frozen import dataclass, replace
 from fairlead.policy.queue.dominant_shares import Amounts, capacity, dominant_share
 from fairlead.policy.queue.known_facts import KnownFacts
 from fairlead.policy.queue.quotas import Ledger
