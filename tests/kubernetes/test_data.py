@@ -1,15 +1,21 @@
 """Data of runs in pods: claims as volumes, the environment of the reader, and what is refused at submission."""
 
 import json
+import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from fairlead.cluster.kubernetes.manifests.endpoint_weights import render_weights_key, render_weights_service
+from fairlead.cluster.kubernetes.manifests.network_policies import render_run_policy
 from fairlead.cluster.kubernetes.manifests.pods import render_pod
 from fairlead.control.data import admit_data
 from fairlead.errors import Conflict, InvalidSpec
+from fairlead.runtime.inpod import set_up
 from fairlead.specs.data import DataMode, DataSource
+from fairlead.specs.serving import Serving
 from tests.builders import training
 from tests.kubernetes.builders import SETTINGS, a_creation, a_workload
 
@@ -55,9 +61,45 @@ def test_pods_of_a_run_with_several_nodes_know_where_to_read_from_each_other() -
     _, env = pod_of({"train": cached}, nodes=2)
     assert env["FAIRLEAD_DATA_PEERS"] == f"{env['MASTER_ADDR'].replace('-0.', '-{}.')}:29499"
     assert (env["GROUP_RANK"], env["GROUP_WORLD_SIZE"]) == ("0", "2")
-    for data, nodes in (({"train": cached}, 1), ({"train": copied}, 2), ({}, 2)):
+    assert "FAIRLEAD_DATA_PEERS" in pod_of({"train": copied}, nodes=2)[1]
+    streamed = replace(cached, mode=DataMode.STREAM)
+    for data, nodes in (({"train": cached}, 1), ({"train": streamed}, 2), ({}, 2)):
         _, env = pod_of(data, nodes=nodes)
         assert "FAIRLEAD_DATA_PEERS" not in env
+
+
+def test_replicas_of_an_endpoint_read_weights_from_each_other_with_a_key_of_their_own() -> None:
+    weights = DataSource(origin="s3://bucket/weights", mode=DataMode.COPY, credentials="reader")
+    endpoint = Serving(name="chat", team="research", run="serve", data={"weights": weights})
+    uid = "99999999-2222-4333-8444-555555555555"
+    replica = a_workload(replace(endpoint.replica(), name="chat-r1-1"), parent=uid)
+    pod = render_pod(replica, a_creation(), SETTINGS)
+    (ranks,) = pod["spec"]["containers"]
+    variables = {variable["name"]: variable for variable in ranks["env"]}
+    env = json.loads(variables["FAIRLEAD_INSTRUCTIONS"]["value"])["env"]
+    assert env["FAIRLEAD_DATA_PEERS"] == "weights-chat-999999.research.svc:29499"
+    assert env["FAIRLEAD_DATA_WEIGHTS"] == "/fairlead/local/data/copies/weights"
+    key = variables["FAIRLEAD_KEY"]["valueFrom"]["secretKeyRef"]
+    secret, service = render_weights_key(replica, "a key"), render_weights_service(replica)
+    assert (key["name"], secret["metadata"]["namespace"]) == (secret["metadata"]["name"], "research")
+    assert service["spec"]["selector"].items() <= pod["metadata"]["labels"].items()
+    assert [owner["uid"] for owner in service["metadata"]["ownerReferences"]] == [uid]
+    policy = render_run_policy(replica)
+    at_port = [{"port": 29499, "protocol": "TCP"}]
+    for direction in ("ingress", "egress"):
+        assert at_port in [rule.get("ports") for rule in policy["spec"][direction]]
+    alone = render_run_policy(replace(replica, spec=replace(replica.spec, data={})))
+    assert at_port not in [rule.get("ports") for rule in alone["spec"]["ingress"]]
+
+
+def test_copies_are_made_before_the_program_of_a_pod_starts() -> None:
+    described = {"weights": {"from": "s3://bucket/a", "mode": "copy"}}
+    copying = f"'{sys.executable}' -m fairlead.runtime.data.copying"
+    env = {"FAIRLEAD_DATA": json.dumps(described)}
+    assert set_up(None, env) == copying
+    assert set_up("make", env) == f"{copying}\nmake"
+    assert set_up("make", {}) == "make"
+    assert "needs Python 3.11 in the image, which has 3.9" in str(set_up("make", env, (3, 9)))
 
 
 @pytest.mark.parametrize(

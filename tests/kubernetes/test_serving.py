@@ -23,6 +23,7 @@ from tests.kubernetes.test_faces import Desk, a_desk
 from tests.kubernetes.test_kubectl import Kubectl
 from tests.kubernetes.test_sweeps import a_process, objects
 from tests.kubernetes.testcluster.control_plane import ControlPlane
+from tests.serving.test_shared_weights import counting_store
 from tests.waiting import until
 
 pytestmark = pytest.mark.kubernetes
@@ -105,6 +106,38 @@ def test_an_endpoint_is_run_scaled_changed_rolled_back_and_stopped_by_the_comman
         desk("delete", "--yes", "web")
         until(lambda: not objects(plane, "Replica", namespace) and not objects(plane, "Serving", namespace))
         assert pods(plane, namespace) == {}
+
+
+@pytest.mark.slow
+def test_replicas_with_weights_find_each_other_by_a_service_with_a_key_of_the_endpoint(
+    desk: Desk, plane: ControlPlane, namespace: str
+) -> None:
+    place = f"/api/v1/namespaces/{namespace}"
+    with a_process(desk), counting_store() as url:
+        data = f'data: {{weights: {{from: "{url}", mode: copy}}}}\n'
+        (desk.directory / "serve.yaml").write_text(spec(more=data))
+        assert "Submitted web" in desk("run", "serve.yaml").err
+        until(lambda: len(backends(plane, namespace)) == 2)
+        uid = objects(plane, "Serving", namespace)[0]["metadata"]["uid"]
+        name = f"weights-web-{uid[:6]}"
+        for pod in pods(plane, namespace).values():
+            variables = {variable["name"]: variable for variable in pod["spec"]["containers"][0]["env"]}
+            env = json.loads(variables["FAIRLEAD_INSTRUCTIONS"]["value"])["env"]
+            assert env["FAIRLEAD_DATA_PEERS"] == f"{name}.{namespace}.svc:29499"
+            assert env["FAIRLEAD_DATA_WEIGHTS"].startswith("/fairlead/local/data/trees/")
+            assert variables["FAIRLEAD_KEY"]["valueFrom"]["secretKeyRef"]["name"] == name
+        assert plane.exists(f"{place}/secrets/{name}")
+        query = f"labelSelector=kubernetes.io/service-name={name}"
+        slices = f"/apis/discovery.k8s.io/v1/namespaces/{namespace}/endpointslices?{query}"
+
+        def addresses() -> set[str]:
+            entries = [entry for part in plane.request("GET", slices)["items"] for entry in part["endpoints"] or ()]
+            return {address for entry in entries for address in entry["addresses"]}
+
+        until(lambda: addresses() == {pod["status"]["podIP"] for pod in pods(plane, namespace).values()})
+        desk("stop", "web")
+        desk("delete", "--yes", "web")
+        until(lambda: not plane.exists(f"{place}/secrets/{name}") and not plane.exists(f"{place}/services/{name}"))
 
 
 @pytest.mark.slow

@@ -6,6 +6,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import ClassVar
@@ -26,15 +27,17 @@ class CountingStore(BaseHTTPRequestHandler):
 
     protocol_version = "HTTP/1.1"
     num_reads: ClassVar[int] = 0
+    num_bytes: ClassVar[int] = 0
     lock: ClassVar[threading.Lock] = threading.Lock()
 
     def do_HEAD(self) -> None:
         self._answer(200, CONTENT, with_body=False)
 
     def do_GET(self) -> None:
+        start, _, stop = self.headers["Range"].removeprefix("bytes=").partition("-")
         with self.lock:
             CountingStore.num_reads += 1
-        start, _, stop = self.headers["Range"].removeprefix("bytes=").partition("-")
+            CountingStore.num_bytes += int(stop) + 1 - int(start)
         self._answer(206, CONTENT[int(start) : int(stop) + 1])
 
     def _answer(self, status: int, content: bytes, *, with_body: bool = True) -> None:
@@ -49,10 +52,10 @@ class CountingStore(BaseHTTPRequestHandler):
         """Write nothing."""
 
 
-@pytest.fixture
-def store() -> Iterator[str]:
+@contextmanager
+def counting_store() -> Iterator[str]:
     """The URL of a store whose requests are counted."""
-    CountingStore.num_reads = 0
+    CountingStore.num_reads = CountingStore.num_bytes = 0
     server = ThreadingHTTPServer(("127.0.0.1", 0), CountingStore)
     thread = threading.Thread(target=server.serve_forever)
     thread.start()
@@ -60,6 +63,12 @@ def store() -> Iterator[str]:
     server.shutdown()
     thread.join(60)
     server.server_close()
+
+
+@pytest.fixture
+def store() -> Iterator[str]:
+    with counting_store() as url:
+        yield url
 
 
 @pytest.mark.slow

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from fairlead.runtime import run_key
+from fairlead.runtime.data import variable_of
 from fairlead.runtime.rendezvous import FIRST_PORT
 from fairlead.specs.data import DataMode, DataSource
 from fairlead.specs.secret_reference import SecretReference, as_files
@@ -131,11 +132,13 @@ def data_variables(data: Mapping[str, DataSource], data_dir: str, secrets_dir: s
         fields = {"from": place, "mode": source.way.value, "version": source.version, "include": source.include,
                   "profile": source.profile, "credentials": credentials, "dataset": source.dataset}  # fmt: skip
         described[name] = {key: value for key, value in fields.items() if value is not None}
-        variable = f"FAIRLEAD_DATA_{name.upper().replace('-', '_')}"
+        variable = variable_of(name)
         if source.way is DataMode.MOUNT:
             paths[variable] = place.removeprefix("file://")
-        elif source.way is DataMode.COPY and source.version is not None:
-            paths[variable] = f"{data_dir}/trees/{source.version}"
+        elif source.way is DataMode.COPY:
+            # A link, where the version is not known before.
+            below = f"copies/{name}" if source.version is None else f"trees/{source.version}"
+            paths[variable] = f"{data_dir}/{below}"
     return {"FAIRLEAD_DATA": json.dumps(described), "FAIRLEAD_DATA_DIR": data_dir, **paths}
 
 

@@ -219,12 +219,6 @@ def _refuse_endpoint(cluster: ClusterClient, spec: "Serving") -> None:
         return
     if spec.sites:
         return
-    if spec.data:
-        raise Conflict(
-            f"{spec.name}: data: replicas in pods share no cache so far, so each would read it from the store when it "
-            "starts. Put weights on a claim by `kubernetes.spec.volumes`, or into the image; or `--cluster local`."
-        )
-
     problem = preflight.gateway_problem(spec)
     if problem is not None and not cluster.has_gateway():
         raise Conflict(f"{spec.name}: {problem}. Or give `--cluster local`, where there is one.")

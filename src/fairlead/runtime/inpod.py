@@ -8,7 +8,7 @@ environment of a rank of that directory's pod. `try PLACE` writes to an object s
 inputs and upload the outputs of a pipeline's step. `tracker COMMAND...` starts XGBoost's tracker and becomes a command,
 `mpi COMMAND...` MPI's process manager, `ray COMMAND...` a node of a Ray cluster. `export` forwards metrics, and at
 `members PORT` the ranks of an `elastic: in_place` run find each other, and `data PORT` serves the data that this pod
-has in its cache to the run's other pods; only the shim uses these three. `await FILE` and `receive FILE` upload a
+has to the run's or endpoint's other pods; only the shim uses these three. `await FILE` and `receive FILE` upload a
 working directory to a volume.
 """
 
@@ -34,6 +34,7 @@ CGROUPS = "/sys/fs/cgroup"
 TERMINATION_LOG = "/dev/termination-log"
 # The output of the first process of a container, where a program of another process of it is to be read.
 CONTAINER_OUTPUT = "/proc/1/fd/1"
+COPYING_PYTHON = (3, 11)
 LOOK_EVERY_S = 1.0
 LOOKS_AFTER_END = 3  # a sidecar that ends before the ranks' container is restarted
 OWN_VARIABLES = (
@@ -182,7 +183,7 @@ def instructions(environ: Mapping[str, str], here: str) -> dict[str, Any]:
         "uid": fields["uid"],
         "workdir": workdir,
         "command": environ["FAIRLEAD_COMMAND"],
-        "setup": environ.get("FAIRLEAD_SETUP"),
+        "setup": set_up(environ.get("FAIRLEAD_SETUP"), env),
         "trial": [library, "try"],
         "step": [library],
         "begin_by": {"xgboost": [library, "tracker"], "mpi": [library, "mpi"], "ray": [library, "ray"]},
@@ -206,6 +207,25 @@ def instructions(environ: Mapping[str, str], here: str) -> dict[str, Any]:
         "supervisor": None,
         "supervisor_lock": os.path.join(pod_dir, "supervisor.lock"),
     }
+
+
+def set_up(setup: str | None, env: Mapping[str, str], version: tuple[int, int] = sys.version_info[:2]) -> str | None:
+    """Return the commands before the ranks start: first those that copy data for programs that open files.
+
+    Args:
+        env: Variables of the commands, by which they find this zip file.
+        version: Version of the container's Python.
+    """
+    described: dict[str, Any] = json.loads(env.get("FAIRLEAD_DATA") or "{}")
+    if not any(fields["mode"] == "copy" for fields in described.values()):
+        return setup
+    copying = f"'{sys.executable}' -m fairlead.runtime.data.copying"
+    if version < COPYING_PYTHON:
+        needed, present = (".".join(map(str, numbers)) for numbers in (COPYING_PYTHON, version))
+        copying = (
+            f'echo "fairlead: data: mode: copy needs Python {needed} in the image, which has {present}" >&2; exit 1'
+        )
+    return "\n".join([copying, *([setup] if setup else [])])
 
 
 def memory_cgroup() -> str | None:

@@ -160,6 +160,7 @@ class Shim:
         message: str | None = self._pod.get("problem")
         tail: list[str] = []
         if message is None:
+            self._start_data_server()  # which the copy of data before the ranks start needs already
             message, tail = self._set_up()
         if message is None and not self._is_stopping:
             message = self._try_place()
@@ -345,7 +346,6 @@ class Shim:
         self._argv = plan.argv
         self._warm = warm if why is None else None
         self._start_member_server()
-        self._start_data_server()
         self._started = {
             "at": time.time(),
             "launch": "exec" if self._warm is None else "fork",
@@ -369,7 +369,7 @@ class Shim:
             self._start_server(self._pod.get("members"), port)
 
     def _start_data_server(self) -> None:
-        """Start the server from which the other pods of the run read what this one has in its cache.
+        """Start the server from which the other pods of the run or endpoint read what this one has.
 
         It ends with this process. If it is killed, they read from others or from the store.
         """

@@ -66,6 +66,8 @@ def _of_all(spec: "Serving", default: "Serving") -> Iterable[tuple[str, str, str
         yield "workdir", MAKES_PODS, NO_WORKDIR
     if spec.setup is not None:
         yield "setup", MAKES_PODS, NO_SETUP
+    if spec.data:
+        yield "data", MAKES_PODS, "no data is copied into them; give the engine the place as `model`"
     if not spec.snapshot:
         yield "snapshot", MAKES_PODS, "no files go along; leave `snapshot` out"
     if spec.priority:

@@ -1086,7 +1086,7 @@ class Serving:
     data: Annotated[
         Mapping[str, DataSource],
         SameKey(Training, "data", {"kind": without_claims, "example": "{weights: hf://owner/model}"}),
-        "Data that its replicas read, such as weights with `mode: copy`, which all replicas here share.",
+        "Data that its replicas read, such as weights with `mode: copy`, which they share.",
     ] = field(default_factory=dict)
     resources: Annotated[
         Resources,

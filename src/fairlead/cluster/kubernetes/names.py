@@ -211,6 +211,15 @@ def service_name(workload: Workload) -> str:
     return f"ft-{workload.spec.name}-{workload.uid[:6]}"
 
 
+def weights_name(replica: Workload) -> str:
+    """Return the name that the replicas of an endpoint find each other by: of a Service, and of the Secret of its key.
+
+    It contains the start of the endpoint's uid, because objects of an earlier one may still be terminating.
+    """
+    assert isinstance(replica.spec, Replica)
+    return f"weights-{replica.spec.service}-{(replica.parent or '')[:6]}"
+
+
 def key_name(workload: Workload, attempt: int) -> str:
     """Return the name of the Secret with a run's key.
 

@@ -2,3 +2,8 @@
 
 No knowledge of clusters: a rank gets the description of its data in ``FAIRLEAD_DATA``.
 """
+
+
+def variable_of(name: str) -> str:
+    """Return the variable with the path of a data set."""
+    return f"FAIRLEAD_DATA_{name.upper().replace('-', '_')}"

@@ -1,9 +1,12 @@
 """Copies the data sets with ``mode: copy`` before the ranks start: ``python -m fairlead.runtime.data.copying``."""
 
+import contextlib
 import os
 import sys
+from pathlib import Path
 
 from fairlead.errors import RuntimeFault
+from fairlead.runtime.data import variable_of
 from fairlead.runtime.data.sources import data_of, names_in
 from fairlead.runtime.data.trees import foreign_files
 
@@ -14,6 +17,11 @@ def main() -> int:
         for name in names_in(os.environ, mode="copy"):
             data = data_of(os.environ, name)
             path = data.path
+            place = os.environ.get(variable_of(name))
+            if place is not None and Path(place) != path:  # the version was not known before
+                Path(place).parent.mkdir(parents=True, exist_ok=True)
+                with contextlib.suppress(FileExistsError):
+                    Path(place).symlink_to(path)
             print(f"fairlead: data {name}: version {data.version} is at {path}")
             foreign = foreign_files(data.entries(), path)
             if foreign:

@@ -16,7 +16,7 @@ from fairlead.runtime.data.cache import Bundle, BundleCache, FetchClaim
 from fairlead.runtime.data.concurrency import THREADS, RequestLimit
 from fairlead.runtime.data.http_pool import HttpPool, Transfer
 from fairlead.runtime.data.layout import BUNDLE_BYTES, BundleMember, Layout
-from fairlead.runtime.data.manifest import DataManifest
+from fairlead.runtime.data.manifest import DataManifest, bundle_name
 from fairlead.runtime.data.peers import PeerRecord, Peers
 from fairlead.runtime.data.s3 import S3Store
 from fairlead.runtime.data.stores import DataStore, HttpStore
@@ -574,11 +574,8 @@ class Bundles:
     def _name(self, bundle: int) -> str:
         name = self._names.get(bundle)
         if name is None:
-            digest = hashlib.sha256(self._store.url.encode())
-            for member in self._layout.bundles[bundle]:
-                entry = self._entries[member.entry]
-                digest.update(
-                    f"\0{entry.key}\0{entry.etag}\0{member.start}\0{member.stop}".encode("utf-8", "surrogatepass")
-                )
-            name = self._names[bundle] = digest.hexdigest()[:32]
+            members = self._layout.bundles[bundle]
+            name = self._names[bundle] = bundle_name(
+                self._store.url, ((self._entries[member.entry], member.start, member.stop) for member in members)
+            )
         return name

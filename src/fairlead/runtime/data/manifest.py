@@ -56,6 +56,18 @@ class DataManifest:
         return sum(entry.size for entry in self.entries)
 
 
+def bundle_name(url: str, members: Iterable[tuple[Entry, int, int]]) -> str:
+    """Return the name of ranges of objects, the same on all nodes: 32 hexadecimal digits.
+
+    Args:
+        members: Each object with the first byte of its range and the one after the last.
+    """
+    digest = hashlib.sha256(url.encode())
+    for entry, start, stop in members:
+        digest.update(f"\0{entry.key}\0{entry.etag}\0{start}\0{stop}".encode("utf-8", "surrogatepass"))
+    return digest.hexdigest()[:32]
+
+
 def make(entries: Iterable[Entry], include: str | None, where: str) -> DataManifest:
     """Return the manifest of the objects of a store whose names match a pattern.
 

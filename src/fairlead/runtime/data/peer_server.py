@@ -1,22 +1,25 @@
 """The server of a node's cache for the other nodes of a run: ``runtime.pyz data PORT`` beside its ranks.
 
 It records which nodes hold the bundles whose home it is, grants the right to read one of those from the store to a
-single node at a time, and sends bundles that are in the cache of its own node. It has no keys of a store and reads
-nothing from one. Peers have the token of the run. Each sends a request, a line of JSON, and waits for the answer, a
-line of JSON and after it the bytes of a bundle; whatever else a peer does ends its own connection. One thread, standard
-library only, Python 3.9 or newer.
+single node at a time, and sends bundles that are in the cache of its own node, and parts of files of its copies. The
+nodes of a run have numbers, and the replicas of an endpoint, which come and go, their addresses. It has no keys of a
+store and reads nothing from one. Peers have the token of the run or endpoint. Each sends a request, a line of JSON, and
+waits for the answer, a line of JSON and after it the bytes of a bundle; whatever else a peer does ends its own
+connection. One thread, standard library only, Python 3.9 or newer.
 
 Requests name ``version`` and ``name`` of a bundle; a manifest has its version as its name.
 
 - ``locate`` is answered by nodes that hold it, ``{"nodes": [..], "digest": .., "size": ..}``, or by ``{"fetch": true}``
   for the right to read it from the store, or by ``{"fetch": false}`` where every node reads it for itself. While
   another node reads it, the answer is awaited, with ``{}`` every second. ``without`` are nodes that could not be
-  reached, and with ``"look": true`` no right is granted.
+  reached, and with ``"look": true`` no right is granted; ``"busy": true`` then means that a node has it.
 - ``fetched`` records, with ``digest`` and ``size``, that the node holds it. ``release`` gives the right up; with
   ``"kept": false`` those who wait read it for themselves, as no node has room for it. Both are answered by ``{}``.
 - ``read`` is answered by ``{"size": ..}`` and the bytes, or by ``{"size": null}``.
+- ``members`` is answered by ``{"members": [[NODE, SECONDS], ..], "heard": ..}``: who has spoken, and how long ago, and
+  how many that were since the start, which the right to read tells too.
 
-See decision 264.
+See decisions 264 and 275.
 """
 
 from __future__ import annotations
@@ -37,18 +40,25 @@ from fairlead.runtime.admission import MOST_HELLO, PeerAdmission
 from fairlead.runtime.data.cache import open_bundle
 from fairlead.runtime.elastic.member_server import notice_silence
 from fairlead.runtime.paths import below
-from fairlead.runtime.run_key import token_here
+from fairlead.runtime.run_key import FILE, token, token_here
 from fairlead.untrusted_json import parse_object, whole
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import Any
+    from collections.abc import Callable, Mapping
+    from typing import Any, Union
+
+    Node = Union[int, str]  # Python 3.9 has no other way to write it
 
 DATA = "data"
 """Name of the port, for its token."""
 VARIABLE = "FAIRLEAD_DATA_PEERS"
-"""Variable of a pod with the host of each node, with ``{}`` for its number, and the port of their servers."""
+"""Variable of a pod with the host of each node, with ``{}`` for its number, and the port of their servers. Without
+``{}`` it is the name of all replicas of an endpoint, and a node is its address."""
+OWN_ADDRESS = "FAIRLEAD_POD_IP"
+PARTS = ".parts"
+"""Suffix of the list of parts that a copy has by now, in the directory of copies: lines of JSON."""
+MOST_PART_LINE = 16_384
 BACKLOG = 1024
 MOST_LINE = 4096
 MOST_CONNECTIONS = 512
@@ -74,24 +84,55 @@ READS = 3
 """Reads from a node at a time, of the bundles of one home: further nodes wait until more nodes hold them."""
 BEAT_S = 1.0
 TICK_S = 0.05
+MOST_HEARD = 2_000
 _NODES_NAMED = 4
+_MEMBERS_NAMED = 60  # within a line
 _VERSION = re.compile(r"[0-9a-f]{16}")
 _NAME = re.compile(r"[0-9a-f]{32}|[0-9a-f]{16}")
-_ADDRESS = re.compile(r"[0-9.]+")
+_ADDRESS = re.compile(r"[0-9.]{7,15}|[0-9a-f:.]{2,45}")
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
 def main(port: int) -> None:
-    """Serve the nodes of this attempt until killed."""
-    token, node = token_here(os.environ, DATA), int(os.environ["GROUP_RANK"])
-    own = os.environ[VARIABLE].rpartition(":")[0].replace("{}", str(node))
+    """Serve the other nodes until killed."""
+    token, node = identity(os.environ)
+    own = os.environ[VARIABLE].rpartition(":")[0].replace("{}", str(node)) if isinstance(node, int) else node
     if _ADDRESS.fullmatch(own):  # nodes on one machine have one address each
-        listener = socket.create_server((own, port), backlog=BACKLOG)
+        family = socket.AF_INET6 if ":" in own else socket.AF_INET
+        listener = socket.create_server((own, port), family=family, backlog=BACKLOG)
     else:
         is_dual = socket.has_dualstack_ipv6()
         family = socket.AF_INET6 if is_dual else socket.AF_INET
         listener = socket.create_server(("", port), family=family, backlog=BACKLOG, dualstack_ipv6=is_dual)
     PeerServer(listener, token, Path(os.environ["FAIRLEAD_DATA_DIR"]), node).serve()
+
+
+def identity(environ: Mapping[str, str]) -> tuple[bytes, Node]:
+    """Return the token of the servers, and which node this is: its number in the run, or the address of a replica.
+
+    Raises:
+        KeyError: A variable is missing.
+        RuntimeFault: There is no key.
+        ValueError: The variables describe no node.
+    """
+    if "{}" in environ[VARIABLE]:
+        return token_here(environ, DATA), int(environ["GROUP_RANK"])
+    # The key is that of the endpoint, whose replicas are runs of their own.
+    return token(environ.get(FILE), "", 0, DATA), matched_node(environ[OWN_ADDRESS])
+
+
+def matched_node(value: object) -> Node:
+    """Return what names a node.
+
+    Raises:
+        ValueError: It names none.
+    """
+    if isinstance(value, str) and _ADDRESS.fullmatch(value):
+        return value
+    number = whole(value)
+    if number is None or not 0 <= number < MOST_NODES:
+        raise ValueError("it names no node")
+    return number
 
 
 class PeerServer:
@@ -100,18 +141,21 @@ class PeerServer:
     Args:
         listener: A listening socket.
         token: Token that peers begin with.
-        directory: Directory of manifests and bundles of this node.
-        node: Number of this node in the run.
+        directory: Directory of manifests, bundles and copies of this node.
+        node: This node.
     """
 
-    def __init__(self, listener: socket.socket, token: bytes, directory: Path, node: int) -> None:
+    def __init__(self, listener: socket.socket, token: bytes, directory: Path, node: Node) -> None:
         self._directory = directory
         self._node = node
         self._records: dict[tuple[str, str], _Record] = {}
         self._unsettled: set[tuple[str, str]] = set()
-        self._reads: Counter[int] = Counter()
+        self._reads: Counter[Node] = Counter()
         self._own_reads: OrderedDict[str, float] = OrderedDict()
         self._peers: dict[socket.socket, _Peer] = {}
+        self._heard: OrderedDict[Node, float] = OrderedDict()
+        self._num_heard = 0
+        self._copies: dict[str, _Copy] = {}
         self._ready = selectors.DefaultSelector()
         self._admission = PeerAdmission(listener, token, self._ready)
 
@@ -152,9 +196,7 @@ class PeerServer:
 
     def _enter(self, connection: socket.socket, hello: bytes) -> None:
         try:
-            node = whole(parse_object(hello, max_bytes=MOST_HELLO).get("node"))
-            if node is None or not 0 <= node < MOST_NODES:
-                raise ValueError("it has no number")
+            node = matched_node(parse_object(hello, max_bytes=MOST_HELLO).get("node"))
             connection.setblocking(False)
             notice_silence(connection)
         except (OSError, ValueError):
@@ -192,6 +234,16 @@ class PeerServer:
 
     def _do(self, peer: _Peer, request: dict[str, Any]) -> None:
         verb = request.get("verb")
+        self._num_heard += peer.node not in self._heard
+        self._heard[peer.node] = time.monotonic()
+        self._heard.move_to_end(peer.node)
+        while len(self._heard) > MOST_HEARD:
+            self._heard.popitem(last=False)
+        if verb == "members":
+            newest = list(reversed(self._heard.items()))[:_MEMBERS_NAMED]
+            ages = [[node, round(time.monotonic() - at, 1)] for node, at in newest]
+            self._answer(peer, {"members": ages, "heard": self._num_heard})
+            return
         key = _matched(_VERSION, request.get("version")), _matched(_NAME, request.get("name"))
         if verb == "locate":
             self._locate(peer, key, request)
@@ -207,7 +259,7 @@ class PeerServer:
 
     def _locate(self, peer: _Peer, key: tuple[str, str], request: dict[str, Any]) -> None:
         listed = request.get("without", [])
-        without = {whole(node) for node in listed} if isinstance(listed, list) else set()
+        without = {matched_node(node) for node in listed} if isinstance(listed, list) else set()
         record = self._records.get(key)
         if record is None:
             record = _Record(time.monotonic())
@@ -224,8 +276,11 @@ class PeerServer:
                 return
             self._records[key] = record
         if request.get("look") is True:
-            nodes = sorted(record.nodes.difference(without))
-            self._answer(peer, record.answer(nodes) if nodes else {"fetch": False})
+            nodes = sorted(record.nodes.difference(without), key=str)
+            is_busy = record.fetching not in (None, peer) and time.monotonic() < record.until
+            self._answer(
+                peer, record.answer(nodes) if nodes else {"fetch": False, **({"busy": True} if is_busy else {})}
+            )
             return
         self._end_read(peer)
         now = time.monotonic()
@@ -245,7 +300,7 @@ class PeerServer:
             self._unsettled.discard(key)
             return
         for peer in list(record.waiting):
-            answer, nodes = None, sorted(record.nodes.difference(peer.without))
+            answer, nodes = None, sorted(record.nodes.difference(peer.without), key=str)
             if nodes:
                 node = min(nodes, key=lambda node: (self._reads[node], random.random()))
                 if self._reads[node] < READS:
@@ -256,6 +311,8 @@ class PeerServer:
                 record.fetching, record.until = peer, now + FETCH_S
                 peer.rights.add(key)
                 answer = {"fetch": True}
+                if isinstance(self._node, str):
+                    answer["heard"] = self._num_heard
             if answer is not None:
                 record.waiting.remove(peer)
                 peer.waits_for = None
@@ -322,8 +379,18 @@ class PeerServer:
                 return _file_content(below(self._directory, "manifests", f"{version}.json"))
             bundle = open_bundle(below(self._directory, "bundles", version, name))
         except (OSError, ValueError):
-            return None
+            return self._part(version, name)
         return _Content(bundle.size, bundle.read)
+
+    def _part(self, version: str, name: str) -> _Content | None:
+        """Return a part of a file of a copy; None if it is not here."""
+        copy = self._copies.get(version)
+        if copy is None:
+            copy = _Copy(self._directory / "trees", version)
+            if not copy.exists():
+                return None
+            self._copies[version] = copy
+        return copy.part(name)
 
     def _answer(self, peer: _Peer, answer: dict[str, Any], content: _Content | None = None) -> None:
         peer.unsent += json.dumps(answer, separators=(",", ":")).encode() + b"\n"
@@ -376,12 +443,12 @@ class _Record:
         self.began_at = now
         self.digest: str | None = None
         self.size = 0
-        self.nodes: set[int] = set()
+        self.nodes: set[Node] = set()
         self.fetching: _Peer | None = None
         self.until = 0.0
         self.waiting: list[_Peer] = []
 
-    def answer(self, nodes: list[int]) -> dict[str, Any]:
+    def answer(self, nodes: list[Node]) -> dict[str, Any]:
         """Return the answer that names nodes."""
         return {"nodes": nodes[:_NODES_NAMED], "digest": self.digest, "size": self.size}
 
@@ -403,7 +470,7 @@ class _Content:
 class _Peer:
     """A connection, with the request that is being answered."""
 
-    def __init__(self, connection: socket.socket, node: int) -> None:
+    def __init__(self, connection: socket.socket, node: Node) -> None:
         self.connection = connection
         self.node = node
         self.unparsed = b""
@@ -411,9 +478,9 @@ class _Peer:
         self.content: _Content | None = None
         self.at = 0
         self.waits_for: tuple[str, str] | None = None
-        self.without: set[int | None] = set()
+        self.without: set[Node] = set()
         self.rights: set[tuple[str, str]] = set()
-        self.reads_from: int | None = None
+        self.reads_from: Node | None = None
         self.wanted = selectors.EVENT_READ
         self.moved_at = self.beat_at = time.monotonic()
         self.is_closed = False
@@ -427,16 +494,68 @@ class _Peer:
         return self.is_sending or self.waits_for is not None or bool(self.rights)
 
 
-def _file_content(path: Path) -> _Content:
+class _Copy:
+    """The parts of files of a version that a copy of it has by now, from the list that it is made with."""
+
+    def __init__(self, trees: Path, version: str) -> None:
+        self._tree = below(trees, version)
+        self._list = below(trees, f"{version}{PARTS}")
+        self._at = 0
+        self._parts: dict[str, tuple[int, int, str]] = {}
+
+    def exists(self) -> bool:
+        return self._list.exists()
+
+    def part(self, name: str) -> _Content | None:
+        """Return a part by its name; None if it is not here."""
+        if name not in self._parts:
+            self._read_list()
+        if name not in self._parts:
+            return None
+        start, stop, key = self._parts[name]
+        for path in (below(self._tree, key), partial_path(below(self._tree, key))):
+            with contextlib.suppress(OSError):
+                return _file_content(path, start, stop)
+        return None
+
+    def _read_list(self) -> None:
+        try:
+            with open(self._list, "rb") as file:
+                file.seek(self._at)
+                lines = file.read().splitlines(keepends=True)
+        except OSError:
+            return
+        for line in lines:
+            if not line.endswith(b"\n"):
+                return
+            self._at += len(line)
+            with contextlib.suppress(ValueError):  # of a process that was killed
+                part = parse_object(line, max_bytes=MOST_PART_LINE)
+                start, stop, key = whole(part.get("start")), whole(part.get("stop")), part.get("key")
+                if start is not None and stop is not None and isinstance(key, str):
+                    self._parts[_matched(_NAME, part.get("name"))] = start, stop, key
+
+
+def partial_path(path: Path) -> Path:
+    """Return the path of a file that is not whole yet."""
+    return path.with_name(f".{path.name[:200]}.part")
+
+
+def _file_content(path: Path, begin: int = 0, end: int | None = None) -> _Content:
+    size = path.stat().st_size
+    end = size if end is None else end
+    if end > size:
+        raise OSError("the file is shorter")
+
     def read(start: int, stop: int) -> bytes:
         with open(path, "rb") as file:
-            file.seek(start)
+            file.seek(begin + start)
             data = file.read(stop - start)
         if len(data) != stop - start:
             raise OSError("the file became shorter")
         return data
 
-    return _Content(path.stat().st_size, read)
+    return _Content(end - begin, read)
 
 
 def _matched(pattern: re.Pattern[str], value: object) -> str:

@@ -5,28 +5,45 @@ mappings to increase hit rates", 1998). Its server records who holds the bundle,
 the store; see `peer_server.py`. A node that cannot be reached, is slow or sends other bytes is passed over for a while,
 and the next one is home. Nothing here ever fails a read: at worst it is left to the store.
 
-See decision 264.
+The replicas of an endpoint come and go, and each has a view of its own of who they are: by a name that all their
+addresses have, and by whom servers have heard of. Views differ for a while, so that a bundle may have two homes;
+whoever has the right to read it looks first whether another node holds it, or has the right at another home. Homes have
+the same order in all views. Of two that see each other, the one whose home is later gives its right up, and the other
+waits.
+
+See decisions 264 and 275.
 """
 
 import contextlib
 import hashlib
 import json
 import os
+import random
 import socket
 import threading
 import time
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fairlead.runtime.admission import greet
-from fairlead.runtime.data.peer_server import BEAT_S, DATA, MOST_LINE, MOST_NODES, VARIABLE
+from fairlead.runtime.data.peer_server import (
+    BEAT_S,
+    FETCH_S,
+    MOST_LINE,
+    MOST_NODES,
+    VARIABLE,
+    identity,
+    matched_node,
+)
 from fairlead.runtime.elastic.member_server import notice_silence
 from fairlead.runtime.errors import Misuse
-from fairlead.runtime.run_key import token_here
-from fairlead.untrusted_json import parse_object, whole
+from fairlead.untrusted_json import number, parse_object, whole
+
+if TYPE_CHECKING:
+    from fairlead.runtime.data.peer_server import Node
 
 START_S = 30.0
 """Seconds in which a node that was never reached may still be starting, as long as no other has answered."""
@@ -46,6 +63,18 @@ LEAST_BYTES_PER_S = 2_000_000
 MOST_IDLE = 2
 MOST_WITHOUT = 64
 ROUNDS = 4
+REFRESH_S = 1.0
+"""Seconds after which a replica looks again who the others are."""
+LISTED_S = 5.0
+"""Seconds for which a replica waits until its own address has the name of all: others that started with it have it too
+by then."""
+HEARD_S = 60.0
+"""Seconds for which a node that was heard of counts as one."""
+BUSY_POLL_S = 0.1
+MOST_REPLICAS = 1_000
+MOST_NEW = 64
+ASKED = 3
+"""Nodes, beside the own one, that are asked for others at a time."""
 MOST_MANIFEST = 1 << 30
 
 assert BEAT_S < ANSWER_S / 2
@@ -53,19 +82,19 @@ assert BEAT_S < ANSWER_S / 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PeerNodes:
-    """The nodes of a run, of which this is one.
+    """The nodes of a run, of which this is one, or the replicas of an endpoint.
 
     Attributes:
-        hosts: Host of each node, with ``{}`` for its number.
+        hosts: Host of each node, with ``{}`` for its number; the name that all have for replicas.
         port: Port of the server on each node.
-        node: Number of this node.
-        num_nodes: Number of all nodes.
+        node: This node: its number, or its address.
+        num_nodes: Number of all nodes; 1 for replicas, which come and go.
         token: Token of their servers.
     """
 
     hosts: str
     port: int
-    node: int
+    node: "Node"
     num_nodes: int
     token: bytes
 
@@ -81,25 +110,41 @@ class PeerNodes:
         if not place:
             return None
         hosts, _, port = place.rpartition(":")
+        is_fixed = "{}" in hosts
         try:
-            node, num_nodes = int(environ["GROUP_RANK"]), int(environ["GROUP_WORLD_SIZE"])
-            if not (hosts and 0 < int(port) < 65536 and 0 <= node < num_nodes <= MOST_NODES):
+            num_nodes = int(environ["GROUP_WORLD_SIZE"]) if is_fixed else 1
+            if not (hosts and 0 < int(port) < 65536 and 0 < num_nodes <= MOST_NODES):
+                raise ValueError(place)
+            if is_fixed and num_nodes == 1:
+                return None
+            token, node = identity(environ)
+            if isinstance(node, int) and node >= num_nodes:
                 raise ValueError(place)
         except (KeyError, ValueError) as error:
             raise Misuse(f"{VARIABLE} is {place!r} without numbers of nodes; it is set by Fairlead alone") from error
-        if num_nodes == 1:
-            return None
-        token = token_here(environ, DATA)
         return cls(hosts=hosts, port=int(port), node=node, num_nodes=num_nodes, token=token)
 
-    def address(self, node: int) -> tuple[str, int]:
-        """Return host and port of the server on a node."""
-        return self.hosts.replace("{}", str(node)), self.port
+    @property
+    def are_replicas(self) -> bool:
+        """Return whether nodes come and go."""
+        return isinstance(self.node, str)
 
-    def homes(self, name: str) -> list[int]:
-        """Return all nodes, in the order in which they are a bundle's home."""
-        nodes = range(self.num_nodes)
-        return sorted(nodes, key=lambda node: hashlib.blake2b(f"{name}/{node}".encode(), digest_size=8).digest())
+    def address(self, node: "Node") -> tuple[str, int]:
+        """Return host and port of the server on a node."""
+        return node if isinstance(node, str) else self.hosts.replace("{}", str(node)), self.port
+
+    def listed(self) -> "set[Node]":
+        """Return the addresses that have the name of all replicas now; none if that is unknown."""
+        try:
+            entries = socket.getaddrinfo(self.hosts, self.port, type=socket.SOCK_STREAM)
+        except OSError:
+            return set()
+        return {str(address[0]) for *_, address in entries[:MOST_REPLICAS]}
+
+
+def homes_of(name: str, nodes: "Iterable[Node]") -> "list[Node]":
+    """Return nodes in the order in which they are a bundle's home."""
+    return sorted(nodes, key=lambda node: hashlib.blake2b(f"{name}/{node}".encode(), digest_size=8).digest())
 
 
 class PeerRecord:
@@ -168,10 +213,16 @@ class Peers:
         self._nodes = nodes
         self._starts_until = time.monotonic() + START_S
         self._mutex = threading.Lock()
-        self._idle: dict[int, list[_Connection]] = {}
-        self._reached: set[int] = set()
-        self._failures: dict[int, int] = {}
-        self._passed_over: dict[int, float] = {}
+        self._idle: dict[Node, list[_Connection]] = {}
+        self._reached: set[Node] = set()
+        self._failures: dict[Node, int] = {}
+        self._passed_over: dict[Node, float] = {}
+        self._failed_at: dict[Node, float] = {}
+        self._refreshing = threading.Lock()
+        self._refresh_at = 0.0
+        self._heard: dict[Node, float] = {}
+        self._news: dict[Node, int | None] = {}  # how many nodes each has heard of
+        self._members: frozenset[Node] = frozenset(() if nodes.are_replicas else range(nodes.num_nodes))
         self._is_closed = False
         _close_in_children()
         self.num_bytes = 0
@@ -189,9 +240,10 @@ class Peers:
             name: The bundle's name; that of a manifest is its version.
             into: Memory for all of its bytes; None to allocate as much as the manifest has.
         """
-        without: set[int] = set()
+        without: set[Node] = set()
         for _ in range(ROUNDS):
-            homes = self._nodes.homes(name)
+            self._refresh()
+            homes = homes_of(name, self._members)
             home = next((node for node in homes if self._is_usable(node)), None)
             if home is None:
                 break
@@ -212,11 +264,15 @@ class Peers:
             if not nodes and answer.get("fetch") is not True:
                 record.release()
                 break
-            if not nodes and home != homes[0]:
-                # The home that knew who holds it is gone.
-                nodes, digest, size = self._look(version, name, [node for node in homes if node != home], without)
-                if not nodes:
-                    return PeerResult(record=record)
+            if not nodes and (self._nodes.are_replicas or home != homes[0]):
+                # The home that knew who holds it is gone, or was another one.
+                if self._nodes.are_replicas and answer.get("heard") != self._news.get(home):
+                    self._hear_of(home)
+                try:
+                    nodes, digest, size = self._look(version, name, home, without)
+                except _EarlierHomeError:
+                    record.release()
+                    continue
             if not nodes:
                 return PeerResult(record=record)
             data = self._read(version, name, nodes, digest, size, into, without)
@@ -243,36 +299,106 @@ class Peers:
             for connection in connections:
                 connection.close()
 
+    def _refresh(self) -> None:
+        """Look who the replicas are now, if that was long ago; another thread goes on with what is known."""
+        nodes = self._nodes
+        if not nodes.are_replicas or time.monotonic() < self._refresh_at:
+            return
+        if not self._refreshing.acquire(blocking=not self._members):
+            return
+        try:
+            if time.monotonic() < self._refresh_at:
+                return
+            listed, until = nodes.listed(), time.monotonic() + LISTED_S
+            while not self._members and nodes.node not in listed and time.monotonic() < until:
+                time.sleep(BUSY_POLL_S)
+                listed = nodes.listed()
+            known = listed | self._members
+            others = [node for node in known if node != nodes.node and self._is_usable(node)]
+            # Those that are new hear of this node by that, before it looks for anything at theirs.
+            new = [node for node in others if node not in self._news][:MOST_NEW]
+            for node in (nodes.node, *new, *random.sample(others, min(ASKED, len(others)))):
+                self._hear_of(node)
+            until = time.monotonic() - HEARD_S
+            with self._mutex:
+                self._heard = {node: at for node, at in self._heard.items() if at > until}
+                self._members = frozenset({nodes.node, *listed, *self._heard})
+            self._refresh_at = time.monotonic() + REFRESH_S
+        finally:
+            self._refreshing.release()
+
+    def _hear_of(self, node: "Node") -> None:
+        """Ask a node of whom it has heard; those that have spoken since they could not be reached are used again."""
+        connection = None
+        try:
+            connection = self._connected(node)
+            answer = connection.request({"verb": "members"})
+            listed = answer.get("members")
+            pairs = [] if not isinstance(listed, list) else listed
+            ages = [(matched_node(member), number(age)) for member, age in pairs]
+        except (OSError, TypeError, ValueError):
+            self._pass_over(node, connection)
+            return
+        self.put_back(connection)
+        now = time.monotonic()
+        with self._mutex:
+            self._news[node] = whole(answer.get("heard"))
+            for member, age in ages:
+                at = now - (HEARD_S if age is None else max(0.0, age))
+                if at > now - HEARD_S:
+                    self._heard[member] = max(at, self._heard.get(member, at))
+                    self._members |= {member}
+                failed_at = self._failed_at.get(member)
+                if failed_at is not None and at > failed_at:
+                    self._passed_over.pop(member, None)
+
     def _look(
-        self, version: str, name: str, nodes: Sequence[int], without: set[int]
-    ) -> tuple[list[int], str | None, int]:
-        """Ask nodes one after another whether they hold a bundle, as no record of it is left."""
-        for node in nodes:
-            if node in without or not self._is_usable(node):
-                continue
-            connection = None
-            try:
-                connection = self._connected(node)
-                request = {"verb": "locate", "version": version, "name": name, "look": True,
-                           "without": self._unusable(without)}  # fmt: skip
-                located = _located(connection.request(request))
-            except (OSError, ValueError):
-                self._pass_over(node, connection)
-                continue
-            self.put_back(connection)
-            if located[0]:
-                return located
-        return [], None, 0
+        self, version: str, name: str, home: "Node", without: "set[Node]"
+    ) -> "tuple[list[Node], str | None, int]":
+        """Ask the nodes beside the home one after another whether they hold a bundle, as it has no record of that.
+
+        Raises:
+            _EarlierHomeError: A node has the right to read it from a home that comes before this one.
+        """
+        until = time.monotonic() + FETCH_S
+        while True:
+            is_busy = False
+            homes = homes_of(name, self._members)
+            place = homes.index(home) if home in homes else 0
+            for order, node in enumerate(homes):
+                if node == home or node in without or not self._is_usable(node):
+                    continue
+                connection = None
+                try:
+                    connection = self._connected(node)
+                    request = {"verb": "locate", "version": version, "name": name, "look": True,
+                               "without": self._unusable(without)}  # fmt: skip
+                    answer = connection.request(request)
+                    located = _located(answer)
+                except (OSError, ValueError):
+                    self._pass_over(node, connection)
+                    continue
+                self.put_back(connection)
+                if located[0]:
+                    return located
+                if answer.get("busy") is True and self._nodes.are_replicas:
+                    if order < place:
+                        raise _EarlierHomeError
+                    is_busy = True
+            if not is_busy or time.monotonic() > until:
+                return [], None, 0
+            time.sleep(BUSY_POLL_S)
+            self._refresh()
 
     def _read(
         self,
         version: str,
         name: str,
-        nodes: Sequence[int],
+        nodes: "Sequence[Node]",
         digest: str | None,
         size: int,
         into: memoryview | None,
-        without: set[int],
+        without: "set[Node]",
     ) -> memoryview | None:
         """Return the bytes of a bundle from one of the nodes that hold it; those that fail are added to ``without``."""
         if into is None:
@@ -310,23 +436,23 @@ class Peers:
         without.update(nodes)
         return None
 
-    def _is_usable(self, node: int) -> bool:
+    def _is_usable(self, node: "Node") -> bool:
         with self._mutex:
             return self._passed_over.get(node, 0.0) <= time.monotonic()
 
-    def _unusable(self, without: set[int]) -> list[int]:
+    def _unusable(self, without: "set[Node]") -> "list[Node]":
         now = time.monotonic()
         with self._mutex:
             nodes = without | {node for node, until in self._passed_over.items() if until > now}
-        return sorted(nodes)[:MOST_WITHOUT]
+        return sorted(nodes, key=str)[:MOST_WITHOUT]
 
-    def _has_answered(self, node: int) -> None:
+    def _has_answered(self, node: "Node") -> None:
         with self._mutex:
             self._failures.pop(node, None)
             if node != self._nodes.node:
                 self._starts_until = min(self._starts_until, time.monotonic() + OTHERS_START_S)
 
-    def _pass_over(self, node: int, connection: "_Connection | None", seconds: float = 0.0) -> None:
+    def _pass_over(self, node: "Node", connection: "_Connection | None", seconds: float = 0.0) -> None:
         """Leave a node alone for a while: longer after each failure, and at least for so many seconds."""
         if connection is not None:
             connection.close()
@@ -336,11 +462,12 @@ class Peers:
                 self._failures[node] = min(MOST_FAILURES, self._failures.get(node, 0) + 1)
             seconds = max(seconds, RETRY_S * 2.0 ** (self._failures[node] - 1))
             self._passed_over[node] = max(self._passed_over.get(node, 0.0), now + seconds)
+            self._failed_at[node] = now
             idle = self._idle.pop(node, [])
         for other in idle:
             other.close()
 
-    def _connected(self, node: int) -> "_Connection":
+    def _connected(self, node: "Node") -> "_Connection":
         """Return a connection to a node.
 
         Raises:
@@ -359,7 +486,9 @@ class Peers:
             try:
                 connection = _Connection(self._nodes, node)
             except OSError:
-                if node in self._reached or time.monotonic() > self._starts_until:
+                # Of replicas the own server alone is known to start.
+                is_late = node in self._reached or time.monotonic() > self._starts_until
+                if is_late or (self._nodes.are_replicas and node != self._nodes.node):
                     raise
                 time.sleep(0.05)
                 continue
@@ -371,7 +500,7 @@ class Peers:
 class _Connection:
     """A connection to the server of a node, for one request at a time."""
 
-    def __init__(self, nodes: PeerNodes, node: int) -> None:
+    def __init__(self, nodes: PeerNodes, node: "Node") -> None:
         self.node = node
         self._socket = socket.create_connection(nodes.address(node), CONNECT_S)
         try:
@@ -458,7 +587,11 @@ def _close_in_children() -> None:
     os.register_at_fork(after_in_child=close)
 
 
-def _located(answer: dict[str, Any]) -> tuple[list[int], str | None, int]:
+class _EarlierHomeError(Exception):
+    """Another node has the right to read a bundle, from a home that comes before."""
+
+
+def _located(answer: dict[str, Any]) -> "tuple[list[Node], str | None, int]":
     """Return the nodes, digest and size of an answer; no nodes if it names none.
 
     Raises:
@@ -468,7 +601,7 @@ def _located(answer: dict[str, Any]) -> tuple[list[int], str | None, int]:
     if listed is None:
         return [], None, 0
     size, digest = whole(answer.get("size")), answer.get("digest")
-    nodes = [whole(node) for node in listed] if isinstance(listed, list) else []
+    nodes = [matched_node(node) for node in listed] if isinstance(listed, list) else []
     if size is None or size < 0 or not isinstance(digest, str) or not nodes:
         raise ValueError("nodes without a bundle")
-    return [node for node in nodes if node is not None and 0 <= node < MOST_NODES], digest, size
+    return nodes, digest, size

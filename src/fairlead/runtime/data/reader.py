@@ -79,7 +79,8 @@ class Data:
         self._workers: Workers | None = None
         self._tree: Path | None = None
         # Only what is kept can be read by others.
-        self._peers = None if source.nodes is None or source.mode != "cache" else Peers(source.nodes)
+        is_kept = source.mode in ("cache", "copy")
+        self._peers = None if source.nodes is None or not is_kept else Peers(source.nodes)
         self._seed = 0
         self._epoch = 0
         self._index = 0
@@ -113,7 +114,7 @@ class Data:
         if self._tree is None:
             manifest = self._open()
             assert self._store is not None
-            self._tree = copy_tree(manifest, self._store, below(self._source.directory, "trees"))
+            self._tree = copy_tree(manifest, self._store, below(self._source.directory, "trees"), self._peers)
         return self._tree
 
     def files(self) -> list[str]:

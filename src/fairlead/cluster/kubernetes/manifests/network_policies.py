@@ -6,7 +6,8 @@ A policy cannot express "pods of the same run" for all runs at once, so each run
 from typing import Any
 
 from fairlead.cluster.kubernetes import names
-from fairlead.cluster.kubernetes.manifests.pod_environment import MASTER_PORT
+from fairlead.cluster.kubernetes.manifests.endpoint_weights import pods_with_weights
+from fairlead.cluster.kubernetes.manifests.pod_environment import DATA_PORT, MASTER_PORT, has_shared_weights
 from fairlead.cluster.kubernetes.system_namespaces import SystemNamespaces
 from fairlead.frozen import dataclass
 from fairlead.specs.engines import Engine
@@ -51,7 +52,10 @@ def render_team_policies(namespace: str, settings: NetworkSettings) -> list[dict
 
 
 def render_run_policy(workload: Workload, system: SystemNamespaces = BY_DEFAULT) -> dict[str, Any]:
-    """Allow all ports between one run's pods, as collectives choose ports dynamically. A replica accepts all pods."""
+    """Allow all ports between one run's pods, as collectives choose ports dynamically. A replica accepts all pods.
+
+    Replicas of an endpoint read data from each other.
+    """
     same = {"podSelector": {"matchLabels": {names.RUN_UID: workload.uid}}}
     ingress: list[dict[str, Any]] = [{"from": [same]}]
     if isinstance(workload.spec, Replica):
@@ -59,11 +63,17 @@ def render_run_policy(workload: Workload, system: SystemNamespaces = BY_DEFAULT)
         gateways = {"kubernetes.io/metadata.name": names.GATEWAY_NAMESPACE}
         who = {"matchLabels": gateways} if workload.spec.guarded else {}
         ingress.append({"from": [{"namespaceSelector": who}], "ports": [{"port": MASTER_PORT, "protocol": "TCP"}]})
+    egress: list[dict[str, Any]] = [{"to": [same]}]
+    if has_shared_weights(workload):
+        others = {"podSelector": {"matchLabels": pods_with_weights(workload)}}
+        ports = [{"port": DATA_PORT, "protocol": "TCP"}]
+        ingress.append({"from": [others], "ports": ports})
+        egress.append({"to": [others], "ports": ports})
     if workload.spec.engine is Engine.RAYJOB:
         # The port takes programs to run, so that a label, which everybody may write, is not enough.
         kuberay = {"namespaceSelector": system.selector(), "podSelector": {"matchExpressions": [_KUBERAY_NAMES]}}
         ingress.append({"from": [kuberay], "ports": _KUBERAY_PORTS})
-    rules = {"policyTypes": ["Ingress", "Egress"], "ingress": ingress, "egress": [{"to": [same]}]}
+    rules = {"policyTypes": ["Ingress", "Egress"], "ingress": ingress, "egress": egress}
     policy = _policy(names.service_name(workload), workload.spec.team, same["podSelector"], rules)
     policy["metadata"]["labels"] |= names.run_labels(workload)
     policy["metadata"]["ownerReferences"] = [names.owner(workload)]

@@ -5,9 +5,13 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from fairlead.cluster import contract
+from fairlead.cluster.kubernetes import names
 from fairlead.cluster.kubernetes.names import host_name, is_alone, service_name
+from fairlead.runtime import run_key
 from fairlead.runtime.rendezvous import FIRST_PORT
 from fairlead.specs.data import DataMode
+from fairlead.specs.gang import ProgramSpec
+from fairlead.specs.serving import Replica
 from fairlead.specs.training import Elastic
 from fairlead.state.plan import CreatePod
 from fairlead.state.pod_uids import pod_uid
@@ -82,11 +86,24 @@ def environment(
         env["FAIRLEAD_MEMBERS_DIR"] = MEMBERS_DIR
         env["FAIRLEAD_MEMBERS_HOST"] = env["MASTER_ADDR"]
         env["FAIRLEAD_MEMBERS_PORT"] = str(MASTER_PORT + FIRST_PORT)
-    is_cached = any(source.way is DataMode.CACHE for source in workload.gang.data.values())
     # Pods that an engine makes have names of its own.
-    if is_cached and workload.spec.has_rendezvous and workload.gang.nodes > 1 and workload.spec.engine is None:
+    if has_shared_weights(workload):
+        env["FAIRLEAD_DATA_PEERS"] = f"{names.weights_name(workload)}.{workload.spec.team}.svc:{DATA_PORT}"
+        env[run_key.FILE] = KEY_FILE
+    elif _is_shared(workload.spec) and workload.spec.has_rendezvous and workload.gang.nodes > 1:
         env["FAIRLEAD_DATA_PEERS"] = f"{hosts}:{DATA_PORT}"
     return env
+
+
+def has_shared_weights(workload: Workload) -> bool:
+    """Return whether the pods of a replica read its data from those of the other replicas, and let them read."""
+    return isinstance(workload.spec, Replica) and workload.parent is not None and _is_shared(workload.spec)
+
+
+def _is_shared(spec: ProgramSpec) -> bool:
+    """Return whether pods keep some of their data, which others then read from them."""
+    ways = {source.way for source in spec.data.values()}
+    return spec.engine is None and not ways.isdisjoint((DataMode.CACHE, DataMode.COPY))
 
 
 def instructions(

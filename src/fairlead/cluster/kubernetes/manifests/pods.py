@@ -246,10 +246,14 @@ def _variables(
         ),
     }
     fields = {"FAIRLEAD_NODE": "spec.nodeName", "FAIRLEAD_POD_IP": "status.podIP"}
-    key = {"name": names.key_name(workload, create.attempt), "key": KEY}
+    has_weights = contract.has_shared_weights(workload)
+    key = {
+        "name": names.weights_name(workload) if has_weights else names.key_name(workload, create.attempt),
+        "key": KEY,
+    }
     return [
         *({"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}} for name, path in fields.items()),
-        *([{"name": run_key.SECRET, "valueFrom": {"secretKeyRef": key}}] if spec.has_rendezvous else ()),
+        *([{"name": run_key.SECRET, "valueFrom": {"secretKeyRef": key}}] if spec.has_rendezvous or has_weights else ()),
         *({"name": name, "value": literal(value)} for name, value in fixed.items()),
     ]
 

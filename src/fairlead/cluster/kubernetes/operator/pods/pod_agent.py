@@ -17,7 +17,9 @@ from fairlead.cluster.kubernetes.devices import resource_of
 from fairlead.cluster.kubernetes.lease_contents import DURATION_S
 from fairlead.cluster.kubernetes.manifests import driver_bundle, workspaces
 from fairlead.cluster.kubernetes.manifests.conditions import READY
+from fairlead.cluster.kubernetes.manifests.endpoint_weights import render_weights_key, render_weights_service
 from fairlead.cluster.kubernetes.manifests.network_policies import render_run_policy
+from fairlead.cluster.kubernetes.manifests.pod_environment import has_shared_weights
 from fairlead.cluster.kubernetes.manifests.pods import PodSettings, render_pod
 from fairlead.cluster.kubernetes.manifests.run_keys import render_key
 from fairlead.cluster.kubernetes.manifests.runtime_bundle import render_bundle
@@ -289,6 +291,8 @@ class PodAgent:
             # All pods wait for them, so they are requested together.
             if run_object.workload.spec.has_rendezvous:
                 wanted[f"/api/v1/{place}/secrets"] = render_key(run_object.workload, attempt, new_key())
+            if has_shared_weights(run_object.workload):
+                wanted |= self._of_weights(run_object.workload, place)
             with ThreadPoolExecutor(4, thread_name_prefix="equip") as at_once:
                 futures = [at_once.submit(self._ensure, path, content) for path, content in wanted.items()]
                 futures.append(at_once.submit(self._groups.choose, run_object, attempt, self._trial_pod))
@@ -303,6 +307,13 @@ class PodAgent:
                 for future in futures:
                     future.result()
             self._equipped[run_object.uid] = attempt
+
+    def _of_weights(self, replica: Workload, place: str) -> dict[str, dict[str, Any]]:
+        """Return the objects that the replicas of an endpoint share, by the paths to create them at."""
+        return {
+            f"/api/v1/{place}/services": render_weights_service(replica),
+            f"/api/v1/{place}/secrets": render_weights_key(replica, new_key()),
+        }
 
     def _trial_pod(self, run_object: TrainingObject, group: str) -> dict[str, Any]:
         """Render the first pod of a gang as it will be but for its devices and files, to try what becomes of it."""
