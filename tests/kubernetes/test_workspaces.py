@@ -6,16 +6,18 @@ import runpy
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from fairlead.cluster.kubernetes.api.config import ClusterAccess
+from fairlead.cluster.kubernetes.client.user_client import UserClient
 from fairlead.cluster.kubernetes.client.workspaces import PodServer, write_ssh_config
 from fairlead.cluster.kubernetes.manifests import workspaces
 from fairlead.cluster.kubernetes.manifests.pods import PodSettings, render_pod
 from fairlead.cluster.kubernetes.workloads.workload_api import WorkloadApi
 from fairlead.cluster.local.workspaces import WorkspaceAddress
+from fairlead.errors import Conflict
 from fairlead.specs.formats.reading import parse
 from fairlead.specs.overlay import overlay
 from fairlead.specs.resources import GpuRequest, Resources
@@ -207,3 +209,10 @@ def test_its_home_outlives_a_suspension_and_even_its_deletion(
         cluster.submit(spec)
         comes_to(cluster, namespace, Phase.RUNNING)
         assert claims(cluster, namespace) == home
+
+
+def test_karmada_which_gives_trainings_away_is_given_no_workspace() -> None:
+    client = UserClient(cast(Any, None), namespace="default")
+    client._karmada = True
+    with pytest.raises(Conflict, match="Karmada gives Trainings to its clusters, and a Workspace is not one"):
+        client.launch(a_workspace())

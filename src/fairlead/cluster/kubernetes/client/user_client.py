@@ -263,7 +263,7 @@ class UserClient:
         return cast("Workload[Spec]", self._launch(spec, directory))
 
     def _launch(self, spec: WorkloadSpec, directory: Path | None) -> AnyWorkload:
-        if self._is_karmada() and not isinstance(spec, Training):
+        if self._is_karmada() and type(spec) is not Training:
             raise Conflict(
                 f"{spec.name}: Karmada gives Trainings to its clusters, and a {type(spec).__name__} is not one. Submit "
                 "it with the context of the cluster that is to have it."
