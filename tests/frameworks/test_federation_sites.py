@@ -157,6 +157,7 @@ def test_rounds_go_on_without_a_site_that_is_away_and_a_stopped_client_is_starte
         with pytest.raises(urllib.error.HTTPError) as refused:
             urllib.request.urlopen(request, timeout=60.0, context=context)
         assert refused.value.code == code
+        refused.value.close()
 
     # Somebody stops the client at its site, and the link to another site breaks.
     site = LocalCluster.open(centre.path / "south" / "home")
