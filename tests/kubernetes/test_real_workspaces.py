@@ -208,7 +208,7 @@ def test_a_kernel_is_used_through_the_port_forward_and_the_home_survives_every_e
         assert notebook.ask("contents/notes.txt")["content"] == "edited"
 
     claims = f"/api/v1/namespaces/{desk.namespace}/persistentvolumeclaims"
-    assert "uses its home" in desk("workspace", "delete-home", "dev", "--yes", code=1).err
+    assert "uses its home" in desk("workspace", "delete-home", "dev", "--yes", code=6).err
     desk("delete", "dev", "--yes", timeout_s=PATIENCE_S)
     until(lambda: "dev" not in desk("status", "--all").out, timeout_s=PATIENCE_S)
     assert "fairlead-home-dev" in json.dumps(cluster.request("GET", claims))
