@@ -13,14 +13,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from fairlead.cluster.client import CheckPrograms, OwnCheckpoints, Prepared
-from fairlead.cluster.local.dataset_files import remove_dataset, store_dataset, stored_datasets
 from fairlead.cluster.local.disk_errors import explained
 from fairlead.cluster.local.home import LEFTOVERS, Home
 from fairlead.cluster.local.last_good import InForce, in_force, is_news
 from fairlead.cluster.local.logs import dropped_output, read_logs
 from fairlead.cluster.local.policy_file import read_rules
 from fairlead.cluster.local.room import release_reserve, write_problem
-from fairlead.cluster.local.secret_store import secret_problem
 from fairlead.cluster.local.space import used_bytes
 from fairlead.cluster.local.store import LocalStore
 from fairlead.cluster.local.supervision import start_supervisor
@@ -63,7 +61,7 @@ if TYPE_CHECKING:
     from fairlead.cluster.ledger_tables import CostGrouping, Payer, Price
     from fairlead.cluster.listing import Listing
     from fairlead.cluster.local import access_keys as key_file
-    from fairlead.cluster.local import debt_file, pod_spec, retention, utilization_meter
+    from fairlead.cluster.local import dataset_files, debt_file, pod_spec, retention, secret_store, utilization_meter
     from fairlead.cluster.local import endpoints as local_endpoints
     from fairlead.cluster.local import machine as local_machine
     from fairlead.cluster.local import models as local_models
@@ -104,6 +102,8 @@ if TYPE_CHECKING:
 else:
     key_file = deferred("fairlead.cluster.local.access_keys")
     code_keeping = deferred("fairlead.cluster.local.code.keeping")
+    dataset_files = deferred("fairlead.cluster.local.dataset_files")
+    secret_store = deferred("fairlead.cluster.local.secret_store")
     debt_file = deferred("fairlead.cluster.local.debt_file")
     local_endpoints = deferred("fairlead.cluster.local.endpoints")
     local_machine = deferred("fairlead.cluster.local.machine")
@@ -332,16 +332,16 @@ class LocalCluster:
 
     def datasets(self, team: str | None = None) -> "tuple[Dataset, ...]":
         """Return the data sets of a team and those that others share with it, or all."""
-        stored = stored_datasets(self.home.datasets)
+        stored = dataset_files.stored_datasets(self.home.datasets)
         return tuple(dataset for dataset in stored if team is None or dataset.is_for(team))
 
     def store_dataset(self, dataset: "Dataset", before: "Dataset | None") -> None:
         """Store a data set, in place of the one of its team and name."""
-        store_dataset(self.home.datasets, dataset)
+        dataset_files.store_dataset(self.home.datasets, dataset)
 
     def remove_dataset(self, dataset: "Dataset") -> None:
         """Remove a data set; its objects stay where they are."""
-        remove_dataset(self.home.datasets, dataset)
+        dataset_files.remove_dataset(self.home.datasets, dataset)
 
     def _teams(self) -> "InForce[tuple[Team, ...]]":
         """Return the teams in force; the file is read again after a change."""
@@ -513,7 +513,7 @@ class LocalCluster:
             InvalidSpec: The directory does not exist, or the command cannot start in it.
         """
         needs_secrets = spec.secrets or any(source.credentials for source in spec.data.values())
-        if needs_secrets and (problem := secret_problem(self.home.secrets, spec)) is not None:
+        if needs_secrets and (problem := secret_store.secret_problem(self.home.secrets, spec)) is not None:
             raise InvalidSpec((f"{spec.name}: {problem}.",))
         base = Path.home() if directory is None else directory.absolute()
         if spec.kind == Kind.WORKSPACE:

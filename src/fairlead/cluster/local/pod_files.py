@@ -6,10 +6,10 @@ The program of a run may write anything to any of them, so each value is taken w
 import json
 import re
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from fairlead.deferred import deferred
 from fairlead.frozen import dataclass
-from fairlead.policy.health.gang_times import OwnTimes
 from fairlead.runtime import collectives
 from fairlead.runtime.own_time import MOST_STEPS
 from fairlead.runtime.podfiles import read_json, read_regular
@@ -18,6 +18,12 @@ from fairlead.state.reasons import Code, Reason
 from fairlead.state.series import Point
 from fairlead.state.snapshot import DriftSeen, GroupProgress, Progress, RankExit, StepAsked, Usage, Whereabouts
 from fairlead.untrusted_json import fields, items, moment, number, parse_json, parse_object, text, whole
+
+if TYPE_CHECKING:
+    from fairlead.policy.health import gang_times
+    from fairlead.policy.health.gang_times import OwnTimes
+else:
+    gang_times = deferred("fairlead.policy.health.gang_times")
 
 SERIES = "rank-0.series.jsonl"
 # A finding of drift becomes part of a status, its hash part of a label.
@@ -166,7 +172,7 @@ def read_progress(pod_dir: Path) -> tuple[Progress | None, float | None]:
     return progress_of(first[1]), newest
 
 
-def read_own_times(pod_dir: Path) -> dict[int, OwnTimes]:
+def read_own_times(pod_dir: Path) -> "dict[int, OwnTimes]":
     """Read the own times that the ranks of a pod report, by rank; malformed ones are left out."""
     reports = {}
     for path in pod_dir.glob("rank-*.json"):
@@ -177,7 +183,7 @@ def read_own_times(pod_dir: Path) -> dict[int, OwnTimes]:
     return reports
 
 
-def own_times_of(value: object) -> OwnTimes | None:
+def own_times_of(value: object) -> "OwnTimes | None":
     """Return the own times of a rank, as it reported them; None if there are none or the report is malformed."""
     own = fields(value)
     step, step_s = whole(own.get("step")), number(own.get("step_s"))
@@ -186,7 +192,7 @@ def own_times_of(value: object) -> OwnTimes | None:
         return None
     if not all(type(own_us) is int and 0 <= own_us < MOST_STEP_S * 1e6 for own_us in times):
         return None
-    return OwnTimes(
+    return gang_times.OwnTimes(
         step=step, own_us=tuple(max(own_us, 1) for own_us in times), step_s=step_s, of_gpu=own.get("gpu") is True
     )
 
