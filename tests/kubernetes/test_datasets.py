@@ -16,10 +16,14 @@ from fairlead.cluster.kubernetes.manifests.roles import render_binding
 from fairlead.cluster.kubernetes.manifests.shared_datasets import MOST_OF_TEAM, read_shared, render_shared
 from fairlead.cluster.kubernetes.manifests.spec_objects import write_object
 from fairlead.cluster.kubernetes.operator.teams.dataset_publisher import DatasetPublisher
+from fairlead.cluster.kubernetes.workloads.workload_api import WorkloadApi
 from fairlead.specs.dataset import Dataset
+from fairlead.specs.keys import API_VERSION
+from tests.kubernetes.operating import operating
 from tests.kubernetes.test_accepted import applied
 from tests.kubernetes.test_faces import Desk, a_desk
 from tests.kubernetes.testcluster.control_plane import ControlPlane
+from tests.waiting import until
 
 
 def test_one_team_cannot_push_the_shared_datasets_of_another_out() -> None:
@@ -88,3 +92,41 @@ def test_members_read_their_own_datasets_and_those_that_are_shared_with_their_te
     assert listed() == [("own", "http://127.0.0.1:9/b.tar")]
     assert user("data", "rm", "own").code == 0
     client.close()
+
+
+@pytest.mark.slow
+@pytest.mark.kubernetes
+def test_a_name_in_an_object_that_nobody_submitted_is_refused_with_what_to_write(
+    access: ClusterAccess, cluster: WorkloadApi, plane: ControlPlane, namespace: str
+) -> None:
+    trial = {"run": "python train.py", "image": "python:3.12", "data": {"train": {"from": "imagenet@2026-11"}}}
+    kinds = {
+        "Training": trial,
+        "Sweep": {"parameters": {"lr": "0.1 | 0.2"}, "trial": trial},
+        "Pipeline": {"steps": {"fit": {"training": trial}, "tell": {"run": "python tell.py", "needs": ["fit"]}}},
+        "Serving": {**trial, "run": "python serve.py", "replicas": 1},
+    }
+    metadata = {"name": "named", "namespace": namespace}
+    for kind, spec in kinds.items():
+        applied(plane, {"apiVersion": API_VERSION, "kind": kind, "metadata": metadata, "spec": spec})
+    by_url = {**trial, "data": {"train": {"from": "http://127.0.0.1:9/a.tar"}}}
+    other = {"apiVersion": API_VERSION, "kind": "Training", "metadata": {**metadata, "name": "by-url"}, "spec": by_url}
+    applied(plane, other)
+
+    def status(kind: str, name: str = "named") -> dict[str, Any]:
+        seen: dict[str, Any] = plane.request("GET", objects_path(kind, namespace, name)).get("status", {})
+        return seen
+
+    with operating(access, namespace):
+        until(lambda: all("phase" in status(kind) for kind in kinds) and "phase" in status("Training", "by-url"))
+    for kind in kinds:
+        seen = status(kind)
+        assert (seen["phase"], seen["reason"]) == ("Failed", "InvalidSpec"), kind
+        why = 'data.train.from: "imagenet@2026-11" is the name of a Dataset, which `fairlead run` and'
+        assert seen["message"].startswith(why), kind
+        assert "`fairlead data versions imagenet` shows" in seen["message"]
+    assert status("Training", "by-url")["phase"] != "Failed"
+    pods = plane.request("GET", f"/api/v1/namespaces/{namespace}/pods")["items"]
+    assert [pod["metadata"]["name"] for pod in pods if "named" in pod["metadata"]["name"]] == []
+    names = [run["metadata"]["name"] for run in plane.request("GET", objects_path("Training", namespace))["items"]]
+    assert sorted(names) == ["by-url", "named"]

@@ -20,6 +20,7 @@ from fairlead.runtime import trial
 from fairlead.runtime.launching import interpreter_for, needs_shell, simple_words
 from fairlead.runtime.workspace import servers
 from fairlead.specs.constraints import quote
+from fairlead.specs.data import DATASET
 from fairlead.specs.overlay import Overlay
 from fairlead.specs.pipeline import Pipeline
 from fairlead.specs.serving import Serving
@@ -44,6 +45,10 @@ OF_A_REGISTRY = (
     "pushed with `fairlead model push --context`"
 )
 MODEL_PLACES = "give a path in the image, in `workdir` or on a volume of `kubernetes`, or a URL that the server reads"
+OF_A_DATASET = (
+    "is the name of a Dataset, which `fairlead run` and `fairlead apply` look up; in an object give its URL and "
+    "`version`, which `fairlead data versions {name}` shows, or file:///PATH for a directory in the image"
+)
 OTHER_PLACES = "name an object store, such as s3://bucket/path, or a mount"
 # Features of an endpoint that need a gateway; a cluster may have none.
 NO_GATEWAY = {
@@ -177,6 +182,15 @@ def pod_place_problem(spec: Training) -> str | None:
 def pod_problem(spec: Training) -> str | None:
     """Return the reason why Kubernetes cannot recover a run as its spec demands; None when it can."""
     return f"checkpoint.memory_every: {NO_POD_MEMORY}" if spec.checkpoint.is_in_memory else None
+
+
+def dataset_problem(spec: Training) -> str | None:
+    """Return the reason why pods cannot read data of a run: its place was not looked up at a submission; or None."""
+    for name, source in spec.data.items():
+        reference = DATASET.fullmatch(source.origin)
+        if reference is not None:
+            return f"data.{name}.from: {quote(source.origin)} {OF_A_DATASET.format(name=reference.group(1))}"
+    return None
 
 
 def shared_memory_problem(spec: Training) -> str | None:

@@ -23,7 +23,7 @@ from fairlead.cluster.kubernetes.manifests.spec_objects import read_object
 from fairlead.cluster.kubernetes.manifests.workdir import WORKDIR
 from fairlead.cluster.kubernetes.workloads.pod_reports import SeenEvent
 from fairlead.cluster.port import EventRecord
-from fairlead.cluster.preflight import pod_problem, population_problem
+from fairlead.cluster.preflight import dataset_problem, pod_problem, population_problem
 from fairlead.cluster.records import build, plain, with_detail
 from fairlead.errors import InvalidSpec
 from fairlead.frozen import dataclass
@@ -278,10 +278,12 @@ def read_workload(content: Object, allowed: OverlayAllowance | None = None) -> A
         spec: Any = read_object(content)
         if (unmet := population_problem(spec)) is not None:
             raise InvalidSpec((unmet,))
-        if allowed is not None and state.gang is None:
+        if state.gang is None:
             for run in (spec,) if isinstance(spec, Training) else runs_of(spec):
-                for unmet in refusals(run.kubernetes, allowed):
+                for unmet in refusals(run.kubernetes, allowed) if allowed is not None else ():
                     raise InvalidSpec((f"kubernetes.{unmet}",))
+                if (unplaced := dataset_problem(run)) is not None:
+                    raise InvalidSpec((unplaced,))
         if isinstance(spec, Training):
             if (unmet := pod_problem(spec)) is not None:
                 raise InvalidSpec((unmet,))
