@@ -181,7 +181,7 @@ class Tree:
             # Where a program has put a file in the place of a link, it may have renamed the link first.
             self._rename_all(written)
             for path in replaced:
-                changed |= self._publish(path, written)
+                changed |= self._publish(path, written, is_replacing=True)
         for path in self._watched:
             changed |= self._publish_copy(path, written)
         if changed:
@@ -406,14 +406,22 @@ class Tree:
             return False
         return True
 
-    def _publish(self, path: str, written: Written) -> bool:
-        """Link to a new entry of the tree from the working directory; also to one that took the place of a link."""
+    def _publish(self, path: str, written: Written, *, is_replacing: bool = False) -> bool:
+        """Link to a new entry of the tree from the working directory.
+
+        Args:
+            is_replacing: The entry took the place of a link or a copy, as it would have of the file of that name. A
+                program may also have removed the link since its directory was listed, or put it back: the file stays.
+        """
         here, live = f"{self.root}/{path}", f"{self.base}/{path}"
-        if _is_directory(live):
+        if not os.path.lexists(here) or self._is_link(path) or _is_directory(live):
             return False
         try:
-            _link_over(here, live)
-        except OSError:  # no permission; the entry stays in the tree
+            if is_replacing:
+                _link_over(here, live)
+            else:
+                os.symlink(here, live)
+        except OSError:  # no permission, or one of that name was just created; the entry stays in the tree
             return False
         self._links.discard(path)
         self._note(path, written)
@@ -435,7 +443,7 @@ class Tree:
         self._signs[path] = sign
         if self._is_published(inner) or self._is_as_built(path, self.copies[path]):
             return False
-        return self._is_unedited(path, self.copies[path], written) and self._publish(inner, written)
+        return self._is_unedited(path, self.copies[path], written) and self._publish(inner, written, is_replacing=True)
 
     def _renamed_from(self, path: str) -> str | None:
         """Return the link that a program renamed to a new entry; None if it is none."""
