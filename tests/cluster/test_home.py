@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 
 from fairlead.cluster.local import home as module
+from fairlead.cluster.local import machine_mark
 from fairlead.cluster.local.home import Home
+from fairlead.cluster.local.machine_mark import file_system_of
 from fairlead.errors import ClusterError
 from fairlead.runtime.peer_users import is_own
 from fairlead.runtime.private_directory import make_private
@@ -92,3 +94,41 @@ def test_the_user_of_a_unix_socket_is_known(monkeypatch: pytest.MonkeyPatch) -> 
         assert is_own(ours)
         monkeypatch.setattr("fairlead.runtime.peer_users._users", lambda: (4242,))
         assert is_own(ours) is not os.path.exists("/proc")
+
+
+def another_machine(monkeypatch: pytest.MonkeyPatch, *, by: str) -> None:
+    """Play another machine that sees all directories by a file system."""
+    monkeypatch.setattr(socket, "gethostname", lambda: "node-b")
+    monkeypatch.setattr(machine_mark, "file_system_of", lambda path: by)
+
+
+def test_a_directory_of_another_machine_on_a_network_file_system_is_refused_with_one_for_this_machine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(socket, "gethostname", lambda: "node-a")
+    path = Home.open(tmp_path / "home").path
+    assert Home.open(path).path == path
+    another_machine(monkeypatch, by="nfs4")
+    with pytest.raises(ClusterError, match="is the state of node-a, and this is node-b: both see it by nfs4") as caught:
+        Home.open(path)
+    assert f"`export FAIRLEAD_HOME={path}-node-b`" in str(caught.value)
+    assert Home.open(Path(f"{path}-node-b")).path.is_dir()
+    # The remedy for a machine that has got another name.
+    (path / "machine").unlink()
+    assert Home.open(path).path == path
+
+
+@pytest.mark.parametrize("kind", ["ext4", "overlay", ""])
+def test_a_directory_on_a_disk_may_come_from_another_machine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    Home.open(tmp_path / "home")
+    another_machine(monkeypatch, by=kind)
+    Home.open(tmp_path / "home")
+    assert (tmp_path / "home" / "machine").read_text().startswith("node-b")
+
+
+def test_the_file_system_of_a_path_is_that_of_the_mount_that_it_is_below() -> None:
+    assert file_system_of(Path("/proc/self")) == "proc"
+    assert file_system_of(Path("/dev/shm/x")) == "tmpfs"
+    assert file_system_of(Path("/sys")) == "sysfs"

@@ -9,6 +9,7 @@ from collections.abc import Collection
 from pathlib import Path
 
 from fairlead.cluster.local.disk_errors import explained
+from fairlead.cluster.local.machine_mark import check_machine
 from fairlead.errors import ClusterError
 from fairlead.frozen import dataclass
 from fairlead.runtime.paths import below
@@ -33,7 +34,7 @@ class Home:
         """Return the home at ``path``, FAIRLEAD_HOME or the user's state directory; create it, mode 0700, if missing.
 
         Raises:
-            ClusterError: It can be neither found nor created, or is not writable by this user.
+            ClusterError: It can be neither found nor created, is not writable by this user, or is another machine's.
         """
         path = (_default() if path is None else path).absolute()
         try:
@@ -41,6 +42,7 @@ class Home:
             status = path.stat()
             if status.st_uid != os.geteuid() or status.st_mode & 0o077:
                 _take_over(path, status)
+            check_machine(path)
         except OSError as error:
             raise explained(path, error) from error
         return cls(path)
