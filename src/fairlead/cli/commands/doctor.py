@@ -24,6 +24,7 @@ from fairlead.cluster.findings import Finding
 from fairlead.cluster.local import gateway_proxy, limits, machine
 from fairlead.cluster.local.cluster import LocalCluster
 from fairlead.cluster.local.home import Home
+from fairlead.cluster.local.visible_gpus import VARIABLE, visible
 from fairlead.control.gpu_measurement import measure
 from fairlead.control.notifications.local import destinations_in_force, read_record
 from fairlead.deferred import deferred
@@ -252,6 +253,11 @@ def _machine() -> Finding:
     gpus = ", ".join(gpu.model for gpu in node.gpus) or "no GPU that NVML knows"
     with_driver = "" if driver is None else f", driver {driver}"
     says = f"{describe_cpu(node.cpu_milli)}, {describe_memory(node.memory_bytes)}, {gpus}{with_driver}"
+    value = os.environ.get(VARIABLE)
+    if node.gpus and value is not None:
+        says += (
+            f"; {VARIABLE}={value} leaves {len(visible(node.gpus, value))} of {plural(len(node.gpus), 'GPU')} to runs"
+        )
     return Finding(what="machine", ok=True, says=says)
 
 

@@ -23,6 +23,7 @@ from fairlead.cluster.local.space import used_bytes
 from fairlead.cluster.local.store import LocalStore
 from fairlead.cluster.local.supervision import start_supervisor
 from fairlead.cluster.local.team_file import read_teams
+from fairlead.cluster.local.visible_gpus import VisibleGpus, refusal, value_of, visible
 from fairlead.cluster.names import unknown
 from fairlead.cluster.origins import is_run_name, refuse_empty
 from fairlead.cluster.output import EVERYTHING, Dropped, LogQuery, Watermark
@@ -247,10 +248,40 @@ class LocalCluster:
         )
 
     def node(self) -> Node:
-        """Return this machine, cached, since its hardware does not change during a process."""
+        """Return this machine with the GPUs that are visible; its hardware, which does not change, is cached."""
         if self._node is None:
             self._node = local_machine.node()
-        return self._node
+        if not self._node.gpus:
+            return self._node
+        gpus = visible(self._node.gpus, self._visible_gpus(os.environ)[0])
+        return self._node if gpus == self._node.gpus else replace(self._node, gpus=gpus)
+
+    def _visible_gpus(self, environ: Mapping[str, str]) -> tuple[str | None, Conflict | None]:
+        """Return what is visible to a submission with an environment, and why it is refused if it needs GPUs."""
+        known = VisibleGpus(self.home.visible_gpus).read()
+        value = known if self._is_loops else value_of(environ, known)
+        if value == known or not self._has_gpu_work():
+            return value, None
+        return known, refusal(value, known, self.home.path)
+
+    def _has_gpu_work(self) -> bool:
+        active, _, _ = self.store.active()
+        return any(run.resources.gpu is not None for workload in active for run in runs_of(workload.spec))
+
+    def _adopt_visible_gpus(self, spec: "WorkloadSpec", environ: Mapping[str, str] | None) -> None:
+        """Have the runs of this directory use the GPUs of a submission's shell.
+
+        Raises:
+            Conflict: Other runs with GPUs use others.
+        """
+        if self._node is None:
+            self._node = local_machine.node()
+        if not self._node.gpus or not any(run.resources.gpu is not None for run in runs_of(spec)):
+            return
+        value, conflict = self._visible_gpus(os.environ if environ is None else environ)
+        if conflict is not None:
+            raise conflict
+        VisibleGpus(self.home.visible_gpus).write(value)
 
     def share_of(self, grant: Grant) -> int:
         """Return the share of this machine that a pod pays for."""
@@ -731,6 +762,7 @@ class LocalCluster:
         team = next((team for team in self.teams() if team.name == spec.team), None)
         # Eleven hex digits: unique among millions, and short enough to read aloud.
         uid = uuid.uuid4().hex[:11]
+        self._adopt_visible_gpus(spec, environ)
         try:
             # Files first: a supervisor may start the run as soon as its row exists.
             self._keep_environment(uid, environ)
@@ -790,6 +822,7 @@ class LocalCluster:
         """
         run = self.store.get(uid)
         if intent is Intent.RUN and run.status.phase.is_final:
+            self._adopt_visible_gpus(run.spec, environ)
             self._keep_environment(uid, environ)
             if is_leaf(run):  # results of a pipeline's steps depend on the packages of its submission
                 self._keep_packages(uid, run.spec, environ)

@@ -112,6 +112,11 @@ class Home:
         return self.path / "gpus.json"
 
     @property
+    def visible_gpus(self) -> Path:
+        """Return the path of the value of CUDA_VISIBLE_DEVICES that holds for all runs; missing if all are visible."""
+        return self.path / "visible-gpus"
+
+    @property
     def simulations(self) -> Path:
         """Return the directory of reports of simulations, a file each."""
         return self.path / "simulations"
