@@ -1,7 +1,10 @@
 """On a machine that several people share, CUDA_VISIBLE_DEVICES of the shell says which GPUs are for its runs."""
 
+import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -9,11 +12,13 @@ from fairlead.cluster.local.cluster import LocalCluster
 from fairlead.cluster.local.home import Home
 from fairlead.cluster.local.visible_gpus import visible
 from fairlead.errors import Conflict
+from fairlead.policy.decide import decide
 from fairlead.specs.resources import GpuRequest, Resources
 from fairlead.specs.training import Training
 from fairlead.state.snapshot import Gpu, Intent, Phase
 from tests.builders import change, plan, status, training
 from tests.gpu_machine import play_gpus
+from tests.processes import Child
 
 VARIABLE = "CUDA_VISIBLE_DEVICES"
 GPUS = tuple(Gpu(uuid=f"GPU-{name}", model="A100", memory_bytes=1 << 30) for name in ("aa1", "ab2", "bc3"))
@@ -53,8 +58,8 @@ def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalCl
     cluster.close()
 
 
-def of_gpus(name: str) -> Training:
-    spec: Training = training(name, resources=Resources(gpu=GpuRequest(milli=1000)))
+def of_gpus(name: str, count: int = 1) -> Training:
+    spec: Training = training(name, resources=Resources(gpu=GpuRequest(milli=1000 * count)))
     return spec
 
 
@@ -104,3 +109,42 @@ def test_a_shell_with_other_gpus_waits_or_gets_a_directory_of_its_own(
     assert len(cluster.node().gpus) == 3
     cluster.submit(of_gpus("second"))
     assert seen_by_the_supervisor(cluster.home) == ["GPU-0", "GPU-1", "GPU-2"]
+
+
+def computing(monkeypatch: pytest.MonkeyPatch, **pids: int) -> None:
+    """Have processes compute on GPUs, by their number: ``gpu1=4711``."""
+    module = sys.modules["pynvml"]
+    by_index = {int(name.removeprefix("gpu")): pid for name, pid in pids.items()}
+    monkeypatch.setattr(module, "nvmlDeviceGetHandleByUUID", lambda uuid: int(uuid.removeprefix("GPU-")), raising=False)
+    monkeypatch.setattr(
+        module,
+        "nvmlDeviceGetComputeRunningProcesses",
+        lambda index: [SimpleNamespace(pid=by_index[index])] if index in by_index else [],
+        raising=False,
+    )
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root starts programs of another user")
+def test_a_gpu_on_which_another_user_computes_is_given_to_no_run(
+    cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = cluster.submit(of_gpus("all-three", 3))
+    loop = LocalCluster(cluster.home, is_loops=True)
+    try:
+        with Child(["sleep", "600"], user=65534) as stranger, Child(["sleep", "600"]) as mine:
+            computing(monkeypatch, gpu0=mine.pid, gpu1=stranger.pid, gpu2=999_999_999)
+            seen = loop.snapshot()
+            (pod,) = seen.pods
+            assert (pod.workload_uid, pod.grant.gpu_uuids) == ("", ("GPU-1",))
+            (decided,) = decide(seen, 0.0).changes
+            assert decided.create == ()
+            assert decided.status is not None
+            message = decided.status.reason.message
+            assert message.startswith("needs 1 node with 3 GPU; localhost has 2 of 3 GPUs free"), message
+            stranger.kill()
+            mine.kill()
+        (decided,) = decide(loop.snapshot(), 0.0).changes
+        assert [create.grant.gpu_uuids for create in decided.create] == [("GPU-0", "GPU-1", "GPU-2")]
+        assert run.uid == decided.workload_uid
+    finally:
+        loop.close()

@@ -62,12 +62,21 @@ if TYPE_CHECKING:
     from fairlead.cluster.ledger_tables import CostGrouping, Payer, Price
     from fairlead.cluster.listing import Listing
     from fairlead.cluster.local import access_keys as key_file
-    from fairlead.cluster.local import dataset_files, debt_file, pod_spec, retention, secret_store, utilization_meter
+    from fairlead.cluster.local import (
+        dataset_files,
+        debt_file,
+        other_users,
+        pod_spec,
+        retention,
+        secret_store,
+        utilization_meter,
+    )
     from fairlead.cluster.local import endpoints as local_endpoints
     from fairlead.cluster.local import machine as local_machine
     from fairlead.cluster.local import models as local_models
     from fairlead.cluster.local.code import keeping as code_keeping
     from fairlead.cluster.local.code.keeping import CodeStore
+    from fairlead.cluster.local.other_users import OtherUsers
     from fairlead.cluster.local.packages import builds as package_builds
     from fairlead.cluster.local.packages import requests as package_requests
     from fairlead.cluster.local.packages.builds import EnvironmentBuilds
@@ -109,6 +118,7 @@ else:
     local_endpoints = deferred("fairlead.cluster.local.endpoints")
     local_machine = deferred("fairlead.cluster.local.machine")
     local_models = deferred("fairlead.cluster.local.models")
+    other_users = deferred("fairlead.cluster.local.other_users")
     package_builds = deferred("fairlead.cluster.local.packages.builds")
     package_requests = deferred("fairlead.cluster.local.packages.requests")
     pod_spec = deferred("fairlead.cluster.local.pod_spec")
@@ -158,6 +168,7 @@ class LocalCluster:
         self._tried_at: float | None = None
         self._prometheus: PrometheusReader | None = None
         self._node: Node | None = None
+        self._other_users: OtherUsers | None = None
         self._unreadable: Mapping[str, str] = {}
         self._sites: Mapping[str, Mapping[str, SiteReport | ClientReport]] = {}
         self._teams_read: tuple[tuple[int, int], InForce[tuple[Team, ...]]] | None = None
@@ -175,6 +186,8 @@ class LocalCluster:
             self._meter.close()
         if self._builds is not None:
             self._builds.close()
+        if self._other_users is not None:
+            self._other_users.close()
         self.store.close()
 
     def observed(self, unreadable: Mapping[str, str]) -> None:
@@ -299,8 +312,12 @@ class LocalCluster:
         parents = tuple(run for run in active if not is_leaf(run)) if len(runs) < len(active) else ()
         waits = any(run.status.phase in (Phase.PENDING, Phase.RESTARTING) for run in runs)
         teams = self.teams()
+        node = self._priced_node()
+        if node.gpus and (waits or not self._is_loops):
+            self._other_users = self._other_users or other_users.OtherUsers()
+            pods = (*pods, *self._other_users.held(node, pods))
         seen = Snapshot(
-            nodes=(self._priced_node(),),
+            nodes=(node,),
             workloads=runs,
             pods=pods,
             spending=self._spending(runs, teams),

@@ -103,6 +103,16 @@ class NvmlReader:
             power_watts=None if power is None else power * part,
         )
 
+    def pids(self, uuid: str) -> list[int]:
+        """Return the processes that compute on a device, of any user; none if it does not tell."""
+        handle = self._handle(uuid)
+        if handle is None:
+            return []
+        import pynvml
+
+        processes = self._ask(lambda: pynvml.nvmlDeviceGetComputeRunningProcesses(handle))
+        return [int(process.pid) for process in processes or ()]
+
     def memory_by(self, uuid: str, pids: Collection[int]) -> int | None:
         """Return the bytes of a device that some processes hold; None if the device does not distinguish processes."""
         handle = self._handle(uuid)
