@@ -167,7 +167,7 @@ def serving_data(path: Path) -> None:
     """A node learns that nobody holds a bundle, and may read it from the store."""
     port = free_port()
     environ = keyed(path / "key") | {
-        VARIABLE: f"127.0.0.1:{port}", "GROUP_RANK": "0", "GROUP_WORLD_SIZE": "2", "FAIRLEAD_DATA_DIR": str(path),
+        VARIABLE: f"127.0.0.{{}}:{port}", "GROUP_RANK": "1", "GROUP_WORLD_SIZE": "2", "FAIRLEAD_DATA_DIR": str(path),
     }  # fmt: skip
     program = "from fairlead.runtime.inpod import main; main()"
     server = subprocess.Popen([sys.executable, "-c", program, "data", str(port)], env=environ)

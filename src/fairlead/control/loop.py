@@ -14,7 +14,7 @@ from fairlead.state.snapshot import Snapshot
 
 @dataclass(frozen=True, slots=True)
 class PassResult:
-    """What one pass came to.
+    """The result of one pass.
 
     Attributes:
         has_changed: Whether it changed anything.

@@ -103,7 +103,7 @@ class SiteOrder:
 
 
 class AnyOrder(Protocol):
-    """What a site should have: an endpoint, or the client of a federation."""
+    """A thing that a site should have: an endpoint, or the client of a federation."""
 
     @property
     def key(self) -> tuple[str, str]:

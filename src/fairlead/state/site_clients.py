@@ -1,7 +1,7 @@
 """The report of a federation's client in another cluster, as the last visit saw it."""
 
 from fairlead.frozen import dataclass
-from fairlead.state.snapshot import Intent, Phase
+from fairlead.state.phases import Intent, Phase
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,7 +3,7 @@
 from enum import StrEnum
 
 from fairlead.frozen import dataclass
-from fairlead.state.snapshot import Intent
+from fairlead.state.phases import Intent
 
 
 class SiteStage(StrEnum):

@@ -13,6 +13,8 @@ from fairlead.specs.gang import GangSpec
 from fairlead.specs.sharing import Sharing
 from fairlead.specs.training import Training
 from fairlead.specs.workload import Kind, WorkloadSpec
+from fairlead.state.phases import Intent as Intent
+from fairlead.state.phases import Phase as Phase
 from fairlead.state.reasons import Reason
 from fairlead.state.scheduling_policy import DEFAULT, SchedulingPolicy
 from fairlead.state.slow_ranks import SlowRankReport
@@ -47,34 +49,6 @@ else:
 WHOLE_MILLI = 1000
 
 
-class Phase(StrEnum):
-    """A phase of a workload; the legal transitions are in ``fairlead.state.phase_transitions``."""
-
-    PENDING = "Pending"
-    STARTING = "Starting"
-    RUNNING = "Running"
-    RESTARTING = "Restarting"
-    STOPPING = "Stopping"
-    SUSPENDED = "Suspended"
-    SUCCEEDED = "Succeeded"
-    FAILED = "Failed"
-    STOPPED = "Stopped"
-
-    @property
-    def is_final(self) -> bool:
-        """Return whether nothing more happens without a user's request."""
-        return self in _FINAL
-
-
-class Intent(StrEnum):
-    """The user's intent for a workload."""
-
-    RUN = "run"
-    SUSPEND = "suspend"
-    STOP = "stop"
-    DELETE = "delete"
-
-
 class PodPhase(StrEnum):
     """A phase of a pod. In Succeeded, Failed, Lost and Refused none of its processes is alive.
 
@@ -96,7 +70,6 @@ class PodPhase(StrEnum):
 
 
 # Checked for each pod of each gang at each pass.
-_FINAL = frozenset({Phase.SUCCEEDED, Phase.FAILED, Phase.STOPPED})
 _FINAL_OF_PODS = frozenset({PodPhase.SUCCEEDED, PodPhase.FAILED, PodPhase.LOST, PodPhase.REFUSED})
 
 

@@ -79,7 +79,7 @@ def copy_tree(manifest: DataManifest, store: DataStore, trees: Path, peers: Peer
 def foreign_files(entries: Iterable[Entry], tree: Path) -> list[str]:
     """Return the names of files in a copy that are not of its version, such as caches of a program, sorted."""
     present = (
-        os.path.relpath(os.path.join(folder, name), tree)
+        os.path.relpath(f"{folder}/{name}", tree)
         for folder, _, names in os.walk(tree)
         for name in names
         if not name.endswith(".part")
