@@ -206,6 +206,16 @@ def test_what_a_write_without_an_answer_starts_is_counted_as_held(
     assert cluster.snapshot().pods == ()
 
 
+def test_a_pipeline_with_a_dataset_as_input_is_refused_with_what_to_write() -> None:
+    steps = {"fit": {"run": "true", "inputs": ["raw.csv", "imagenet@2026-11"]}}
+    record = read_workload(an_object("Pipeline", "copies", {"steps": steps}))
+    assert record.workload is None
+    assert record.problem.startswith('steps.fit.inputs: "imagenet@2026-11" is the name of a Dataset, which the driver')
+    assert "`fairlead data versions imagenet` shows" in record.problem
+    steps["fit"]["inputs"] = ["raw.csv", "s3://bucket/raw@2.csv", "imagenet"]
+    assert "inputs" not in read_workload(an_object("Pipeline", "copies", {"steps": steps})).problem
+
+
 @pytest.mark.parametrize("kind", ["Sweep", "Pipeline"])
 def test_a_population_that_an_older_definition_let_in_is_refused_as_a_whole(kind: str) -> None:
     sweep = {

@@ -49,6 +49,10 @@ OF_A_DATASET = (
     "is the name of a Dataset, which `fairlead run` and `fairlead apply` look up; in an object give its URL and "
     "`version`, which `fairlead data versions {name}` shows, or file:///PATH for a directory in the image"
 )
+OF_AN_INPUT = (
+    "is the name of a Dataset, which the driver in a pod cannot look up; give its URL, which "
+    "`fairlead data versions {name}` shows"
+)
 OTHER_PLACES = "name an object store, such as s3://bucket/path, or a mount"
 # Features of an endpoint that need a gateway; a cluster may have none.
 NO_GATEWAY = {
@@ -190,6 +194,16 @@ def dataset_problem(spec: Training) -> str | None:
         reference = DATASET.fullmatch(source.origin)
         if reference is not None:
             return f"data.{name}.from: {quote(source.origin)} {OF_A_DATASET.format(name=reference.group(1))}"
+    return None
+
+
+def input_problem(spec: WorkloadSpec) -> str | None:
+    """Return the reason why the driver of a pipeline in a pod cannot read an input of a step; or None."""
+    for name, step in spec.steps.items() if isinstance(spec, Pipeline) else ():
+        for origin in step.inputs:
+            reference = DATASET.fullmatch(origin)
+            if reference is not None and reference.group(2) is not None:
+                return f"steps.{name}.inputs: {quote(origin)} {OF_AN_INPUT.format(name=reference.group(1))}"
     return None
 
 

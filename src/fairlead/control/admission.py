@@ -127,7 +127,7 @@ def admit_as(
 ) -> Admission[Spec]:
     """Admit a spec that is already in the form that the cluster stores; see ``admit``."""
     if cluster.has_containers and parent_of(spec) is not None:
-        problem = preflight.population_problem(spec)
+        problem = preflight.population_problem(spec) or preflight.input_problem(spec)
         if problem is not None:
             raise Conflict(f"{spec.name}: {problem}; or `--cluster local`.")
     runs: list[Admission] = []

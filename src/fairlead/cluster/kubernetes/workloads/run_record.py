@@ -23,7 +23,7 @@ from fairlead.cluster.kubernetes.manifests.spec_objects import read_object
 from fairlead.cluster.kubernetes.manifests.workdir import WORKDIR
 from fairlead.cluster.kubernetes.workloads.pod_reports import SeenEvent
 from fairlead.cluster.port import EventRecord
-from fairlead.cluster.preflight import dataset_problem, pod_problem, population_problem
+from fairlead.cluster.preflight import dataset_problem, input_problem, pod_problem, population_problem
 from fairlead.cluster.records import build, plain, with_detail
 from fairlead.errors import InvalidSpec
 from fairlead.frozen import dataclass
@@ -276,7 +276,7 @@ def read_workload(content: Object, allowed: OverlayAllowance | None = None) -> A
     edited: tuple[Difference, ...] = ()
     try:
         spec: Any = read_object(content)
-        if (unmet := population_problem(spec)) is not None:
+        if (unmet := population_problem(spec) or input_problem(spec)) is not None:
             raise InvalidSpec((unmet,))
         if state.gang is None:
             for run in (spec,) if isinstance(spec, Training) else runs_of(spec):
