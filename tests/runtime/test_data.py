@@ -206,6 +206,27 @@ def test_all_ranks_and_later_runs_read_the_store_once(tmp_path: Path, monkeypatc
     assert CountingStore.num_bytes == sum(entry.size for entry in FolderStore(source.url).entries())
 
 
+def test_a_bundle_that_is_here_is_stored_although_its_reader_closes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write = caching.FetchClaim.write
+
+    def slow_write(claim: caching.FetchClaim, *arguments: Any) -> Any:
+        time.sleep(0.2)
+        return write(claim, *arguments)
+
+    monkeypatch.setattr(caching.FetchClaim, "write", slow_write)
+    monkeypatch.setattr(reader, "open_data", lambda url, credentials, profile: CountingStore(url))
+    source = a_source(folder(tmp_path / "files"), tmp_path)
+    for _ in range(2):
+        CountingStore.num_bytes = 0
+        data = Data(source)
+        for _ in data.batches(8):
+            pass
+        data.close()
+    assert CountingStore.num_bytes == 0
+
+
 def test_a_cache_without_room_reads_past_itself(tmp_path: Path) -> None:
     source = a_source(folder(tmp_path / "files"), tmp_path, limit=5_000_000)
     assert len(keys(Data(source).batches(8, epochs=2))) == 2 * NUM_FILES // 8

@@ -82,7 +82,7 @@ def rooms(
         except ModuleNotFoundError as error:
             raise ClusterError(
                 f"Placement on several nodes needs {error.name}, which a small installation leaves out; "
-                "install fairlead[cluster]."
+                "`pip install 'fairlead[cluster]'` installs it."
             ) from error
         return PackedRooms.of(nodes, pods, mix or TaskMix(), risks)
     room = NodeCapacity.of(nodes[0]) if nodes else None

@@ -164,6 +164,11 @@ class _Fetch:
         self._latches: dict[int, list[_Latch]] = {}
         self._stored: Bundle | None = None
 
+    @property
+    def is_here(self) -> bool:
+        """Whether all parts are in their places."""
+        return not self._missing
+
     def into(self, number: int) -> memoryview:
         """Return the place of a part."""
         start, part = self.starts[number], self.parts[number]
@@ -390,16 +395,20 @@ class Bundles:
     def finish(self) -> None:
         """Wait a while for bundles that this process reads from the store for other nodes too, which wait for them."""
         deadline = time.monotonic() + FINISH_S
-        for fetch in [*self._fetches.values(), *self._open.values()]:
-            if isinstance(fetch, _Fetch) and fetch.record is not None and fetch.digest is None:
-                latch = _Latch(1)
-                fetch.expect((len(fetch.parts),), latch)
-                latch.wait(max(0.0, deadline - time.monotonic()))
+        self._await_stored(lambda fetch: fetch.record is not None and fetch.digest is None, deadline)
         while self._recording and time.monotonic() < deadline:
             time.sleep(POLL_S)
 
+    def _await_stored(self, is_wanted: "Callable[[_Fetch], bool]", deadline: float) -> None:
+        for fetch in [*self._fetches.values(), *self._open.values()]:
+            if isinstance(fetch, _Fetch) and is_wanted(fetch):
+                latch = _Latch(1)
+                fetch.expect((len(fetch.parts),), latch)
+                latch.wait(max(0.0, deadline - time.monotonic()))
+
     def close(self) -> None:
-        """Give up what is on its way."""
+        """Give up what is on its way; what is here as a whole is stored first, so that nobody reads it again."""
+        self._await_stored(lambda fetch: fetch.is_here, time.monotonic() + FINISH_S)
         self._workers.clear()
         self._lookups.clear()
         if self._pool is not None:
