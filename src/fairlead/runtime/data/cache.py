@@ -173,10 +173,10 @@ class BundleCache:
 
     def takes_files(self) -> bool:
         """Return whether files can be made at all, which a full or read-only disk does not allow."""
+        probe = below(self._directory, f"probe-{os.getpid()}-{threading.get_ident()}.part")
         try:
-            descriptor = os.open(below(self._directory, f"probe-{os.getpid()}.part"), os.O_WRONLY | os.O_CREAT, 0o600)
-            os.close(descriptor)
-            below(self._directory, f"probe-{os.getpid()}.part").unlink()
+            os.close(os.open(probe, os.O_WRONLY | os.O_CREAT, 0o600))
+            probe.unlink()
         except OSError:
             return False
         return True

@@ -393,9 +393,9 @@ class Bundles:
         return size
 
     def finish(self) -> None:
-        """Wait a while for bundles that this process reads from the store for other nodes too, which wait for them."""
+        """Wait a while for bundles that this process reads from the store for other ranks too, which wait for them."""
         deadline = time.monotonic() + FINISH_S
-        self._await_stored(lambda fetch: fetch.record is not None and fetch.digest is None, deadline)
+        self._await_stored(lambda fetch: fetch.claim is not None and fetch.digest is None, deadline)
         while self._recording and time.monotonic() < deadline:
             time.sleep(POLL_S)
 
