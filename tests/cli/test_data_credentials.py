@@ -1,26 +1,19 @@
 """Greps everything that Fairlead writes when runs read a private bucket with the keys of a secret."""
 
-import json
 import subprocess
-from base64 import b64encode
 from pathlib import Path
-from urllib.parse import quote
 
 import pytest
 
 from fairlead.control.data import upload_directory
 from tests.cli.conftest import Call
 from tests.cli.test_datasets import files
+from tests.data_situations import forms, leaks
 from tests.s3 import KEY, S3, SECRET, s3, s3_binary
 
 __all__ = ["s3", "s3_binary"]
 
 VALUES = (KEY, SECRET, "a-wrong-secret")
-FORMS = {
-    form
-    for value in VALUES
-    for form in (value, json.dumps(value)[1:-1], quote(value, safe=""), b64encode(value.encode()).decode())
-}
 PROGRAM = """
 import fairlead
 
@@ -90,14 +83,7 @@ def test_nothing_that_is_written_has_the_keys_of_the_store(
         assert said[-1].code == code, (words, said[-1].err, said[-1].out)
     assert "of rows" in next(answer.out for answer in said if "read version" in answer.out)
     assert "does not know these credentials" in said[5].err
-    assert [form for answer in said for form in FORMS if form in answer.out + answer.err] == []
-    store, served = desk / "home" / "secrets", s3.directory
-    leaks = [
-        f"{path}: {form}"
-        for path in desk.rglob("*")
-        if path.is_file() and not path.is_relative_to(store) and not path.is_relative_to(served)
-        for form in FORMS
-        if form.encode() in path.read_bytes()
-    ]
-    assert leaks == []
+    assert [form for answer in said for form in forms(VALUES) if form in answer.out + answer.err] == []
+    store = desk / "home" / "secrets"
+    assert leaks(desk, VALUES, besides=(store, s3.directory)) == []
     assert (store / "reader" / "AWS_SECRET_ACCESS_KEY").read_text() == SECRET

@@ -13,6 +13,7 @@ WANTED = {
     "huggingface": ("transformers==5.23.0", "accelerate==1.15.0"),
     "tritonclient": ("tritonclient[http]==2.73.0",),
     "flower": ("flwr==1.42.0", "scikit-learn==1.9.1"),
+    "data-stores": ("gcsfs==2026.10.1", "huggingface-hub==2.4.0"),
     "dp-accounting": ("dp-accounting==0.6.0",),
     "flyte": ("flytekit==1.16.31",),
     "metaflow": ("metaflow==2.19.39",),
