@@ -82,8 +82,8 @@ def parquet(root: Path) -> None:
     arrow: Any = pytest.importorskip("pyarrow")
     writer: Any = pytest.importorskip("pyarrow.parquet")
     draw = random.Random(1)
-    for number in range(4):
-        table = arrow.table({"x": [draw.randbytes(1000) for _ in range(3000)]})
+    for number in range(2):
+        table = arrow.table({"x": [draw.randbytes(1000) for _ in range(6000)]})
         writer.write_table(table, root / f"{number}.parquet", row_group_size=800, use_dictionary=False)
 
 
@@ -151,7 +151,9 @@ def test_bytes_are_those_that_are_read_and_the_time_is_near(name: str, tmp_path:
     assert later_s == pytest.approx(manifest.num_bytes / (2 * kind.rate))
     assert forecast.busy[1] == pytest.approx(1.0)
     (warm,) = forecast_data({"train": source}, directory, tmp_path)
-    assert (warm.missing_bytes, warm.later_bytes) == (0, 0)
+    footers = manifest.num_bytes // 100 if name == "parquet" else 0  # are read by themselves, and in no bundle
+    assert warm.missing_bytes <= footers
+    assert warm.later_bytes <= footers
     assert warm.busy[0] == pytest.approx(1.0)
 
 
