@@ -166,7 +166,7 @@ class _Fetch:
 
     @property
     def is_here(self) -> bool:
-        """Whether all parts are in their places."""
+        """Return whether all parts are in their places."""
         return not self._missing
 
     def into(self, number: int) -> memoryview:
