@@ -8,6 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from fairlead.cluster.local import nvml
 from fairlead.cluster.local.cluster import LocalCluster
 from fairlead.cluster.local.home import Home
 from fairlead.cluster.local.visible_gpus import visible
@@ -114,6 +115,7 @@ def test_a_shell_with_other_gpus_waits_or_gets_a_directory_of_its_own(
 def computing(monkeypatch: pytest.MonkeyPatch, **pids: int) -> None:
     """Have processes compute on GPUs, by their number: ``gpu1=4711``."""
     module = sys.modules["pynvml"]
+    monkeypatch.setattr(nvml, "DRIVERS", ("/",))
     by_index = {int(name.removeprefix("gpu")): pid for name, pid in pids.items()}
     monkeypatch.setattr(module, "nvmlDeviceGetHandleByUUID", lambda uuid: int(uuid.removeprefix("GPU-")), raising=False)
     monkeypatch.setattr(

@@ -120,7 +120,9 @@ def test_a_small_installation_says_what_several_nodes_need(monkeypatch: pytest.M
     for module in ("packed_capacity", "packing", "fleet_arrays", "capacity_value", "node_ranking"):
         monkeypatch.delitem(sys.modules, f"fairlead.policy.placement.{module}", raising=False)
     nodes = tuple(Node(name=name, cpu_milli=1000, memory_bytes=2**30) for name in "ab")
-    with pytest.raises(ClusterError, match=r"needs numpy, which a small installation leaves out; install fairlead\[c"):
+    with pytest.raises(
+        ClusterError, match=r"needs numpy, which a small installation leaves out; `pip install 'fairlead\[cluster\]'`"
+    ):
         rooms(nodes, ())
 
 
