@@ -1,4 +1,4 @@
-"""What a program or the user does while a tree is compared with the working directory harms no file of the user."""
+"""Acts of a program or the user, while a tree is compared with the working directory, harm no file of the user."""
 
 import os
 from collections.abc import Callable

@@ -261,13 +261,18 @@ class LocalCluster:
         )
 
     def node(self) -> Node:
-        """Return this machine with the GPUs that are visible; its hardware, which does not change, is cached."""
+        """Return this machine with the GPUs that are visible."""
+        machine = self._machine()
+        if not machine.gpus:
+            return machine
+        gpus = visible(machine.gpus, self._visible_gpus(os.environ)[0])
+        return machine if gpus == machine.gpus else replace(machine, gpus=gpus)
+
+    def _machine(self) -> Node:
+        """Return this machine with all of its GPUs, cached, since its hardware does not change during a process."""
         if self._node is None:
             self._node = local_machine.node()
-        if not self._node.gpus:
-            return self._node
-        gpus = visible(self._node.gpus, self._visible_gpus(os.environ)[0])
-        return self._node if gpus == self._node.gpus else replace(self._node, gpus=gpus)
+        return self._node
 
     def _visible_gpus(self, environ: Mapping[str, str]) -> tuple[str | None, Conflict | None]:
         """Return what is visible to a submission with an environment, and why it is refused if it needs GPUs."""
@@ -287,9 +292,7 @@ class LocalCluster:
         Raises:
             Conflict: Other runs with GPUs use others.
         """
-        if self._node is None:
-            self._node = local_machine.node()
-        if not self._node.gpus or not any(run.resources.gpu is not None for run in runs_of(spec)):
+        if not self._machine().gpus or not any(run.resources.gpu is not None for run in runs_of(spec)):
             return
         value, conflict = self._visible_gpus(os.environ if environ is None else environ)
         if conflict is not None:

@@ -2,8 +2,8 @@
 
 Equal content is stored once. Content is moved into the store atomically, so a killed process leaves no partial output.
 Programs read it where it is stored, and one may change it there, as `sed -i`, `gunzip` and `mv` do: inodes, sizes and
-times are compared with those of the day it was stored, and what differs and has another hash is removed, so that it is
-made again and nothing is read under a hash that it does not have. See decision 288.
+times are compared with those of the day it was stored, and what differs and has another hash is moved aside, so that it
+is made again and nothing is read under a hash that it does not have. See decision 288.
 """
 
 import errno
@@ -30,7 +30,7 @@ VALUE_BYTES = 64 * 1024
 LARGE_BYTES = 16 * 1024 * 1024
 ALONE_S = 10.0
 LOOK_S = 0.05
-# Directories beside the content: of fingerprints, and of content that is being removed.
+# Directories beside the content: of fingerprints, and of content that goes when outputs are pruned.
 FINGERPRINTS, REMOVED = "fingerprints", "removed"
 
 
@@ -85,7 +85,7 @@ class Artefacts:
         return below(self.root, digest[:2], digest)
 
     def has(self, digest: str) -> bool:
-        """Return whether the content of a hash exists as it was stored; content that was changed is removed."""
+        """Return whether the content of a hash exists as it was stored; changed content is moved aside."""
         return self._has_here(digest)
 
     def is_lost(self, digest: str) -> bool:
